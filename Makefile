@@ -1,0 +1,56 @@
+# Needs git, make and a python3 that has venv; everything else goes into .venv.
+#
+# Torch is chosen when .venv is made and left alone afterwards (delete .venv to choose again):
+#   make install TORCH="torch --index-url https://download.pytorch.org/whl/cu126"    another build
+#   make install TORCH=                                                              .venv has one already
+# It comes first because a range would bring the newest, and is not in constraints.txt because a pin there would
+# fight the build you bring. So would sympy and setuptools, on which releases of torch disagree.
+
+PYTHON = python3
+TORCH = torch==2.13.0 sympy==1.14.0 setuptools==84.2.1
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install
+
+.PHONY: help install car test constraints
+
+help:
+	@echo 'make install      set up .venv (PYTHON=python3.12 and TORCH=... choose others than the usual)'
+	@echo 'make car          set up, then train the car'
+	@echo 'make test         set up, then lint, check types and run the tests'
+	@echo 'make constraints  pin the newest release of every dependency anew'
+
+install: .venv/installed
+
+car: install
+	$(BIN)/python -m td3_lightning fit --config car.yaml
+
+# Small networks slow down when two test workers have more threads than there are cores.
+test: .venv/installed-for-tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# The files touched below are stamps, made last: a set-up that was interrupted runs again.
+.venv/installed: .venv/torch pyproject.toml constraints.txt
+	$(PIP) --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-for-tests: .venv/torch pyproject.toml constraints.txt
+	$(PIP) --quiet --constraint constraints.txt --editable '.[test]'
+	@touch .venv/installed $@
+
+.venv/torch: | $(BIN)/pip
+	$(if $(TORCH),$(PIP) $(TORCH))
+	@touch $@
+
+$(BIN)/pip:
+	$(PYTHON) -m venv .venv
+
+# What torch alone brings to a GPU belongs to its build, and is left out with it.
+constraints: .venv/torch
+	$(PIP) --quiet uv
+	printf '%s\n' $(TORCH) | $(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 \
+		--constraints - --no-annotate --custom-compile-command 'make constraints' --quiet > .venv/pins
+	grep -Ev '^(torch|sympy|setuptools|triton|nvidia-.*|cuda-.*)==' .venv/pins > constraints.txt

@@ -1,0 +1,324 @@
+"""The command line: `fit`, `validate`, `test` and `record`, from configuration files and flags."""
+
+import argparse
+import ctypes
+import json
+import logging
+import platform
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+from jsonargparse import Namespace
+from jsonargparse.typing import restricted_number_type
+from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
+
+from td3_lightning.callbacks import Curve, Progress, Results
+from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, read_checkpoint
+from td3_lightning.collector import Collector
+from td3_lightning.config_files import find_config
+from td3_lightning.data import ReplayData
+from td3_lightning.errors import UsageError
+from td3_lightning.mistakes import explain, one_line, sentence
+from td3_lightning.module import TD3
+from td3_lightning.run_logger import RunLogger
+from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
+
+Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
+
+# Said by Lightning at every start, with nothing in it for a user of this package.
+NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from")
+WARNINGS = (
+    r"`isinstance\(treespec, LeafSpec\)`",
+    r"The number of training batches .* is smaller than the logging interval",
+    r"The dirpath has changed from",  # a resumed run has a folder of its own
+    r"Be aware that when using `ckpt_path`, callbacks",
+)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        args: What was typed after the program's name; None takes it from `sys.argv`.
+
+    Returns:
+        The exit code: 2 after a mistake of the user's, which one sentence on stderr tells. A signal ends the
+        process with its own.
+    """
+    _keep_memory()
+    _quieten()
+    try:
+        CommandLine(sys.argv[1:] if args is None else args)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        said = sentence(error)
+        if said is None:
+            raise
+        print(said, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _keep_memory() -> None:
+    """Keeps glibc from handing every large temporary back to the system and faulting it in again at each update."""
+    if platform.libc_ver()[0] == "glibc":
+        trim_threshold, mmap_threshold, most = -1, -3, 256 * 2**20
+        ctypes.CDLL(None).mallopt(mmap_threshold, most)
+        ctypes.CDLL(None).mallopt(trim_threshold, most)
+
+
+def _quieten() -> None:
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).addFilter(_is_news)
+    for message in WARNINGS:
+        warnings.filterwarnings("ignore", message)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not NOISE.search(record.getMessage())
+
+
+class Trainer(L.Trainer):
+    """Lightning's Trainer, which can also record."""
+
+    def record(
+        self,
+        model: TD3,
+        datamodule: ReplayData,
+        ckpt_path: str,
+        episodes: int = 3,
+        folder: str = "videos",
+        env_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """Records episodes without noise as mp4 videos.
+
+        Args:
+            model: Whose policy is shown.
+            datamodule: Where it acts.
+            ckpt_path: The weights.
+            episodes: Videos to make, an episode each.
+            folder: Folder that they go to.
+            env_kwargs: Further keyword arguments for the environment, such as {draw_rays: true} for the car.
+        """
+        from td3_lightning.recording import record  # no other command needs an encoder of videos
+
+        model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
+        for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
+            print(f"{video.path}: return {video.episode_return:.2f}, {video.frames} frames")
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the checkpoints with the best evaluations; last.ckpt is kept beside them in any case.
+
+    Args:
+        monitor: Metric that is compared.
+        mode: Which of its values are best, "max" or "min".
+        save_top_k: How many checkpoints are kept; -1 keeps all.
+        filename: Their name, with metrics in braces.
+        dirpath: Their folder; None is `checkpoints` in the run's folder.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "eval/return_mean",
+        mode: Literal["max", "min"] = "max",
+        save_top_k: int = 1,
+        filename: str = "steps_{env_steps:.0f}_return_{eval/return_mean:.2f}",
+        dirpath: str | None = None,
+    ) -> None:
+        super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
+
+
+class CommandLine(LightningCLI):
+    """Lightning's command line for TD3, its data and its collector.
+
+    Values come from the defaults, the configuration files in their order, the checkpoint, and what was typed; the
+    later ones win, wherever they stand on the line.
+
+    Args:
+        args: What was typed after the program's name.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self.checkpoint: dict[str, Any] | None = None
+        super().__init__(
+            TD3,
+            ReplayData,
+            trainer_class=Trainer,
+            trainer_defaults={"max_epochs": 100, "num_sanity_val_steps": 0, "enable_model_summary": False},
+            parser_kwargs={
+                "description": "TD3 on PyTorch Lightning.",
+                "prog": "td3-lightning",
+                "allow_abbrev": False,  # a mistyped flag is not a guess
+                "exit_on_error": False,  # mistakes become exceptions, and those one sentence
+            },
+            args=list(args),
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,  # the module's hyperparameters are plain data as they are
+        )
+
+    # What there is to set.
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """The commands, and which of their methods' arguments are no settings."""
+        ours = {"model", "datamodule", "ckpt_path", "weights_only", "verbose"}
+        return {
+            "fit": ours | {"train_dataloaders", "val_dataloaders"},
+            "validate": ours | {"dataloaders"},
+            "test": ours | {"dataloaders"},
+            "record": ours,
+        }
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds what belongs to a run as a whole."""
+        parser.add_argument("--name", default="default", help="Folder in lightning_logs; the first --config's name.")
+        parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all that is drawn at random.")
+        parser.add_argument("--ckpt_path", type=str | None, help="Checkpoint to go on from, or to judge and to show.")
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the collector and the checkpoints, and gives the environment's sizes to the model."""
+        parser.add_lightning_class_args(Collector, "collector")
+        parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
+        for name in ("obs_dim", "action_low", "action_high"):
+            parser.link_arguments(f"data.{name}", f"model.{name}", apply_on="instantiate")
+
+    # What was set.
+
+    def parse_arguments(  # type: ignore[override]  # they are always a list
+        self, parser: LightningArgumentParser, args: list[str]
+    ) -> None:
+        """Reads the line; a mistake on it becomes a UsageError."""
+        try:
+            if args[:1] in (["-h"], ["--help"]):
+                parser.parse_args(args)
+            self.config = self._parse(_command(args, self.subcommands()), args[1:])
+        except argparse.ArgumentError as error:
+            subparser = self._subcommand_parsers[args[0]]
+            raise UsageError(explain(str(error), subparser.get_defaults(skip_validation=True).keys())) from error
+
+    def _parse_ckpt_path(self) -> None:
+        """Leaves the checkpoint's settings where `_parse` put them: below what was typed."""
+
+    def _parse(self, command: str, words: list[str]) -> Namespace:
+        """Puts the files first, whatever the order on the line, and the checkpoint's settings next."""
+        line = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        line.add_argument("-c", "--config", action="append", default=[])
+        line.add_argument("--ckpt_path")
+        named, typed = line.parse_known_args(words)
+        files = [find_config(name) for name in named.config]
+        configs = [f"--config={file}" for file in files]
+        name = [f"--name={files[0].stem}"] if files else []  # gives way to a file's own
+        path = named.ckpt_path
+        if path is None:
+            config = self.parser.parse_args([command, *name, *configs, *typed])
+            path = config[command].ckpt_path
+            if path is None:
+                return config
+        typed = [f"--ckpt_path={path}", *typed]
+        self.checkpoint = read_checkpoint(path)
+        if command == "fit" and not files:
+            raise UsageError(
+                f"fit goes on from {path} with a run's other settings too; add its configuration, such as --config "
+                f"{Path(path).parent.parent / 'config.yaml'}."
+            )
+        given = " ".join([*(file.read_text() for file in files), *typed])
+        saved = f"--config={json.dumps(saved_settings(self.checkpoint, path, given))}"
+        config = self.parser.parse_args([command, *name, *configs, saved, *typed])
+        if files:
+            filed = self.parser.parse_args([command, *name, saved, *configs, *typed])
+            report_differences(config[command], filed[command], path)
+        return config
+
+    # What becomes of it.
+
+    def before_instantiate_classes(self) -> None:
+        """Asks for a checkpoint where nothing goes without one."""
+        if self.subcommand != "fit" and self.checkpoint is None:
+            raise UsageError(
+                f"{self.subcommand} judges a checkpoint, but none came; add --ckpt_path, such as "
+                "lightning_logs/car/version_0/checkpoints/last.ckpt."
+            )
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Makes the Trainer, with what a run has besides its settings."""
+        settings = {**self._get(self.config_init, "trainer"), **kwargs}
+        settings["callbacks"] = self._callbacks(settings)
+        if settings["logger"] in (None, True):
+            runs = Path(settings["default_root_dir"] or "", "lightning_logs")
+            name = self._get(self.config_init, "name")
+            settings["logger"] = RunLogger(str(runs), name) if self.subcommand == "fit" else False
+        plugins = _listed(settings["plugins"])
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            settings["plugins"] = [*plugins, DurableCheckpointIO()]
+        try:
+            return Trainer(**settings)
+        except (MisconfigurationException, ValueError) as error:
+            raise UsageError(f"Lightning's Trainer does not take these settings: {one_line(error)}") from error
+
+    def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
+        progress = [] if settings["enable_progress_bar"] is False else [Progress()]
+        if self.subcommand != "fit":
+            return [*progress, Results()]
+        # The bar stands first, to be seen while the collector warms up.
+        callbacks = [*progress, self._get(self.config_init, "collector"), Curve(), StopOnSignal()]
+        callbacks += [*_listed(settings["callbacks"]), SaveConfig(self._parser("fit"), self.config["fit"])]
+        if settings["enable_checkpointing"] is not False:
+            best = self._get(self.config_init, "checkpoint")
+            # Lightning's save_last would write only where a best one is written too.
+            last = ModelCheckpoint(best.dirpath, "last", enable_version_counter=False)
+            callbacks += [best, last]
+        return callbacks
+
+    def after_instantiate_classes(self) -> None:
+        """Finds what would fail later, when the run has made its folder."""
+        if self.subcommand == "fit":
+            self.datamodule.setup("fit")
+        if self.checkpoint is not None:
+            check_sizes(self.checkpoint["hyper_parameters"], self.model)
+
+    @rank_zero_only
+    def before_fit(self) -> None:
+        """Says what is about to run."""
+        data, model, replay = self.datamodule, self.model, self.datamodule.replay
+        widths = "-".join(str(width) for width in model.hparams["hidden_dims"])
+        weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        megabytes = replay.capacity * replay.row_bytes / 1e6
+        print(f"environment  {data.env_id}: {data.obs_dim} numbers in, {len(data.action_low)} actions out")
+        print(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
+        print(f"replay       {replay.capacity:,} rows of {replay.row_bytes} bytes: {megabytes:,.1f} MB when full")
+        print(f"seed         {self._get(self.config, 'seed_everything')}")
+        print(f"logs         {self.trainer.log_dir if self.trainer.loggers else 'none'}", flush=True)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        kwargs["ckpt_path"] = self._get(self.config, "ckpt_path")
+        if subcommand in ("validate", "test"):
+            kwargs["verbose"] = False  # Results prints a table of its own
+        return kwargs
+
+
+def _command(args: list[str], commands: Mapping[str, Any]) -> str:
+    """The first word, if it is a command."""
+    if not args:
+        raise UsageError(f"A command is missing; begin with one of {', '.join(commands)}, or --help.")
+    if args[0] not in commands:
+        close = get_close_matches(args[0], commands, n=1)
+        hint = f"did you mean {close[0]}" if close else f"begin with one of {', '.join(commands)}, or --help"
+        raise UsageError(f'"{args[0]}" is no command; {hint}.')
+    return args[0]
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]

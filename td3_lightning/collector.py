@@ -1,0 +1,139 @@
+"""The callback that steps the training environments and fills the replay."""
+
+import time
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+from numpy.typing import NDArray
+from torch import Tensor
+
+from td3_lightning.data import ReplayData
+from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.module import TD3
+from td3_lightning.schedules import Schedule, as_schedule
+from td3_lightning.seeds import derive_seed
+
+
+class Collector(Callback):
+    """Random warm-up, then the policy with Gaussian noise; step, add, sample, update, as in the paper.
+
+    Args:
+        warmup_steps: Environment steps with uniform random actions before the first update.
+        exploration_noise: Standard deviation of the noise, in half-widths of the action box, or a schedule.
+    """
+
+    def __init__(self, warmup_steps: int = 25_000, exploration_noise: float | Schedule = 0.1) -> None:
+        super().__init__()
+        if warmup_steps < 1:
+            raise UsageError(
+                f"warmup_steps is at least 1, but {warmup_steps} came; the first update needs a transition."
+            )
+        self.warmup_steps = warmup_steps
+        self.exploration_noise = as_schedule(exploration_noise)
+        check_at_least("exploration_noise", self.exploration_noise(0), 0)
+        self.rng = np.random.default_rng(derive_seed("exploration"))
+        self.updates_ahead = 0.0  # of the environment steps that they are due for
+        self.last_return = float("nan")
+        self.stopping = False  # leaves the warm-up, for a run that is to be saved and stopped
+        self._losses: dict[str, Tensor] = {}
+        self._clock = (0, 0.0)  # env_steps and seconds at the last log
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begins the episodes, and warms up; a resumed run has both behind it."""
+        module, data = _parts(trainer)
+        if not len(data.envs.obs):
+            data.begin_episodes()
+            _check_finite({"reset observation": data.envs.obs}, data.env_id, module.env_steps)
+        low, high = module.action_box
+        while module.env_steps < self.warmup_steps and not self.stopping:
+            action = self.rng.uniform(low, high, (data.num_envs, len(low)))
+            self._step(trainer, action.astype(np.float32))
+        self._clock = (module.env_steps, time.perf_counter())
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Takes the steps that the next update waits for, and logs the update that was."""
+        module, data = _parts(trainer)
+        self.updates_ahead += 1
+        while self.updates_ahead > 0:
+            self._step(trainer, self._explore(module, data))
+            self.updates_ahead -= data.num_envs * data.updates_per_step
+        self._losses.update(outputs)
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
+        if every and module.updates % every == 0:
+            self._log_losses(trainer, module)
+
+    def _explore(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
+        """The policy's actions (num_envs, action_dim) with noise, clipped to the box."""
+        low, high = module.action_box
+        action = module.act(data.envs.obs)
+        noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
+        return np.clip(action + np.float32(self.exploration_noise(module.env_steps)) * noise, low, high)
+
+    def _step(self, trainer: L.Trainer, action: NDArray[np.float32]) -> None:
+        """Steps all environments once, checks what came, and stores it."""
+        module, data = _parts(trainer)
+        obs, step = data.envs.obs, data.envs.step(action)
+        came: dict[str, NDArray[Any]] = {"observation": step.last_obs, "reward": step.reward}
+        _check_finite(came | {"reset observation": data.envs.obs}, data.env_id, module.env_steps)
+        rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
+        for env, row in enumerate(rows):
+            data.replay.add(env, *row)
+        module.env_steps += data.num_envs
+        for report in step.reports:
+            module.episodes += 1
+            self.last_return = report["return"]
+            self._log(trainer, module, report)
+
+    def _log_losses(self, trainer: L.Trainer, module: TD3) -> None:
+        """Logs the last losses and the speed since the last time."""
+        steps, seconds = self._clock
+        self._clock = (module.env_steps, time.perf_counter())
+        speed = (module.env_steps - steps) / max(self._clock[1] - seconds, 1e-9)
+        losses = {name: value.item() for name, value in self._losses.items()}
+        self._log(trainer, module, losses | {"steps_per_second": speed})
+
+    def _log(self, trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.env_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator of random actions and noise, how far the updates are, and what the bar and the logs show."""
+        return {
+            "rng": self.rng.bit_generator.state,
+            "updates_ahead": self.updates_ahead,
+            "last_return": self.last_return,
+            "losses": dict(self._losses),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts them back."""
+        self.rng.bit_generator.state = state["rng"]
+        self.updates_ahead, self.last_return = state["updates_ahead"], state["last_return"]
+        self._losses = dict(state["losses"])
+
+
+def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
+    """The trainer's module and datamodule, which have to be ours."""
+    module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]  # set without a type
+    if not (isinstance(module, TD3) and isinstance(data, ReplayData)):
+        raise UsageError(
+            f"The Collector steps a ReplayData for a TD3, but the trainer has {type(data).__name__} and "
+            f"{type(module).__name__}; call trainer.fit(TD3(...), datamodule=ReplayData(...))."
+        )
+    return module, data
+
+
+def _check_finite(came: dict[str, NDArray[Any]], env_id: str, env_steps: int) -> None:
+    """Raises `UsageError` for a NaN or an infinity, before anything is stored as float32."""
+    for field, values in came.items():
+        finite = np.isfinite(values.astype(np.float32, copy=False))
+        if not finite.all():
+            env = int(np.argwhere(~finite)[0][0])
+            raise UsageError(
+                f"Environment {env} of {env_id} gave a {field} that is not finite at env_steps {env_steps}: "
+                f"{values[env]}; nothing of this step was stored. Mend the environment, or wrap it."
+            )

@@ -1,0 +1,52 @@
+"""Configuration files, found by name."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+import yaml
+
+from td3_lightning.errors import UsageError
+
+PACKAGE = Path(__file__).parent
+
+
+def find_config(name: str) -> Path:
+    """Finds the file that a `--config` means.
+
+    Args:
+        name: A path, or a bare name such as "car.yaml" or "original/car.yaml", which is looked for in the
+            working directory, then in its `configs`, then among the configurations of the package.
+
+    Returns:
+        The file, which holds a mapping.
+
+    Raises:
+        UsageError: There is no such file, or it is not YAML, or not a mapping.
+    """
+    for folder in _folders():
+        if (folder / name).is_file():
+            _check_yaml(folder / name)
+            return folder / name
+    places = dict.fromkeys(str(folder.resolve()) for folder in _folders() if folder.is_dir())
+    known = {str(path.with_suffix("")): path.as_posix() for folder in _folders()[1:] for path in _names(folder)}
+    close = get_close_matches(name.removesuffix(".yaml"), known, n=1)
+    hint = f"did you mean {known[close[0]]}" if close else f"there are {', '.join(sorted(known.values()))}"
+    raise UsageError(f'No configuration "{name}" is in {", ".join(places)}; {hint}.')
+
+
+def _folders() -> list[Path]:
+    shipped = PACKAGE / "configs"  # in a wheel; beside the package in a checkout
+    return [Path(), Path("configs"), shipped if shipped.is_dir() else PACKAGE.parent / "configs"]
+
+
+def _names(folder: Path) -> list[Path]:
+    return [path.relative_to(folder) for path in folder.rglob("*.yaml")]
+
+
+def _check_yaml(path: Path) -> None:
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}; mend it there.") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is not a configuration; it wants sections such as data, model and trainer.")

@@ -1,0 +1,222 @@
+"""The datamodule: it owns the environments, the replay, the loaders and their state."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import lightning as L
+import numpy as np
+from gymnasium.spaces import Box
+
+from td3_lightning.envs import Episodes, FreshWorld, TrainEnvs, Wrapper
+from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.replay import Batch, Replay
+
+log = logging.getLogger(__name__)
+
+
+class ReplayData(L.LightningDataModule):
+    """Environments to train and evaluate in, and the replay between them and the learner.
+
+    Args:
+        env_id: Gymnasium's name of the environment, such as "Pendulum-v1" or "package:Name-v0".
+        env_kwargs: Keyword arguments for making it.
+        train_kwargs: Further keyword arguments for the training environments alone.
+        wrappers: Wrappers around training and evaluation environments, the innermost first.
+        num_envs: Training environments that step together.
+        capacity: Rows that the replay keeps: a transition each, and one for each episode's end.
+        batch_size: Transitions in a batch.
+        gamma: Discount per environment step.
+        n_step: Rewards summed before the value is asked.
+        reward_scale: The learner sees rewards times this; returns are reported unscaled.
+        steps_per_epoch: Environment steps between evaluations.
+        updates_per_step: Updates for each environment step, whatever num_envs is.
+        eval_episodes: Episodes of one evaluation.
+        eval_seed: Seed of an evaluation's first episode; the others count up.
+        test_episodes: Episodes of `test`.
+        test_seed: Seed of the first episode of `test`; the others count up.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        env_kwargs: dict[str, Any] | None = None,
+        train_kwargs: dict[str, Any] | None = None,
+        wrappers: list[Wrapper] | None = None,
+        num_envs: int = 1,
+        capacity: int = 1_000_000,
+        batch_size: int = 256,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        reward_scale: float = 1.0,
+        steps_per_epoch: int = 5_000,
+        updates_per_step: float = 1.0,
+        eval_episodes: int = 10,
+        eval_seed: int = 10_000,
+        test_episodes: int = 10,
+        test_seed: int = 50_000,
+    ) -> None:
+        super().__init__()
+        self.env_id, self.env_kwargs, self.train_kwargs = env_id, env_kwargs or {}, train_kwargs or {}
+        self.wrappers, self.num_envs = wrappers or [], num_envs
+        check_at_least("steps_per_epoch", steps_per_epoch, 1)
+        check_at_least("eval_episodes", eval_episodes, 1)
+        check_at_least("test_episodes", test_episodes, 1)
+        if not steps_per_epoch * updates_per_step >= 1:
+            raise UsageError(
+                f"An epoch is at least one update, but steps_per_epoch={steps_per_epoch} and "
+                f"updates_per_step={updates_per_step} came; raise one of them."
+            )
+        self.updates_per_step = updates_per_step
+        self.eval_seeds = range(eval_seed, eval_seed + eval_episodes)
+        self.test_seeds = range(test_seed, test_seed + test_episodes)
+        self.eval_env = self.make_env()
+        space = _box(self.eval_env.observation_space, "observations", env_id)
+        actions = _box(self.eval_env.action_space, "actions", env_id)
+        self.obs_dim = int(space.shape[0])
+        self.action_low = [float(bound) for bound in actions.low]
+        self.action_high = [float(bound) for bound in actions.high]
+        self.replay = Replay(
+            obs_dim=self.obs_dim,
+            action_dim=len(self.action_low),
+            capacity=capacity,
+            batch_size=batch_size,
+            batches_per_epoch=round(steps_per_epoch * updates_per_step),
+            n_step=n_step,
+            gamma=gamma,
+            num_envs=num_envs,
+            reward_scale=reward_scale,
+        )
+        self._envs: TrainEnvs | None = None
+
+    def make_env(self, **kwargs: Any) -> gym.Env:
+        """Makes the environment with its wrappers; keyword arguments here go before the configured ones."""
+        settings = {**self.env_kwargs, **kwargs}
+        try:
+            env = gym.make(self.env_id, **settings)
+        except (gym.error.Error, ImportError) as error:
+            raise UsageError(
+                f"{self.env_id} cannot be made: {error} Give a registered id, or package:Id where a package registers "
+                "it, and install what it needs, such as td3_lightning[mujoco] or td3_lightning[bullet]."
+            ) from error
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise UsageError(
+                f"{self.env_id} does not take {settings} ({error}); change data.env_kwargs or data.train_kwargs."
+            ) from error
+        if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
+            env = FreshWorld(env)
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        return env
+
+    def begin_episodes(self) -> None:
+        """Resets every training environment; what was running is closed as truncated."""
+        for ring in self.replay.rings:
+            ring.truncate()
+        self.envs.reset()
+
+    @property
+    def envs(self) -> TrainEnvs:
+        """The training environments, there from `setup("fit")` to `teardown("fit")`."""
+        if self._envs is None:
+            raise UsageError('Training environments are wanted, but there are none yet; call setup("fit") first.')
+        return self._envs
+
+    def setup(self, stage: str) -> None:
+        """Makes the training environments when they are needed."""
+        if stage == "fit" and self._envs is None:
+            self._envs = TrainEnvs(lambda: self.make_env(**self.train_kwargs), self.num_envs)
+            log.info(
+                "The replay holds %s rows of %d bytes, %.0f MB when full.",
+                f"{self.replay.capacity:,}",
+                self.replay.row_bytes,
+                self.replay.capacity * self.replay.row_bytes / 1e6,
+            )
+
+    def train_dataloader(self) -> "Batches":
+        """The replay: an epoch is so many freshly drawn batches."""
+        return Batches(self.replay)
+
+    def val_dataloader(self) -> Episodes:
+        """The episodes of an evaluation, the same ones every time."""
+        return Episodes(self.eval_env, self.eval_seeds)
+
+    def test_dataloader(self) -> Episodes:
+        """Episodes that no choice was made on."""
+        return Episodes(self.eval_env, self.test_seeds)
+
+    def teardown(self, stage: str) -> None:
+        """Closes the training environments."""
+        if stage == "fit" and self._envs is not None:
+            self._envs.close()
+            self._envs = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The replay and, while there are any, the running episodes."""
+        envs = {} if self._envs is None else {"envs": self._envs.state_dict()}
+        return {"replay": self.replay.state_dict(), **envs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts them back; without training environments there is no use for them."""
+        if self._envs is None:
+            return
+        self.replay.load_state_dict(state["replay"])
+        if "envs" not in state:
+            return
+        lost = self._envs.load_state_dict(state["envs"])
+        for env in lost:
+            self.replay.rings[env].truncate()
+        if lost:
+            log.warning(
+                "%s did not come back the same after replaying its actions, so %d running episode(s) "
+                "were closed as truncated; the run goes on, but is not the same to the bit.",
+                self.env_id,
+                len(lost),
+            )
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The replay as a loader.
+
+    Its state is empty, for the datamodule keeps the replay's; that it has one tells the Trainer that an epoch may go
+    on in its middle.
+    """
+
+    replay: Replay
+
+    def __len__(self) -> int:
+        return len(self.replay)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.replay)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def _box(space: gym.Space[Any], what: str, env_id: str) -> Box:
+    """The space as a one-dimensional box of floats, finite for actions, or a `UsageError` that says what to do."""
+    if not isinstance(space, Box):
+        raise UsageError(
+            f"{env_id} has {what} in {space}, but TD3 is for a Box; choose an environment with continuous "
+            f"{what}, or wrap this one."
+        )
+    if len(space.shape) != 1:
+        raise UsageError(
+            f"{env_id} has {what} of shape {space.shape}, but one axis is wanted; add a wrapper that flattens "
+            "them to data.wrappers, such as gymnasium.wrappers.FlattenObservation."
+        )
+    if what == "actions" and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
+        raise UsageError(
+            f"{env_id} has actions in {space} of {space.dtype}, but TD3 needs a finite box of floats; add a wrapper "
+            "that bounds them to data.wrappers."
+        )
+    return space

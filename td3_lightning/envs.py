@@ -1,0 +1,205 @@
+"""Environments: making them, ending them, playing an episode, and putting one back in mid-episode."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from td3_lightning.errors import UsageError
+from td3_lightning.seeds import derive_seed
+
+Policy = Callable[[NDArray[Any]], NDArray[Any]]
+Wrapper = Callable[[gym.Env], gym.Env]
+
+
+class ActionRepeat(gym.Wrapper):
+    """Holds each action for several frames and sums their rewards.
+
+    Args:
+        env: The environment to wrap.
+        repeat: Frames for one action, at least 1.
+    """
+
+    def __init__(self, env: gym.Env, repeat: int) -> None:
+        super().__init__(env)
+        if repeat < 1:
+            raise UsageError(f"ActionRepeat needs repeat >= 1, but {repeat} came; 1 changes nothing.")
+        self.repeat = repeat
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """The last frame's observation and info, the sum of the rewards, and any frame's end."""
+        total = 0.0
+        for _ in range(self.repeat):
+            obs, reward, terminated, truncated, info = self.env.step(np.array(action))
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+class FreshWorld(gym.Wrapper):
+    """Gives BipedalWalker a new Box2D world at every reset.
+
+    Something stays behind in a used one, so that an episode would depend on those before it.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets in an empty world."""
+        walker: Any = self.unwrapped
+        walker._destroy()
+        walker.world = type(walker.world)()
+        return self.env.reset(seed=seed, options=options)
+
+
+class Resumable(gym.Wrapper):
+    """Remembers how the running episode came about, so that it can be brought back in another process.
+
+    Simulators cannot be copied, but they are deterministic: the generator's state before the reset and
+    the actions since are the state.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self._start: dict[str, Any] = {}
+        self._actions: list[NDArray[Any]] = []
+        self._return = 0.0
+        self.obs: NDArray[Any] = np.empty(0)  # what came last, kept from environments that write into theirs
+        self.report: dict[str, float] = {}  # of the last step: return and length so far, the info's numbers
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets, and notes the seed or the generator that the episode comes from."""
+        self._start = {"seed": seed} if seed is not None else {"generator": self.np_random.bit_generator.state}
+        self._actions, self._return = [], 0.0
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.obs = np.array(obs)
+        return self.obs, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps, and notes the action and what came."""
+        self._actions.append(np.array(action))
+        obs, reward, terminated, truncated, info = self.env.step(np.array(action))
+        self.obs, self._return = np.array(obs), self._return + float(reward)
+        self.report = numbers(info) | {"return": self._return, "length": float(len(self._actions))}
+        return self.obs, reward, terminated, truncated, info
+
+    def state_dict(self) -> dict[str, Any]:
+        """The episode so far, as tensors and plain numbers."""
+        actions = torch.tensor(np.array(self._actions))
+        return {**self._start, "actions": actions, "obs": torch.tensor(self.obs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Plays the episode again; False, after a fresh reset, if it does not come out the same to the bit."""
+        if "generator" in state:
+            self.np_random.bit_generator.state = state["generator"]
+        self.reset(seed=state.get("seed"))
+        for action in state["actions"].numpy():
+            self.step(action)
+        same = np.array_equal(self.obs, state["obs"].numpy(), equal_nan=True)
+        if not same:
+            self.reset()
+        return same
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of all training environments brought."""
+
+    last_obs: NDArray[np.float32]  # (num_envs, obs_dim), what the step led to, at an episode's end too
+    reward: NDArray[np.float64]  # (num_envs,)
+    terminated: NDArray[np.bool_]  # (num_envs,)
+    truncated: NDArray[np.bool_]  # (num_envs,)
+    reports: list[dict[str, float]]  # one for each episode that ended
+
+
+class TrainEnvs:
+    """Environments that step together and begin again by themselves.
+
+    Args:
+        make: Makes one environment.
+        num_envs: How many.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env], num_envs: int) -> None:
+        self.envs = [Resumable(make()) for _ in range(num_envs)]
+        # SAME_STEP hands over the true last observation; NEXT_STEP would fake a transition at every reset.
+        self.vector = SyncVectorEnv(
+            [lambda env=env: env for env in self.envs],  # type: ignore[misc]  # mypy types no such default
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        )
+        self.obs = np.empty((0, 0), np.float32)  # (num_envs, obs_dim), what the next action answers
+
+    def reset(self) -> None:
+        """Begins an episode in each environment, each seeded for itself."""
+        seeds: list[int | None] = [derive_seed("training environment", index) for index in range(len(self.envs))]
+        self.obs = self.vector.reset(seed=seeds)[0].astype(np.float32)
+
+    def step(self, action: NDArray[np.float32]) -> Step:
+        """Takes one action (num_envs, action_dim) in each environment; where an episode ends, the next begins."""
+        obs, reward, terminated, truncated, info = self.vector.step(action)
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        last_obs = obs.astype(np.float32)
+        for env in ended:
+            last_obs[env] = info["final_obs"][env]
+        self.obs = obs.astype(np.float32)
+        return Step(last_obs, reward, terminated, truncated, [self.envs[env].report for env in ended])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running episode of every environment."""
+        return {"episodes": [env.state_dict() for env in self.envs]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[int]:
+        """Brings the episodes back; the numbers of the environments whose episode could not be."""
+        pairs = zip(self.envs, state["episodes"], strict=True)
+        lost = [index for index, (env, saved) in enumerate(pairs) if not env.load_state_dict(saved)]
+        self.obs = np.stack([env.obs for env in self.envs]).astype(np.float32)
+        return lost
+
+    def close(self) -> None:
+        """Closes them all."""
+        self.vector.close()
+
+
+class Episode:
+    """One evaluation episode, ready to be played.
+
+    Args:
+        env: The environment.
+        seed: The seed of its reset.
+    """
+
+    def __init__(self, env: gym.Env, seed: int) -> None:
+        self.env, self.seed = env, seed
+
+    def play(self, policy: Policy) -> dict[str, float]:
+        """Plays to the end and reports `return`, `length` in steps, and the numbers in the last `info`."""
+        obs, info = self.env.reset(seed=self.seed)
+        total, length, ended = 0.0, 0, False
+        while not ended:
+            obs, reward, terminated, truncated, info = self.env.step(policy(obs))
+            total, length, ended = total + float(reward), length + 1, terminated or truncated
+        return numbers(info) | {"return": total, "length": float(length)}
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes of an evaluation, one for each seed: a loader whose batches are episodes."""
+
+    env: gym.Env
+    seeds: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (Episode(self.env, seed) for seed in self.seeds)
+
+
+def numbers(info: dict[str, Any]) -> dict[str, float]:
+    """The entries of an `info` that are single numbers or truths."""
+    kinds = (bool, int, float, np.bool_, np.integer, np.floating)
+    return {name: float(value) for name, value in info.items() if isinstance(value, kinds)}

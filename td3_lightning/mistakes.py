@@ -1,0 +1,118 @@
+"""A user's mistakes, each said in one sentence."""
+
+import inspect
+import pydoc
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from td3_lightning.errors import UsageError
+
+KINDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "dict": "a mapping",
+    "list": "a list",
+    "Sequence": "a list",
+    "NoneType": "null",
+}
+
+
+def sentence(error: BaseException) -> str | None:
+    """What to tell the user about an exception; None if it is no mistake of theirs, but of the program."""
+    for cause in _causes(error):
+        if isinstance(cause, UsageError):
+            return str(cause)
+        if isinstance(cause, MisconfigurationException) or "conditioned on metric" in str(cause):
+            return f"Lightning cannot go on with these settings: {one_line(cause)}"
+        if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
+            # jsonargparse, making an object, keeps only the text of what its constructor raised.
+            return next(iter(re.findall(r"^  - (?!Expected a)(.*)", str(cause), re.MULTILINE)), None)
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def one_line(text: object) -> str:
+    """A text of several lines and sentences as one."""
+    return re.sub(r"\. (?=[A-Z`])", "; ", " ".join(str(text).split()))
+
+
+def explain(message: str, keys: Iterable[str]) -> str:
+    """Turns jsonargparse's account of a mistake, often of many lines, into a sentence.
+
+    Args:
+        message: What jsonargparse says.
+        keys: The settings that there are, such as "data.batch_size".
+    """
+    key = _first(r'Parser key "([^"]+)"', message).split(":")[0]
+    owner = _first(r"class_path '?=?'([\w.]+)'", message) or _first(r"class_path='([\w.]+)'", message)
+    if unknown := _first(r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)", message):
+        return _unknown(unknown, keys, key, owner)
+    if unknown := _first(r"does not accept option '([^']+)'", message):
+        return _unknown(unknown, keys, key, owner)
+    if unknown := _first(r"unrecognized arguments: (\S+)", message):
+        if not unknown.startswith("-"):
+            return f'The word "{unknown}" belongs to no flag; a setting is written as --data.batch_size 256.'
+        return _unknown(unknown.split("=")[0].lstrip("-"), keys, key, owner)
+    if flag := _first(r"argument (\S+): expected", message):
+        return f"{flag.split('/')[-1]} came without a value; write one after it."
+    if linked := _first(r'Linked "([^"]+)" must be given', message):
+        return f"{linked} is taken from the environment; leave it out."
+    if missing := _first(r"arguments are required: ([\w.]+(?:, [\w.]+)*)", message):
+        return _missing(missing.rstrip("."), key, owner)
+    if restriction := _first(r"Not of type \w+: (.*)", message):
+        return f"{key} is out of its range: {restriction}; change it."
+    if path := _first(r"Expected a dot import path string: (\S+)", message):
+        return f'{key} names the class "{path}", but there is none; give its import path, such as package.module.Class.'
+    if problem := _first(r"((?:module '[^']+' has no attribute|No module named) '[^']+')", message):
+        return f"{key} names a class that cannot be imported: {problem}; mend its class_path."
+    if key and "Expected a" in message:
+        return _wrong_kind(key, message)
+    return f"{one_line(message).rstrip('.')}; see --help."
+
+
+def _unknown(name: str, keys: Iterable[str], key: str, owner: str) -> str:
+    if owner:
+        return f'{key}: {owner} takes no "{name}"; {_suggest(name, _arguments(owner))}.'
+    return f'There is no setting "{name}"; {_suggest(name, keys)}.'
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = get_close_matches(name, known, n=1) or [one for one in known if one.split(".")[-1] == name.split(".")[-1]]
+    if close:
+        return f"did you mean {close[0]}"
+    return f"there are {', '.join(known)}" if len(known) < 20 else "see --help for those that there are"
+
+
+def _arguments(class_path: str) -> list[str]:
+    found = pydoc.locate(class_path)
+    return list(inspect.signature(found).parameters) if callable(found) else []
+
+
+def _missing(names: str, key: str, owner: str) -> str:
+    if owner:
+        return f"{key}: {owner} wants {names}, which did not come; give it under init_args."
+    names = re.sub(r"\b(fit|validate|test|record)\.", "", names)
+    return f"{names} is missing; give it in a configuration (--config car.yaml) or as --{names.split(',')[0]}."
+
+
+def _wrong_kind(key: str, message: str) -> str:
+    came = _first(r"(?:Given value|Got value): (.*)", message)
+    kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
+    wanted = dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds)
+    return f"{key} is {came}, but {' or '.join(wanted)} is wanted; give one."
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found.group(1) if found else ""

@@ -1,0 +1,230 @@
+"""TD3 (Fujimoto, van Hoof and Meger, 2018, https://arxiv.org/abs/1802.09477) as a LightningModule."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torchmetrics import CatMetric, Metric
+
+from td3_lightning.envs import Episode
+from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.networks import Actor, Critics
+from td3_lightning.replay import Batch
+from td3_lightning.schedules import Schedule, as_schedule
+from td3_lightning.seeds import new_generator
+
+
+class TD3(L.LightningModule):
+    """Twin Delayed DDPG: the actor, N critics, their targets and the update.
+
+    Args:
+        obs_dim: Numbers in an observation; taken from the environment.
+        action_low: Lower end of every action; taken from the environment.
+        action_high: Upper end of every action; taken from the environment.
+        hidden_dims: Width of each hidden layer of the actor and of every critic.
+        num_critics: Q-functions, whose minimum is the target; the paper's twins are 2.
+        layer_norm: Normalise each hidden layer before its ReLU.
+        actor_lr: Adam's step size for the actor, a number or a schedule over env_steps.
+        critic_lr: Adam's step size for the critics, a number or a schedule over env_steps.
+        tau: Share of the online weights in each Polyak average, in (0, 1].
+        policy_noise: Standard deviation of the target policy's noise, in half-widths of the action box.
+        noise_clip: Bound of that noise, in half-widths of the action box.
+        policy_freq: Critic updates for one update of the actor and the targets.
+        max_grad_norm: Largest norm of the actor's and of the critics' gradient; None leaves them.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_low: list[float],
+        action_high: list[float],
+        hidden_dims: Sequence[int] = (256, 256),
+        num_critics: int = 2,
+        layer_norm: bool = False,
+        actor_lr: float | Schedule = 3e-4,
+        critic_lr: float | Schedule = 3e-4,
+        tau: float = 0.005,
+        policy_noise: float = 0.2,
+        noise_clip: float = 0.5,
+        policy_freq: int = 2,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        if not 0 < tau <= 1:
+            raise UsageError(f"tau is in (0, 1], but {tau} came; the paper's is 0.005.")
+        check_at_least("num_critics", num_critics, 1)
+        check_at_least("policy_freq", policy_freq, 1)
+        check_at_least("policy_noise", policy_noise, 0)
+        check_at_least("noise_clip", noise_clip, 0)
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise UsageError(f"max_grad_norm is above 0, but {max_grad_norm} came; leave it out for no clipping.")
+        self.actor_lr, self.critic_lr = as_schedule(actor_lr), as_schedule(critic_lr)
+        check_at_least("actor_lr", self.actor_lr(0), 0)
+        check_at_least("critic_lr", self.critic_lr(0), 0)
+        self.tau, self.policy_noise, self.noise_clip = tau, policy_noise, noise_clip
+        self.policy_freq, self.max_grad_norm = policy_freq, max_grad_norm
+
+        self.save_hyperparameters(  # as plain data, which is all that a checkpoint may hold
+            {
+                "obs_dim": int(obs_dim),
+                "action_low": [float(bound) for bound in action_low],
+                "action_high": [float(bound) for bound in action_high],
+                "hidden_dims": [int(width) for width in hidden_dims],
+                "num_critics": num_critics,
+                "layer_norm": layer_norm,
+                "actor_lr": self.actor_lr.plain(),
+                "critic_lr": self.critic_lr.plain(),
+                "tau": tau,
+                "policy_noise": policy_noise,
+                "noise_clip": noise_clip,
+                "policy_freq": policy_freq,
+                "max_grad_norm": max_grad_norm,
+            }
+        )
+
+        self.actor = Actor(obs_dim, action_low, action_high, hidden_dims, layer_norm)
+        self.critics = Critics(obs_dim, len(action_low), hidden_dims, num_critics, layer_norm)
+        self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
+        self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
+
+        low, high = np.array(action_low, np.float64), np.array(action_high, np.float64)
+        self.action_box = _rounded_up(low), -_rounded_up(-high)  # (action_dim,) each
+        self.env_steps = 0  # steps taken in the training environments; the Collector's to count
+        self.episodes = 0  # training episodes finished; the Collector's to count
+        self.updates = 0  # critic updates
+        self.noise_generator = new_generator("target noise")
+        self.evaluation: dict[str, Metric] = {}  # one for each number that an episode reports
+
+    # The update.
+
+    def target(self, batch: Batch) -> Tensor:
+        """What the critics learn, (batch,): clipped smoothing noise, then the least of the target critics."""
+        scale = self.actor_target.scale
+        # Drawn on the host, so that a seed gives the same noise on every device.
+        noise = torch.randn(batch.action.shape, generator=self.noise_generator).to(scale)
+        noise = (noise * self.policy_noise).clamp(-self.noise_clip, self.noise_clip) * scale
+        centre = self.actor_target.centre
+        next_action = (self.actor_target(batch.next_obs) + noise).clamp(centre - scale, centre + scale)
+        next_q: Tensor = self.critics_target(batch.next_obs, next_action).amin(dim=0)
+        return batch.reward + batch.discount * next_q
+
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
+        with torch.no_grad():
+            target = self.target(batch)
+        q = self.critics(batch.obs, batch.action)
+        return (q - target).square().mean(dim=1).sum(), q
+
+    def actor_loss(self, batch: Batch) -> Tensor:
+        """Minus the mean value that the first critic gives the actor's actions."""
+        return -self.critics.one(batch.obs, self.actor(batch.obs)).mean()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """One update: critics; every `policy_freq` updates the actor and the targets too."""
+        actor_optimizer, critic_optimizer = cast(list[LightningOptimizer], self.optimizers())
+        self.updates += 1
+        critic_loss, q = self.critic_loss(batch)
+        self._descend(critic_loss, critic_optimizer, self.critic_lr)
+        logs = {"critic_loss": critic_loss.detach(), "q_mean": q.detach().mean()}
+        if self.updates % self.policy_freq == 0:
+            actor_loss = self.actor_loss(batch)
+            self._descend(actor_loss, actor_optimizer, self.actor_lr)
+            self._polyak(self.critics, self.critics_target)
+            self._polyak(self.actor, self.actor_target)
+            logs["actor_loss"] = actor_loss.detach()
+        return logs
+
+    def _descend(self, loss: Tensor, optimizer: LightningOptimizer, lr: Schedule) -> None:
+        """One Adam step on the optimizer's own parameters; nothing else receives a gradient."""
+        (group,) = optimizer.param_groups
+        group["lr"] = lr(self.env_steps)
+        optimizer.zero_grad()
+        self.manual_backward(loss, inputs=group["params"])
+        if self.max_grad_norm is not None:
+            self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
+        optimizer.step()
+
+    @torch.no_grad()
+    def _polyak(self, online: nn.Module, target: nn.Module) -> None:
+        """target <- (1 - tau) target + tau online."""
+        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), self.tau)
+
+    def configure_optimizers(self) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+        """Adam for the actor and Adam for the critics."""
+        fused = self.max_grad_norm is None  # Lightning clips no gradients for a fused Adam
+        return (
+            torch.optim.Adam(self.actor.parameters(), lr=self.actor_lr(self.env_steps), fused=fused),
+            torch.optim.Adam(self.critics.parameters(), lr=self.critic_lr(self.env_steps), fused=fused),
+        )
+
+    # The policy.
+
+    @torch.inference_mode()
+    def act(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """Greedy actions for observations, without noise.
+
+        Args:
+            obs: One observation (obs_dim,) or several (n, obs_dim).
+
+        Returns:
+            One action (action_dim,) or several (n, action_dim), in the environment's units.
+        """
+        action: Tensor = self.actor(torch.as_tensor(obs).to(self.actor.scale))
+        # The tanh's end, centre + scale, may round to just outside the box.
+        return np.clip(np.asarray(action.cpu(), dtype=np.float32), *self.action_box)
+
+    # Evaluation: one step is one episode.
+
+    def validation_step(self, episode: Episode, batch_idx: int) -> dict[str, float]:
+        """Plays an episode without noise; every number that it reports is kept, and given to the callbacks."""
+        report = episode.play(self.act)
+        for name, value in report.items():
+            if name not in self.evaluation:
+                self.evaluation[name] = CatMetric(nan_strategy="disable").set_dtype(torch.float64).to(self.device)
+            self.evaluation[name].update(value)
+        return report
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the mean of every number, and for the return its spread, against `env_steps`."""
+        logs = {}
+        for name, metric in self.evaluation.items():
+            if not metric.update_called:  # some numbers are reported by some episodes only
+                continue
+            values = metric.compute().double().reshape(-1)
+            metric.reset()
+            logs[f"eval/{name}_mean" if name in ("return", "length") else f"eval/{name}"] = values.mean()
+            if name == "return":
+                logs["eval/return_std"] = values.std(correction=0)
+                logs["eval/return_min"], logs["eval/return_max"] = values.min(), values.max()
+        clocks = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
+        self.log_dict({**logs, **{name: torch.tensor(value, dtype=torch.float64) for name, value in clocks.items()}})
+        self.log("step", torch.tensor(self.env_steps, dtype=torch.float64))  # the loggers' axis
+
+    test_step = validation_step
+    on_test_epoch_end = on_validation_epoch_end
+
+    # State.
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the clocks and the noise generator."""
+        checkpoint["clocks"] = {name: getattr(self, name) for name in ("env_steps", "updates", "episodes")}
+        checkpoint["target_noise"] = self.noise_generator.get_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes them back."""
+        for name, value in checkpoint["clocks"].items():
+            setattr(self, name, value)
+        self.noise_generator.set_state(checkpoint["target_noise"])
+
+
+def _rounded_up(bound: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The least float32 that is not below each number."""
+    nearest = bound.astype(np.float32)
+    return np.where(nearest < bound, np.nextafter(nearest, np.float32(np.inf)), nearest)

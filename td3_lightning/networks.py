@@ -1,0 +1,163 @@
+"""The actor and the critics (paper, appendix C: two hidden layers and ReLU)."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from td3_lightning.errors import UsageError
+
+
+class Actor(nn.Module):
+    """A deterministic policy: a multilayer perceptron, tanh, then the box of actions.
+
+    Any finite box fits, an asymmetric one too: the output is `centre + scale * tanh(...)`.
+
+    Args:
+        obs_dim: Numbers in an observation.
+        action_low: Lower end of every action, in the environment's units.
+        action_high: Upper end of every action, in the environment's units.
+        hidden_dims: Width of each hidden layer.
+        layer_norm: Normalise each hidden layer before its ReLU.
+    """
+
+    scale: Tensor
+    centre: Tensor
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_low: Sequence[float],
+        action_high: Sequence[float],
+        hidden_dims: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_widths(hidden_dims)
+        low, high = torch.tensor(action_low), torch.tensor(action_high)
+        if low.shape != high.shape or not (low < high).all() or not (high - low).isfinite().all():
+            raise UsageError(
+                f"Actions lie in a finite box with low < high, but low={list(action_low)} and high={list(action_high)} "
+                "came; take both from the environment's action_space."
+            )
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in pairwise([obs_dim, *hidden_dims]):
+            layers.append(nn.Linear(fan_in, fan_out))
+            if layer_norm:
+                layers.append(nn.LayerNorm(fan_out))
+            layers.append(nn.ReLU())
+        self.layers = nn.Sequential(*layers, nn.Linear([obs_dim, *hidden_dims][-1], len(action_low)))
+        self.register_buffer("scale", (high - low) / 2)
+        self.register_buffer("centre", (high + low) / 2)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Actions (batch, action_dim), in the environment's units, for observations (batch, obs_dim)."""
+        return self.centre + self.scale * torch.tanh(self.layers(obs))
+
+
+class Linears(nn.Module):
+    """N independent linear layers as one batched product.
+
+    Each is initialised as `torch.nn.Linear` is.
+
+    Args:
+        members: How many layers, N.
+        fan_in: Inputs of each.
+        fan_out: Outputs of each.
+    """
+
+    def __init__(self, members: int, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(fan_in)
+        self.weight = nn.Parameter(torch.empty(members, fan_in, fan_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, fan_out).uniform_(-bound, bound))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(members, batch, fan_out) from (members, batch, fan_in)."""
+        return torch.baddbmm(self.bias, inputs, self.weight)
+
+    def one(self, inputs: Tensor) -> Tensor:
+        """(batch, fan_out) from (batch, fan_in), through the first layer alone."""
+        return torch.addmm(self.bias[0], inputs, self.weight[0])
+
+
+class LayerNorms(nn.Module):
+    """N independent layer normalisations over the last axis.
+
+    Args:
+        members: How many, N.
+        width: Numbers that are normalised together.
+    """
+
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, 1, width))
+        self.bias = nn.Parameter(torch.zeros(members, 1, width))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(members, batch, width) from the same."""
+        normed = nn.functional.layer_norm(inputs, inputs.shape[-1:])
+        return self.bias + self.weight * normed
+
+    def one(self, inputs: Tensor) -> Tensor:
+        """(batch, width) from the same, through the first normalisation alone."""
+        return nn.functional.layer_norm(inputs, inputs.shape[-1:], self.weight[0, 0], self.bias[0, 0])
+
+
+class ReLU(nn.ReLU):
+    """A ReLU that N networks share."""
+
+    one = nn.ReLU.forward
+
+
+class Critics(nn.Module):
+    """N independent Q-functions on the first axis; the paper's twins are `num_critics=2`.
+
+    Args:
+        obs_dim: Numbers in an observation.
+        action_dim: Numbers in an action.
+        hidden_dims: Width of each hidden layer.
+        num_critics: How many Q-functions, N.
+        layer_norm: Normalise each hidden layer before its ReLU.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_dims: Sequence[int] = (256, 256),
+        num_critics: int = 2,
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_widths(hidden_dims)
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in pairwise([obs_dim + action_dim, *hidden_dims]):
+            layers.append(Linears(num_critics, fan_in, fan_out))
+            if layer_norm:
+                layers.append(LayerNorms(num_critics, fan_out))
+            layers.append(ReLU())
+        last = [obs_dim + action_dim, *hidden_dims][-1]
+        self.layers = nn.ModuleList([*layers, Linears(num_critics, last, 1)])
+        self.num_critics = num_critics
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Q-values (num_critics, batch) of observations (batch, obs_dim) and actions (batch, action_dim)."""
+        hidden = torch.cat([obs, action], dim=-1).expand(self.num_critics, -1, -1)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden.squeeze(-1)
+
+    def one(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Q-values (batch,) of the first critic alone, which is the one that the actor climbs."""
+        hidden = torch.cat([obs, action], dim=-1)
+        for layer in self.layers:
+            hidden = layer.one(hidden)  # type: ignore[operator]  # every layer here has it
+        return hidden.squeeze(-1)
+
+
+def _check_widths(hidden_dims: Sequence[int]) -> None:
+    if not all(width >= 1 for width in hidden_dims):
+        raise UsageError(f"hidden_dims are widths of at least 1, but {list(hidden_dims)} came; [256, 256] is usual.")

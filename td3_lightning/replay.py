@@ -1,0 +1,278 @@
+"""The replay: rings of packed float32 rows, read as n-step transitions."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.seeds import new_generator
+
+RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # a row's last number: how its step ended
+
+
+class Batch(NamedTuple):
+    """Transitions as the learner sees them, float32.
+
+    `reward` is the n-step sum and `discount` what the value of `next_obs` counts: gamma to the
+    number of steps summed, and 0 where the episode terminated. A time limit bootstraps.
+    """
+
+    obs: Tensor  # (batch, obs_dim)
+    action: Tensor  # (batch, action_dim)
+    reward: Tensor  # (batch,)
+    discount: Tensor  # (batch,)
+    next_obs: Tensor  # (batch, obs_dim)
+
+
+class Ring:
+    """The newest rows of one environment, and where the finished transitions among them start.
+
+    A row is an observation, the action taken there, its reward and how the step ended. The next
+    observation is the next row's, so it is stored once; an episode's last observation has a row of
+    its own. The first rows stand again behind the seam, so that `n_step` rows are one contiguous read.
+
+    Args:
+        rows: Memory for the rows, (ring + n_step, obs_dim + action_dim + 2).
+        starts: Memory for the first rows of finished transitions, (ring,), oldest first from `oldest`.
+        obs_dim: Numbers in an observation.
+        n_step: Rewards in a sum.
+    """
+
+    def __init__(self, rows: NDArray[np.float32], starts: NDArray[np.int32], obs_dim: int, n_step: int) -> None:
+        self.rows, self.starts, self.obs_dim, self.n_step = rows, starts, obs_dim, n_step
+        self.length = len(starts)
+        self.cursor = 0  # the row that is written next
+        self.size = 0  # rows written, at most `length`
+        self.oldest = 0  # where in `starts` the oldest transition stands
+        self.count = 0  # finished transitions
+        self.pending = 0  # steps of the running episode whose sum of rewards is not complete
+        self.running = False  # the row at the cursor holds an observation that waits for its action
+
+    def add(
+        self,
+        obs: NDArray[np.float32],
+        action: NDArray[np.float32],
+        reward: float,
+        end: float,
+        next_obs: NDArray[np.float32],
+    ) -> None:
+        """Stores a step, then lists the transitions that it finishes: all that are pending if it is the last."""
+        slot = self._write(obs, action, reward, end)
+        self._write(next_obs, 0.0, 0.0, RUNNING)
+        self.running = end == RUNNING
+        if self.running:
+            self.cursor = (slot + 1) % self.length  # the next action completes this row
+        self.pending += 1
+        self._finish(slot, self.pending // self.n_step if self.running else self.pending)
+
+    def truncate(self) -> None:
+        """Ends the running episode, if there is one, at its last step."""
+        if self.running:
+            slot = (self.cursor - 1) % self.length
+            self.rows[slot, -1] = TRUNCATED
+            self.rows[self.length :] = self.rows[: self.n_step]
+            self._finish(slot, self.pending)
+            self.cursor = (self.cursor + 1) % self.length  # the open row is the episode's last observation
+            self.running = False
+
+    def _finish(self, slot: int, transitions: int) -> None:
+        """Lists the oldest pending transitions, now that `slot` is the last row they need."""
+        for _ in range(transitions):
+            self.pending -= 1
+            self.starts[(self.oldest + self.count) % self.length] = (slot - self.pending) % self.length
+            self.count += 1
+
+    def _write(self, obs: NDArray[np.float32], action: NDArray[np.float32] | float, reward: float, end: float) -> int:
+        """Puts a row at the cursor, in place of the oldest, and says where that was."""
+        slot = self.cursor
+        if self.count and self.starts[self.oldest] == slot:
+            self.oldest, self.count = (self.oldest + 1) % self.length, self.count - 1
+        for row in (slot, self.length + slot) if slot < self.n_step else (slot,):
+            self.rows[row, : self.obs_dim] = obs
+            self.rows[row, self.obs_dim : -2] = action
+            self.rows[row, -2:] = reward, end
+        self.cursor, self.size = (slot + 1) % self.length, max(self.size, slot + 1)
+        return slot
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes, as tensors and plain numbers."""
+        transitions = (self.oldest + np.arange(self.count)) % self.length
+        return {
+            "rows": torch.tensor(self.rows[: self.size]),
+            "starts": torch.tensor(self.starts[transitions]),
+            "cursor": self.cursor,
+            "pending": self.pending,
+            "running": self.running,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what `state_dict` gave."""
+        rows, starts = state["rows"].numpy(), state["starts"].numpy()
+        self.rows[: len(rows)] = rows
+        self.rows[self.length :] = self.rows[: self.n_step]
+        self.starts[: len(starts)] = starts
+        self.oldest, self.count, self.size = 0, len(starts), len(rows)
+        self.cursor, self.pending, self.running = state["cursor"], state["pending"], state["running"]
+
+
+class Replay(IterableDataset[Batch]):
+    """Stores transitions in a ring per environment and yields uniform batches of them.
+
+    Args:
+        obs_dim: Numbers in an observation.
+        action_dim: Numbers in an action.
+        capacity: Rows kept, over all environments; the oldest go first.
+        batch_size: Transitions in a batch, drawn uniformly with replacement.
+        batches_per_epoch: Batches that one iteration yields, which is the dataset's length.
+        n_step: Rewards summed before the value is asked; a sum ends early where its episode does.
+        gamma: Discount per environment step, in [0, 1].
+        num_envs: Environments that write.
+        reward_scale: Rewards are stored times this.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        capacity: int = 1_000_000,
+        batch_size: int = 256,
+        batches_per_epoch: int = 5_000,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        num_envs: int = 1,
+        reward_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        check_at_least("num_envs", num_envs, 1)
+        check_at_least("batch_size", batch_size, 1)
+        check_at_least("batches_per_epoch", batches_per_epoch, 1)
+        check_at_least("n_step", n_step, 1)
+        check_at_least("capacity", capacity, num_envs * (n_step + 2))
+        if not reward_scale > 0:
+            raise UsageError(f"reward_scale is above 0, but {reward_scale} came; 1 leaves the rewards as they are.")
+        if not 0 <= gamma <= 1:
+            raise UsageError(f"gamma is a discount in [0, 1], but {gamma} came; 0.99 is usual.")
+        self.obs_dim, self.action_dim, self.n_step, self.gamma = obs_dim, action_dim, n_step, gamma
+        self.capacity, self.batch_size, self.batches_per_epoch = capacity, batch_size, batches_per_epoch
+        self.reward_scale = reward_scale
+        self.generator = new_generator("replay")
+        length, width = capacity // num_envs, obs_dim + action_dim + 2
+        # Zeros from numpy take no memory before they are written.
+        rows = np.zeros((num_envs, length + n_step, width), dtype=np.float32)
+        starts = np.zeros((num_envs, length), dtype=np.int32)
+        self.rings = [Ring(*memory, obs_dim, n_step) for memory in zip(rows, starts, strict=True)]
+        self._rows = torch.from_numpy(rows.reshape(-1, width))
+        self._starts = torch.from_numpy(starts.reshape(-1))
+        self._windows = self._rows.as_strided((len(self._rows) - n_step, n_step * width), (width, 1))
+
+    @property
+    def num_transitions(self) -> int:
+        """Transitions that a batch is drawn from."""
+        return sum(ring.count for ring in self.rings)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a transition takes: its row and its entry in the list of starts."""
+        return self._rows[0].nbytes + self._starts[0].nbytes
+
+    def add(
+        self,
+        env: int,
+        obs: NDArray[np.float32],
+        action: NDArray[np.float32],
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        next_obs: NDArray[np.float32],
+    ) -> None:
+        """Stores one step of environment `env`.
+
+        Args:
+            env: Which environment, in [0, num_envs).
+            obs: Observation (obs_dim,) that the action answered.
+            action: Action (action_dim,) in the environment's units.
+            reward: Its reward.
+            terminated: The episode ended in a state without a future.
+            truncated: The episode was cut off, by a time limit say.
+            next_obs: Observation (obs_dim,) after the action; after an end the last one, not the reset's.
+        """
+        end = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
+        self.rings[env].add(obs, action, reward * self.reward_scale, end, next_obs)
+
+    def sample(self) -> Batch:
+        """Draws a batch; every transition has the same chance each time."""
+        rows = self._draw()
+        windows = self._windows.index_select(0, rows).view(self.batch_size, self.n_step, -1)
+        reward, end = windows[:, 0, -2], windows[:, 0, -1]
+        discount = torch.full_like(reward, self.gamma)
+        last = rows
+        for step in range(1, self.n_step):
+            running = end == RUNNING
+            reward = reward + discount * windows[:, step, -2] * running
+            discount = torch.where(running, discount * self.gamma, discount)
+            end = torch.where(running, windows[:, step, -1], end)
+            last = last + running
+        return Batch(
+            obs=windows[:, 0, : self.obs_dim],
+            action=windows[:, 0, self.obs_dim : -2],
+            reward=reward,
+            discount=discount * (end != TERMINATED),
+            next_obs=self._rows.index_select(0, last + 1)[:, : self.obs_dim],
+        )
+
+    def _draw(self) -> Tensor:
+        """The first rows (batch,) of transitions drawn from all rings alike."""
+        counts = [ring.count for ring in self.rings]
+        if not any(counts):
+            raise UsageError(
+                "A batch is wanted, but the replay holds no finished transition; add the Collector to the trainer's "
+                f"callbacks, with warmup_steps of at least n_step={self.n_step}."
+            )
+        drawn = torch.randint(sum(counts), (self.batch_size,), generator=self.generator)
+        if len(counts) == 1:
+            return self._starts[(drawn + self.rings[0].oldest) % len(self._starts)].long()
+        length, ends = self.rings[0].length, torch.tensor(counts).cumsum(0)
+        env = torch.searchsorted(ends, drawn, right=True)
+        oldest = torch.tensor([ring.oldest for ring in self.rings]) - (ends - torch.tensor(counts))
+        return self._starts[env * length + (drawn + oldest[env]) % length] + env * (length + self.n_step)
+
+    def __len__(self) -> int:
+        return self.batches_per_epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        for _ in range(self.batches_per_epoch):
+            yield self.sample()
+
+    @property
+    def _layout(self) -> dict[str, float]:
+        """What the stored rows depend on."""
+        return {
+            "obs_dim": self.obs_dim,
+            "action_dim": self.action_dim,
+            "capacity": self.capacity,
+            "num_envs": len(self.rings),
+            "n_step": self.n_step,
+            "reward_scale": self.reward_scale,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes, as tensors and plain numbers."""
+        rings = [ring.state_dict() for ring in self.rings]
+        return {"layout": self._layout, "rings": rings, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what `state_dict` gave; raises `UsageError` if it was of another layout."""
+        for name, wanted in self._layout.items():
+            if state["layout"][name] != wanted:
+                raise UsageError(
+                    f"The saved replay has {name}={state['layout'][name]}, but {wanted} came; resume with the value "
+                    "that the run began with."
+                )
+        for ring, saved in zip(self.rings, state["rings"], strict=True):
+            ring.load_state_dict(saved)
+        self.generator.set_state(state["generator"])

@@ -1,0 +1,117 @@
+"""The configuration that a checkpoint holds: put there, taken out, compared."""
+
+import json
+import pydoc
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lightning as L
+from jsonargparse import Namespace
+from lightning.pytorch.cli import SaveConfigCallback
+
+from td3_lightning.errors import UsageError
+from td3_lightning.module import TD3
+
+SECTIONS = ("name", "model", "data", "collector")  # what a run takes from the checkpoint that it goes on from
+SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm")
+
+
+class SaveConfig(SaveConfigCallback):
+    """Keeps the configuration beside the logs and in every checkpoint."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Does nothing: a run that cannot begin is to leave no folder."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Writes config.yaml, now that nothing is in the way any more."""
+        if trainer.loggers:
+            super().setup(trainer, pl_module, "fit")
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Adds the settings that go on with the run, as plain data."""
+        config = self.config.as_dict()
+        checkpoint["config"] = json.loads(json.dumps({key: config[key] for key in SECTIONS}, default=str))
+
+
+def saved_settings(checkpoint: Mapping[str, Any], path: str, given: str) -> dict[str, Any]:
+    """The settings that a checkpoint holds.
+
+    Args:
+        checkpoint: The checkpoint.
+        path: Where it lies.
+        given: What the user gave: the text of the configurations, and what was typed.
+
+    Raises:
+        UsageError: They name code that is neither ours nor named by the user, so that loading a stranger's
+            checkpoint runs none.
+    """
+    config = checkpoint.get("config", {})
+    settings = {key: config[key] for key in SECTIONS if key in config}
+    for text in _texts(settings):
+        if re.search("[.:]|^/", text) and text not in given and not _is_ours(text):
+            raise UsageError(
+                f'{path} names "{text}", which may be code that is not of td3_lightning; if you trust it, give the '
+                "run's own configuration too, with --config."
+            )
+    return settings
+
+
+def report_differences(config: Namespace, filed: Namespace, path: str) -> None:
+    """Says which settings of the files are not taken, because the checkpoint has others.
+
+    Args:
+        config: The settings, those of the checkpoint before those of the files.
+        filed: The settings the other way round.
+        path: Where the checkpoint lies.
+
+    Raises:
+        UsageError: They are for different environments.
+    """
+    held, wanted = (_leaves({key: each[key] for key in SECTIONS}) for each in (config.as_dict(), filed.as_dict()))
+    other = {key: value for key, value in held.items() if value != wanted.get(key)}
+    if "data.env_id" in other:
+        raise UsageError(
+            f"{path} is of {held['data.env_id']}, but the configuration is for {wanted['data.env_id']}; give the "
+            "checkpoint its own configuration, or type --data.env_id."
+        )
+    if other:
+        said = ", ".join(f"{key} {value} (not {wanted.get(key)})" for key, value in other.items())
+        print(f"From the checkpoint, and not the configuration: {said}; a flag changes it.")
+
+
+def check_sizes(held: Mapping[str, Any], model: TD3) -> None:
+    """Raises `UsageError` if a checkpoint's hyperparameters are of networks of another size than the model."""
+    other = [
+        f"{name} {held.get(name)} (here {model.hparams[name]})"
+        for name in SIZES
+        if held.get(name) != model.hparams[name]
+    ]
+    if other:
+        raise UsageError(
+            f"The checkpoint holds networks of another size: {', '.join(other)}; leave those settings to it, and "
+            "give it the environment that it was trained in."
+        )
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping | list):
+        for value in settings.values() if isinstance(settings, Mapping) else settings:
+            yield from _texts(value)
+
+
+def _is_ours(class_path: str) -> bool:
+    packages = ("td3_lightning.", "gymnasium.wrappers.")
+    found = pydoc.locate(class_path) if class_path.startswith(packages) else None
+    # What it resolves to counts: a path can lead through our modules to what they import.
+    return isinstance(found, type) and found.__module__.startswith(packages)
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted names."""
+    leaves: dict[str, Any] = {}
+    for key, value in settings.items():
+        leaves |= _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return leaves

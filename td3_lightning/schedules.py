@@ -1,0 +1,84 @@
+"""Values that change with the environment's clock: `env_steps` in, a number out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from td3_lightning.errors import UsageError
+
+
+class Schedule(ABC):
+    """Turns `env_steps` into a value.
+
+    A subclass keeps each argument of its constructor as the attribute of that name, because its
+    attributes are what a checkpoint holds of it.
+    """
+
+    @abstractmethod
+    def __call__(self, env_steps: int) -> float:
+        """The value after `env_steps` environment steps."""
+
+    def plain(self) -> dict[str, Any]:
+        """The schedule as plain data, in the form that a config file has too."""
+        return {"class_path": f"{type(self).__module__}.{type(self).__qualname__}", "init_args": vars(self).copy()}
+
+
+class Constant(Schedule):
+    """The same value at every step.
+
+    Args:
+        value: The value.
+    """
+
+    def __init__(self, value: float) -> None:
+        self.value = float(value)
+
+    def __call__(self, env_steps: int) -> float:
+        return self.value
+
+
+class Linear(Schedule):
+    """A straight line from one value to another, then level.
+
+    Args:
+        start: Value at and before `begin`.
+        end: Value at and after `begin + steps`.
+        steps: Length of the line in environment steps.
+        begin: Where the line starts, in environment steps.
+    """
+
+    def __init__(self, start: float, end: float, steps: int, begin: int = 0) -> None:
+        if steps < 1 or begin < 0:
+            raise UsageError(
+                f"A Linear schedule needs steps >= 1 and begin >= 0, but steps={steps} and begin={begin} came; "
+                "give both in environment steps."
+            )
+        self.start, self.end, self.steps, self.begin = float(start), float(end), int(steps), int(begin)
+
+    def __call__(self, env_steps: int) -> float:
+        done = min(max((env_steps - self.begin) / self.steps, 0.0), 1.0)
+        return self.start + done * (self.end - self.start)
+
+
+def as_schedule(value: float | Schedule | Mapping[str, Any]) -> Schedule:
+    """A schedule stays itself; a number becomes a `Constant`, and plain data what it was made from.
+
+    Only schedules that are imported already are made from plain data, so a checkpoint cannot run code.
+    """
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, Real):
+        return Constant(float(value))
+    if isinstance(value, Mapping):
+        known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _subclasses(Schedule)}  # type: ignore[type-abstract]
+        if value.get("class_path") in known:
+            return known[value["class_path"]](**value.get("init_args", {}))
+    raise UsageError(
+        f"A number or a schedule is wanted, but {value!r} came; give a number, Linear(...), or a Schedule of "
+        "yours, imported before a checkpoint that holds it is loaded."
+    )
+
+
+def _subclasses(kind: type[Schedule]) -> list[type[Schedule]]:
+    return [sub for direct in kind.__subclasses__() for sub in (direct, *_subclasses(direct))]

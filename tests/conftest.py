@@ -1,0 +1,51 @@
+"""What every test wants: one thread, no screen, quiet logs, known seeds, and a short way to train."""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+os.environ.update(MPLBACKEND="Agg", SDL_VIDEODRIVER="dummy", SDL_AUDIODRIVER="dummy")
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    L.seed_everything(1, verbose=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        warnings.filterwarnings("ignore", module="pygame")
+        yield
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Any) -> Callable[..., L.Trainer]:
+    """Builds a Trainer that writes nothing and shows nothing unless it is told to."""
+
+    def make(**kwargs: Any) -> L.Trainer:
+        quiet: dict[str, Any] = {
+            "accelerator": "cpu",
+            "default_root_dir": tmp_path,
+            "enable_checkpointing": False,
+            "enable_model_summary": False,
+            "enable_progress_bar": False,
+            "logger": False,
+            "max_epochs": 1,
+            "num_sanity_val_steps": 0,
+        }
+        return L.Trainer(**{**quiet, **kwargs})
+
+    return make

@@ -1,0 +1,404 @@
+"""The command line: what it accepts, what it refuses, and in which order the settings win."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from td3_lightning import TD3, Replay, config_files
+from td3_lightning.cli import main
+
+CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
+SMALL = """
+    --trainer.max_epochs 1 --trainer.accelerator cpu --trainer.enable_progress_bar false --data.steps_per_epoch 4
+    --data.batch_size 4 --data.eval_episodes 1 --data.test_episodes 2 --collector.warmup_steps 10
+    --model.hidden_dims [8,8]
+""".split()
+PENDULUM = "data: {env_id: Pendulum-v1}\n"
+
+
+class Unbounded(gym.Env):
+    """One whose actions have no bounds."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+
+
+gym.register("Unbounded-v0", Unbounded)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A working directory with one configuration."""
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("here.yaml").write_text(PENDULUM)
+    return tmp_path
+
+
+def run(*words):
+    assert main([*map(str, words)]) == 0
+
+
+def stop(*words):
+    """Runs what ends by itself, as --help does."""
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    assert not ended.value.code
+
+
+def complaint(capsys, *words):
+    """The sentence that a mistake brings."""
+    capsys.readouterr()
+    assert main([*map(str, words)]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("\n")
+    assert said.count("\n") == 1, said
+    assert "Traceback" not in said
+    assert "usage" not in said
+    assert not Path("lightning_logs").exists()
+    return said
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of a short run."""
+    folder = tmp_path_factory.mktemp("trained")
+    before = Path.cwd()
+    os.chdir(folder)
+    folder.joinpath("first.yaml").write_text(PENDULUM + "model: {tau: 0.01}\n")
+    try:
+        run("fit", "--config", "first.yaml", *SMALL)
+    finally:
+        os.chdir(before)
+    return folder / "lightning_logs" / "first" / "version_0"
+
+
+@pytest.fixture
+def last(trained):
+    """Its last checkpoint."""
+    return trained / "checkpoints" / "last.ckpt"
+
+
+# What it makes.
+
+
+def test_a_run_leaves_its_configuration_metrics_and_checkpoints(trained):
+    names = {path.relative_to(trained).as_posix() for path in trained.rglob("*") if path.is_file()}
+    best = next(name for name in names if name.startswith("checkpoints/steps_14_return_-"))
+    assert {"config.yaml", "metrics.csv", "curve.png", "hparams.yaml", "checkpoints/last.ckpt", best} <= names
+    assert len(list(trained.glob("checkpoints/*"))) == 2
+
+
+def test_a_checkpoint_alone_gives_a_policy(last):
+    policy = TD3.load_from_checkpoint(last)
+    action = policy.act(np.zeros(3, dtype=np.float32))
+    assert action.shape == (1,)
+    assert policy.env_steps == 14
+
+
+def test_the_start_says_what_will_run(capsys):
+    run("fit", "--config", "here.yaml", *SMALL)
+    said = capsys.readouterr()
+    assert "Pendulum-v1: 3 numbers in, 1 actions out" in said.out
+    assert "lightning_logs/here/version_0" in said.out
+    assert "36.0 MB when full" in said.out or "MB when full" in said.out
+    for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
+        assert noise not in said.out + said.err
+
+
+def test_versions_count_up():
+    run("fit", "--config", "here.yaml", *SMALL)
+    run("fit", "--config", "here.yaml", *SMALL, "--name", "there")
+    run("fit", "--config", "here.yaml", *SMALL)
+    assert {path.as_posix() for path in Path("lightning_logs").glob("*/*")} == {
+        "lightning_logs/here/version_0",
+        "lightning_logs/here/version_1",
+        "lightning_logs/there/version_0",
+    }
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(CONFIGS[0].parent).as_posix())
+def test_every_configuration_trains(path):
+    run("fit", "--config", path.relative_to(CONFIGS[0].parent), *SMALL)
+    assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == 1
+
+
+def test_mixed_precision():
+    run("fit", "--config", "here.yaml", *SMALL, "--trainer.precision", "bf16-mixed")
+
+
+def test_without_logger_and_checkpoints():
+    flags = ["--trainer.logger", "false", "--trainer.enable_checkpointing", "false"]
+    run("fit", "--config", "here.yaml", *SMALL, *flags)
+    assert [path.name for path in Path().iterdir()] == ["here.yaml"]
+
+
+def test_schedules_come_from_a_configuration_and_a_checkpoint(last):
+    Path("linear.yaml").write_text(
+        PENDULUM + "model: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1, end: 0, steps: 9}}}\n"
+    )
+    run("fit", "--config", "linear.yaml", *SMALL)
+    checkpoint = Path("lightning_logs/linear/version_0/checkpoints/last.ckpt")
+    assert TD3.load_from_checkpoint(checkpoint).actor_lr(3) == pytest.approx(2 / 3)
+    run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")
+
+
+# Finding and merging.
+
+
+def test_a_bare_name_is_looked_for_here_then_in_configs_then_in_the_package(folder, monkeypatch):
+    package = folder / "package"
+    monkeypatch.setattr(config_files, "PACKAGE", package)
+    for path in (
+        folder / "a.yaml",
+        folder / "configs/a.yaml",
+        folder / "configs/b.yaml",
+        folder / "configs/sub/b.yaml",
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(PENDULUM)
+    for name in ("a.yaml", "b.yaml", "c.yaml"):
+        package.joinpath("configs").mkdir(parents=True, exist_ok=True)
+        package.joinpath("configs", name).write_text(PENDULUM)
+    found = [config_files.find_config(name) for name in ("a.yaml", "b.yaml", "sub/b.yaml", "c.yaml")]
+    assert [path.resolve().relative_to(folder).as_posix() for path in found] == [
+        "a.yaml",
+        "configs/b.yaml",
+        "configs/sub/b.yaml",
+        "package/configs/c.yaml",
+    ]
+
+
+def test_later_configurations_win_and_flags_win_over_all(capsys):
+    Path("one.yaml").write_text(PENDULUM + "model: {tau: 0.1, policy_freq: 3, policy_noise: 0.3}\n")
+    Path("two.yaml").write_text("model: {tau: 0.2, policy_freq: 4}\n")
+    stop("fit", "--model.tau", "0.4", "--config", "one.yaml", "-c", "two.yaml", "--print_config")
+    model = yaml.safe_load(capsys.readouterr().out)["model"]
+    assert (model["tau"], model["policy_freq"], model["policy_noise"]) == (0.4, 4, 0.3)
+
+
+def test_print_config_prints_a_file_that_runs(capsys):
+    stop("fit", "--config", "car.yaml", *SMALL, "--print_config")
+    Path("printed.yaml").write_text(capsys.readouterr().out)
+    run("fit", "--config", "printed.yaml")
+    again = yaml.safe_load(Path("lightning_logs/car/version_0/config.yaml").read_text())
+    assert again == yaml.safe_load(Path("printed.yaml").read_text())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["record", "--help"]])
+def test_help(words, capsys):
+    stop(*words)
+    said = capsys.readouterr().out
+    if words[0] == "--help":
+        assert all(command in said for command in ("fit", "validate", "test", "record"))
+    else:
+        assert "--data.batch_size" in said
+        assert "in half-widths of the action box" in re.sub(r"\s+", " ", said)
+
+
+# Going on from a checkpoint.
+
+
+def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
+    Path("other.yaml").write_text(PENDULUM + "model: {tau: 0.5, policy_noise: 0.3}\n")
+    small = [*SMALL[2:], "--trainer.max_epochs", "2"]
+    run("fit", "--config", "other.yaml", "--ckpt_path", last, *small, "--model.policy_noise", "0.7")
+    assert "model.tau 0.01 (not 0.5)" in capsys.readouterr().out
+    resumed = Path("lightning_logs/first/version_0/checkpoints/last.ckpt")
+    model = torch.load(resumed, weights_only=True)["config"]["model"]
+    assert (model["tau"], model["policy_noise"]) == (0.01, 0.7)
+    clocks = torch.load(resumed, weights_only=True)["clocks"]
+    assert (clocks["env_steps"], clocks["updates"]) == (18, 8)
+
+
+@pytest.mark.parametrize("command", ["validate", "test"])
+@pytest.mark.parametrize("config", [["--config", "here.yaml"], []])
+def test_a_checkpoint_is_judged_with_or_without_a_configuration(command, config, last, capsys):
+    run(command, *config, "--ckpt_path", last, "--trainer.enable_progress_bar", "false")
+    said = capsys.readouterr().out
+    assert "return" in said
+    assert ("2 episodes" if command == "test" else "1 episodes") in said
+    assert not Path("lightning_logs").exists()
+
+
+def test_record(last, capsys):
+    run("record", "--ckpt_path", last, "--episodes", "1", "--folder", "films", "--trainer.enable_progress_bar", "false")
+    (video,) = Path("films").iterdir()
+    assert video.suffix == ".mp4"
+    assert video.name in capsys.readouterr().out
+
+
+def test_a_checkpoint_runs_no_code_that_the_user_did_not_name(last, capsys):
+    checkpoint = torch.load(last, weights_only=True)
+    for evil in ("subprocess.Popen", "td3_lightning.checkpoint.os.system"):
+        checkpoint["config"]["data"]["wrappers"] = [{"class_path": evil}]
+        torch.save(checkpoint, "evil.ckpt")
+        assert f'names "{evil}"' in complaint(capsys, "test", "--ckpt_path", "evil.ckpt")
+
+
+# Mistakes.
+
+
+MISTAKES = {
+    "no command": ([], "A command is missing"),
+    "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
+    "strange command": (["xyz"], "begin with one of fit, validate, test, record"),
+    "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
+    "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
+    "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
+    "config without suffix": (["fit", "--config", "car"], "did you mean car.yaml"),
+    "config without value": (["fit", "--config"], "--config came without a value"),
+    "no config at all": (["fit"], "data.env_id is missing"),
+    "unknown flag": (["fit", "--config", "here.yaml", "--data.batchsize", "3"], "did you mean data.batch_size"),
+    "strange flag": (["fit", "--config", "here.yaml", "--zzz"], 'no setting "zzz"'),
+    "stray word": (["fit", "--config", "here.yaml", "stray"], '"stray" belongs to no flag'),
+    "abbreviated flag": (["fit", "--config", "here.yaml", "--data.batch", "3"], "did you mean data.batch_size"),
+    "flag without value": (
+        ["fit", "--config", "here.yaml", "--data.batch_size"],
+        "--data.batch_size came without a value",
+    ),
+    "flag of a wrong kind": (
+        ["fit", "--config", "here.yaml", "--data.batch_size", "x"],
+        "data.batch_size is x, but a wh",
+    ),
+    "negative seed": (
+        ["fit", "--config", "here.yaml", "--seed_everything", "-1"],
+        "seed_everything is out of its range: -1",
+    ),
+    "linked": (["fit", "--config", "here.yaml", "--model.obs_dim", "3"], "model.obs_dim is taken from the environment"),
+    "missing checkpoint": (["fit", "--config", "here.yaml", "--ckpt_path", "no.ckpt"], "no.ckpt"),
+    "test without checkpoint": (["test", "--config", "here.yaml"], "add --ckpt_path"),
+    "record without checkpoint": (["record", "--config", "here.yaml"], "add --ckpt_path"),
+    "unknown environment": (["fit", "--data.env_id", "Nope-v1"], "Nope-v1"),
+    "unknown package": (["fit", "--data.env_id", "no_such_package:Nope-v1"], "no_such_package"),
+    "discrete actions": (["fit", "--data.env_id", "CartPole-v1"], "Discrete(2)"),
+    "unbounded actions": (["fit", "--data.env_id", "Unbounded-v0"], "finite box"),
+    "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
+    "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "trainer.precision is fp3"),
+    "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
+    "callback on the line": (["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"], '"Stop"'),
+}
+BAD_FILES = {
+    "data: [1, {": "bad.yaml cannot be read as YAML",
+    "": "not a configuration",
+    "- 1": "not a configuration",
+    "data: 3": "data",
+    "model: {tau: 0.1}": "data.env_id is missing",
+    "data: {env_id: Pendulum-v1, batchsize: 3}": "did you mean data.batch_size",
+    "data: {env_id: Pendulum-v1}\ndatta: {n_step: 3}": "data.n_step",
+    "data: {env_id: Pendulum-v1}\ntrainer: {max_epoch: 3}": "did you mean trainer.max_epochs",
+    "data: {env_id: Pendulum-v1, batch_size: many}": "data.batch_size is many, but a whole number is wanted",
+    "data: {env_id: Pendulum-v1, batch_size: 2.5}": "data.batch_size is 2.5, but a whole number is wanted",
+    "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs is 3, but a mapping or null is wanted",
+    "data: {env_id: Pendulum-v1, env_kwargs: {nope: 1}}": "nope",
+    "data: {env_id: Pendulum-v1, train_kwargs: {nope: 1}}": "nope",
+    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size is at least 1",
+    "data: {env_id: Pendulum-v1, num_envs: 0}": "num_envs",
+    "data: {env_id: Pendulum-v1, capacity: 1}": "capacity",
+    "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat}]}": "wants repeat, which",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat, init_args: {repeats: 2}}]}": (
+        "did you mean repeat"
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat, init_args: {repeat: 0}}]}": (
+        "repeat >= 1"
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.car_racing.Pedals}]}": "Pedals",
+    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps is at least 1",
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau is in (0, 1]",
+    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims is 256, but a list is wanted",
+    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: [0]}": "hidden_dims",
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1}}}": (
+        "wants end, steps"
+    ),
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, "
+    "init_args: {start: 1, end: 0, steps: 0}}}": "steps >= 1",
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": '"EarlyStoping"',
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStoping}]}": (
+        "EarlyStoping"
+    ),
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping}]}": (
+        "wants monitor"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_on_the_line_is_one_sentence(case, capsys):
+    words, wanted = MISTAKES[case]
+    assert wanted in complaint(capsys, *words)
+
+
+@pytest.mark.parametrize("text", BAD_FILES)
+def test_a_mistake_in_a_file_is_one_sentence(text, capsys):
+    Path("bad.yaml").write_text(text)
+    assert BAD_FILES[text] in complaint(capsys, "fit", "--config", "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"), [(b"", "empty"), (b"nonsense", "not a checkpoint"), (bytes(9999), "zeros")]
+)
+def test_a_broken_checkpoint_is_one_sentence(content, wanted, capsys):
+    Path("broken.ckpt").write_bytes(content)
+    assert wanted in complaint(capsys, "test", "--config", "here.yaml", "--ckpt_path", "broken.ckpt")
+
+
+def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
+    Path("short.ckpt").write_bytes(last.read_bytes()[:-999])
+    assert "short.ckpt is cut short or damaged" in complaint(capsys, "test", "--ckpt_path", "short.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["fit", "--config", "here.yaml", "--model.hidden_dims", "[16]"], "hidden_dims [8, 8] (here [16])"),
+        (["test", "--model.num_critics", "3"], "num_critics 2 (here 3)"),
+        (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
+        (["fit", "--config", "car.yaml"], "is of Pendulum-v1, but the configuration is for td3_lightning/CarRacing-v0"),
+        (["fit"], "add its configuration"),
+        (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
+        (["fit", "--config", "here.yaml", "--data.capacity", "99"], "data settings that the run began with"),
+    ],
+)
+def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsys):
+    assert wanted in complaint(capsys, *words, "--ckpt_path", last)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Replay, "__init__", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["fit", "--config", "here.yaml"])
+
+
+# As a program.
+
+
+def program(*words):
+    command = [sys.executable, "-m", "td3_lightning", *words]
+    environ = {**os.environ, "PYTHONPATH": str(config_files.PACKAGE.parent)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+
+
+def test_the_program_trains():
+    ended = program("fit", "--config", "here.yaml", *SMALL)
+    assert ended.returncode == 0, ended.stderr
+    assert Path("lightning_logs/here/version_0/metrics.csv").exists()
+
+
+def test_the_program_refuses(folder):
+    ended = program("fit", "--config", "here.yaml", "--data.batch_size", "0")
+    assert ended.returncode == 2
+    assert ended.stderr == "batch_size is at least 1, but 0 came; give a larger number.\n"
+    assert [path.name for path in folder.iterdir()] == ["here.yaml"]

@@ -1,0 +1,122 @@
+"""Videos: every true frame is there, in order, under a name that says what came of the episode."""
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+import toys
+from td3_lightning import TD3, ReplayData, UsageError
+from td3_lightning.envs import ActionRepeat
+from td3_lightning.recording import record
+
+
+class Painter(toys.Counter):
+    """Renders one grey for a whole frame: 10 times the steps since the reset."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, height: int = 48, width: int = 64, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.render_mode, self.shape = render_mode, (height, width, 3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.log.append(("seed", seed))
+        return super().reset(seed=seed)
+
+    def render(self) -> Any:
+        return np.full(self.shape, 10 * self.steps, np.uint8)
+
+
+gym.register(id="toys/Painter-v0", entry_point=Painter, disable_env_checker=True)
+
+
+def policy_for(data: ReplayData) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+
+
+def greys(path: Path) -> tuple[tuple[int, int], float, list[int]]:
+    """Size, frames per second, and every frame's mean, read back from a video."""
+    reader = imageio_ffmpeg.read_frames(str(path))
+    head = next(reader)
+    return head["size"], head["fps"], [round(np.frombuffer(frame, np.uint8).mean()) for frame in reader]
+
+
+def test_a_video_has_every_frame_in_order(tmp_path: Path) -> None:
+    Painter.log.clear()
+    data = ReplayData("toys/Painter-v0", {"length": 11}, capacity=10, test_seed=70, test_episodes=1)
+    videos = record(policy_for(data), data, episodes=2, folder=tmp_path / "new" / "videos")
+    # The episode's number times 10 a step, and 1 + 2 + ... + 11.
+    assert [(video.path.name, video.episode_return, video.frames) for video in videos] == [
+        ("episode-1-return-66.0-frames-11.mp4", 66.0, 11),
+        ("episode-2-return-176.0-frames-11.mp4", 176.0, 11),
+    ]
+    assert sorted(os.listdir(tmp_path / "new" / "videos")) == [video.path.name for video in videos]
+    assert [seed for kind, seed in Painter.log if kind == "seed"] == [70, 71]
+    for video in videos:
+        size, fps, means = greys(video.path)
+        assert (size, fps) == ((64, 48), 25)
+        np.testing.assert_allclose(means, np.arange(10, 111, 10), atol=2)
+
+
+def test_a_video_has_the_frames_within_a_repeated_action_too(tmp_path: Path) -> None:
+    repeat: Any = functools.partial(ActionRepeat, repeat=4)
+    data = ReplayData("toys/Painter-v0", {"length": 11}, wrappers=[repeat], capacity=10)
+    (video,) = record(policy_for(data), data, episodes=1, folder=tmp_path)
+    assert video.path.name == "episode-1-return-66.0-frames-11.mp4"
+    np.testing.assert_allclose(greys(video.path)[2], np.arange(10, 111, 10), atol=2)
+    assert data.wrappers == [repeat]
+
+
+def test_odd_sizes_lose_a_row_and_a_column_instead_of_being_stretched(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", capacity=10)
+    (video,) = record(policy_for(data), data, 1, tmp_path, {"height": 51, "width": 73, "length": 3})
+    size, _, means = greys(video.path)
+    assert size == (72, 50)
+    np.testing.assert_allclose(means, [10, 20, 30], atol=2)
+
+
+@pytest.mark.parametrize("draw_rays", [False, True])
+def test_the_car_is_filmed_without_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_rays: bool) -> None:
+    for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    repeat: Any = functools.partial(ActionRepeat, repeat=4)
+    settings = {"track_seed": 123, "max_episode_steps": 10}
+    data = ReplayData("td3_lightning/CarRacing-v0", settings, wrappers=[repeat], capacity=10)
+    (video,) = record(policy_for(data), data, 1, tmp_path, {"draw_rays": draw_rays})
+    assert video.frames == 10
+    reader = imageio_ffmpeg.read_frames(str(video.path))
+    assert next(reader)["size"] == (600, 400)
+    frames = [np.frombuffer(frame, np.uint8).reshape(400, 600, 3).astype(int) for frame in reader]
+    assert len(frames) == 10
+    red, green, blue = frames[-1][..., 0], frames[-1][..., 1], frames[-1][..., 2]
+    yellow = (red > 180) & (green > 180) & (blue < 100)
+    assert (yellow.sum() > 100) == draw_rays
+
+
+def test_an_interrupted_recording_leaves_no_part_of_a_video(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
+    policy = policy_for(data)
+    policy.act = lambda obs: (_ for _ in ()).throw(KeyboardInterrupt) if obs[1] == 3 else np.zeros(1)  # type: ignore
+    with pytest.raises(KeyboardInterrupt):
+        record(policy, data, 1, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_environment_without_pictures_is_a_usage_error(tmp_path: Path) -> None:
+    data = ReplayData("toys/Counter-v0", capacity=10)
+    with pytest.raises(UsageError, match=r'toys/Counter-v0 has the render modes \[\].*"rgb_array"'):
+        record(policy_for(data), data, 1, tmp_path / "videos")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_keyword_that_the_environment_does_not_take_is_a_usage_error(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", capacity=10)
+    with pytest.raises(UsageError, match="draw_rays"):
+        record(policy_for(data), data, 1, tmp_path / "videos", {"draw_rays": True})
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,382 @@
+"""The replay against a naive one that keeps python lists of whole episodes."""
+
+import itertools
+import resource
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from td3_lightning import Replay, UsageError
+
+OBS_DIM, ACTION_DIM = 3, 2
+
+
+@dataclass
+class Life:
+    """One episode: `steps` of (obs, action, reward), and what came after the last."""
+
+    steps: list[tuple[Any, Any, float]] = field(default_factory=list)
+    next_obs: Any = None
+    end: str = ""  # "terminated", "truncated", or "" while it runs
+
+
+class Naive:
+    """What the replay should hold: every episode ever, and arithmetic on the rows that they take."""
+
+    def __init__(self, rows: int, n_step: int, gamma: float, scale: float) -> None:
+        self.rows, self.n_step, self.gamma, self.scale = rows, n_step, gamma, scale
+        self.lives = [Life()]
+
+    def add(self, obs: Any, action: Any, reward: float, end: str, next_obs: Any) -> None:
+        life = self.lives[-1]
+        life.steps.append((obs, action, reward))
+        life.next_obs = next_obs
+        self.close(end)
+
+    def close(self, end: str) -> None:
+        if end and self.lives[-1].steps:
+            self.lives[-1].end = end
+            self.lives.append(Life())
+
+    def transitions(self) -> dict[float, tuple[Any, ...]]:
+        """Every transition that can be drawn, by the first number of its observation, which is unique."""
+        rows_of = [len(life.steps) + 1 if life.steps else 0 for life in self.lives]  # one for the last obs
+        alive_from, row, found = sum(rows_of) - self.rows, 0, {}
+        for life, rows in zip(self.lives, rows_of, strict=True):
+            for start, (obs, action, _) in enumerate(life.steps):
+                span = min(self.n_step, len(life.steps) - start)
+                finished = bool(life.end) or span == self.n_step
+                if finished and row + start >= alive_from:
+                    found[float(obs[0])] = (obs, action, *self.outcome(life, start, span))
+            row += rows
+        return found
+
+    def outcome(self, life: Life, start: int, span: int) -> tuple[float, float, Any]:
+        rewards = [float(np.float32(reward * self.scale)) for _, _, reward in life.steps[start : start + span]]
+        total = sum(self.gamma**k * reward for k, reward in enumerate(rewards))
+        at_end = start + span == len(life.steps)
+        next_obs = life.next_obs if at_end else life.steps[start + span][0]
+        return total, 0.0 if at_end and life.end == "terminated" else self.gamma**span, next_obs
+
+
+class World:
+    """Random episodes, written to a replay and to a naive one for each environment."""
+
+    def __init__(self, seed: int, num_envs: int, n_step: int, rows: int, ends: float = 0.15) -> None:
+        self.rng, self.ends = np.random.default_rng(seed), ends
+        self.gamma, scale = float(self.rng.uniform(0.5, 1.0)), float(self.rng.choice([1.0, 0.1, 3.0]))
+        self.replay = Replay(
+            OBS_DIM,
+            ACTION_DIM,
+            capacity=rows * num_envs,
+            batch_size=256,
+            n_step=n_step,
+            gamma=self.gamma,
+            num_envs=num_envs,
+            reward_scale=scale,
+        )
+        self.naive = [Naive(rows, n_step, self.gamma, scale) for _ in range(num_envs)]
+        self.names = itertools.count(1)
+        self.obs = [self.new_obs() for _ in range(num_envs)]
+
+    def new_obs(self) -> Any:
+        return np.array([next(self.names), *self.rng.normal(size=OBS_DIM - 1)], np.float32)
+
+    def step(self, env: int) -> None:
+        ends = ["terminated", "truncated", ""]
+        end = str(self.rng.choice(ends, p=[self.ends / 2, self.ends / 2, 1 - self.ends]))
+        both = end == "terminated" and self.rng.random() < 0.3  # both at once: the value still ends
+        action, next_obs = self.rng.normal(size=ACTION_DIM).astype(np.float32), self.new_obs()
+        reward = float(self.rng.normal() * 10)
+        self.replay.add(
+            env, self.obs[env], action, reward, end == "terminated", end == "truncated" or both, next_obs
+        )
+        self.naive[env].add(self.obs[env], action, reward, end, next_obs)
+        self.obs[env] = self.new_obs() if end else next_obs
+
+    def lose(self, env: int) -> None:
+        """The environment could not be restored: its episode is closed where it stood, and a new one begins."""
+        self.replay.rings[env].truncate()
+        self.naive[env].close("truncated")
+        self.obs[env] = self.new_obs()
+
+    def check(self) -> None:
+        expected: dict[float, tuple[Any, ...]] = {}
+        for naive in self.naive:
+            expected |= naive.transitions()
+        assert self.replay.num_transitions == len(expected)
+        seen: set[float] = set()
+        for _ in range(40):
+            if not expected:
+                break
+            seen |= check_batch(self.replay, expected)
+            if len(seen) == len(expected):
+                break
+        assert seen == set(expected)  # each that may be drawn is drawn
+
+
+def check_batch(replay: Replay, expected: dict[float, tuple[Any, ...]]) -> set[float]:
+    """Draws a batch; every item must be the reference's transition of that name, to the last few bits."""
+    batch = replay.sample()
+    assert all(part.dtype == torch.float32 and len(part) == replay.batch_size for part in batch)
+    items = [expected.get(name) for name in batch.obs[:, 0].tolist()]
+    assert None not in items, "a transition that should not be there"
+    obs, action, reward, discount, next_obs = (np.array(part) for part in zip(*items, strict=True))
+    np.testing.assert_array_equal(batch.obs.numpy(), obs)
+    np.testing.assert_array_equal(batch.action.numpy(), action)
+    np.testing.assert_array_equal(batch.next_obs.numpy(), next_obs)
+    # float32 sums of n terms and products of n factors: half a unit in the last place each, of numbers of
+    # the size of the largest reward here (about 150 times the scale).
+    units = 2 * replay.n_step * np.finfo(np.float32).eps
+    np.testing.assert_allclose(batch.discount.numpy(), discount, rtol=units, atol=0)
+    np.testing.assert_allclose(batch.reward.numpy(), reward, rtol=0, atol=units * 150 * replay.reward_scale)
+    if replay.n_step == 1:
+        np.testing.assert_array_equal(batch.reward.numpy(), reward.astype(np.float32))
+        np.testing.assert_array_equal(batch.discount.numpy(), discount.astype(np.float32))
+    return set(batch.obs[:, 0].tolist())
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("num_envs", [1, 2, 4])
+def test_random_episodes_agree_with_the_naive_replay(n_step: int, num_envs: int) -> None:
+    for seed, (rows, ends) in enumerate([(n_step + 2, 0.2), (n_step + 3, 0.5), (13, 0.1), (37, 0.03)]):
+        world = World(seed, num_envs, n_step, rows, ends)
+        for count in range(6 * rows):  # several times round
+            env = int(world.rng.integers(num_envs)) if seed % 2 else count % num_envs
+            world.step(env)
+            if count < 20 or count % 5 == 0:
+                world.check()
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 5])
+def test_closing_a_running_episode_keeps_everything_right(n_step: int) -> None:
+    """After any number of steps, also none, also twice, also before the first and just after an end."""
+    for seed, rows in enumerate([n_step + 2, 9, 20]):
+        world = World(seed, 2, n_step, rows, ends=0.2)
+        world.lose(0)
+        for count in range(12 * rows):
+            env = int(world.rng.integers(2))
+            world.step(env)
+            if world.rng.random() < 0.2:
+                world.lose(env)
+                if world.rng.random() < 0.3:
+                    world.lose(env)
+            if count % 3 == 0:
+                world.check()
+
+
+def filled(n_step: int = 1, ends: list[str] | None = None, rows: int = 50, **kwargs: Any) -> Replay:
+    """One environment; observation t, reward 10**t; the ends as listed."""
+    replay = Replay(1, 1, capacity=rows, batch_size=64, n_step=n_step, **{"gamma": 0.5, **kwargs})
+    for step, end in enumerate(ends or []):
+        obs, after = np.array([step], np.float32), np.array([step + 1 + 100 * bool(end)], np.float32)
+        replay.add(
+            0, obs, np.zeros(1, np.float32), 10.0**step, end == "terminated", end == "truncated", after
+        )
+    return replay
+
+
+def drawn(replay: Replay) -> dict[float, tuple[float, float, float]]:
+    batch = replay.sample()
+    columns = (batch.obs[:, 0], batch.reward, batch.discount, batch.next_obs[:, 0])
+    return {o: (r, d, n) for o, r, d, n in zip(*(column.tolist() for column in columns), strict=True)}
+
+
+def test_a_termination_ends_the_value_and_a_time_limit_does_not() -> None:
+    assert drawn(filled(1, ["terminated", "truncated", ""])) == {
+        0: (1.0, 0.0, 101.0),
+        1: (10.0, 0.5, 102.0),
+        2: (100.0, 0.5, 3.0),
+    }
+
+
+def test_three_step_sums_by_hand() -> None:
+    assert drawn(filled(3, ["", "", "", "truncated"])) == {
+        0: (1 + 5 + 25, 0.125, 3.0),
+        1: (10 + 50 + 250, 0.125, 104.0),
+        2: (100 + 500, 0.25, 104.0),
+        3: (1000, 0.5, 104.0),
+    }
+    assert drawn(filled(3, ["", "terminated", "", "", ""])) == {
+        0: (1 + 5, 0.0, 102.0),
+        1: (10, 0.0, 102.0),
+        2: (100 + 500 + 2500, 0.125, 5.0),
+    }
+
+
+def test_an_unfinished_sum_is_not_drawn() -> None:
+    assert filled(3, ["", ""]).num_transitions == 0
+    assert set(drawn(filled(3, ["", "", ""]))) == {0}
+
+
+def test_an_empty_replay_says_so() -> None:
+    with pytest.raises(UsageError, match=r"transition"):
+        next(iter(filled(3, ["", ""])))
+
+
+def test_draws_are_uniform_over_rings_of_different_fill() -> None:
+    world = World(0, 3, 2, 40)
+    for env, steps in ((0, 100), (1, 9), (2, 23)):
+        for _ in range(steps):
+            world.step(env)
+    counts: dict[float, int] = {}
+    for _ in range(200):
+        for name in world.replay.sample().obs[:, 0].tolist():
+            counts[name] = counts.get(name, 0) + 1
+    transitions = world.replay.num_transitions
+    assert 50 < transitions < 70
+    assert len(counts) == transitions
+    mean = 200 * 256 / transitions
+    chi_square = sum((count - mean) ** 2 / mean for count in counts.values())
+    degrees = transitions - 1
+    # Mean `degrees`, variance twice that: within four standard deviations, and not too even either.
+    assert abs(chi_square - degrees) < 4 * (2 * degrees) ** 0.5
+
+
+def test_draws_are_with_replacement_and_new_each_time() -> None:
+    replay = filled(1, [""] * 10)
+    names = replay.sample().obs[:, 0].tolist()
+    assert len(names) == 64
+    assert set(names) == set(map(float, range(10)))
+    assert replay.sample().obs[:, 0].tolist() != names
+
+
+def test_an_epoch_is_its_length_and_its_batches_are_fresh() -> None:
+    replay = filled(1, [""] * 10, batches_per_epoch=7)
+    assert len(replay) == len(list(replay)) == 7
+    batches = iter(replay)
+    next(batches)
+    for step in range(40):
+        replay.add(0, np.array([500.0 + step]), np.zeros(1), 0.0, False, False, np.array([501.0 + step]))
+    assert (next(batches).obs >= 500).any()  # drawn when it is asked for
+
+
+def test_sampling_leaves_global_randomness_alone() -> None:
+    replay = filled(1, [""] * 10)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    replay.sample()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_batches_do_not_change_with_the_ring() -> None:
+    replay = filled(2, [""] * 10, rows=12)
+    batch = replay.sample()
+    copy = [part.clone() for part in batch]
+    for _ in range(30):
+        replay.add(0, np.array([-1.0]), np.array([-1.0]), -1.0, False, False, np.array([-1.0]))
+    assert all(map(torch.equal, batch, copy))
+
+
+def test_a_car_transition_takes_84_bytes() -> None:
+    assert Replay(15, 3, capacity=100).row_bytes <= 84
+
+
+def resident() -> float:
+    """Megabytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_a_million_rows_take_no_memory_before_they_are_filled() -> None:
+    obs, action = np.ones(15, np.float32), np.ones(3, np.float32)
+    filled(3, [""] * 5).sample()  # what the first sample loads is not the replay's
+    before = resident()
+    replay = Replay(15, 3, capacity=1_000_000, n_step=3)
+    assert resident() - before < 6
+    for _ in range(50_000):
+        replay.add(0, obs, action, 1.0, False, False, obs)
+    replay.sample()
+    assert resident() - before < 12  # 50,000 rows of 84 bytes are 4.2 MB; all of them would be 84
+
+
+@pytest.mark.parametrize("steps", [0, 3, 17, 200])
+@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (1, 3), (3, 4)])
+def test_a_saved_replay_goes_on_the_same(tmp_path: Path, steps: int, num_envs: int, n_step: int) -> None:
+    one, two = World(3, num_envs, n_step, 30), World(3, num_envs, n_step, 30)
+    for _ in range(steps):
+        for env in range(num_envs):
+            one.step(env)
+            two.step(env)
+    if one.replay.num_transitions:
+        one.replay.sample()  # the generators are no longer at their seeds, nor alike
+    torch.save(one.replay.state_dict(), tmp_path / "replay.pt")
+    fresh = World(3, num_envs, n_step, 30).replay
+    fresh.load_state_dict(torch.load(tmp_path / "replay.pt", weights_only=True))
+    two.replay = fresh
+    for count in range(100):
+        for env, world in itertools.product(range(num_envs), (one, two)):
+            if count % 40 == 0 and env == 0:
+                world.lose(env)
+            world.step(env)
+        if one.replay.num_transitions:
+            assert all(map(torch.equal, one.replay.sample(), two.replay.sample()))
+    two.check()
+
+
+def test_a_saved_replay_takes_only_what_is_filled_and_stands_alone(tmp_path: Path) -> None:
+    replay = filled(1, [""] * 10, rows=100_000)
+    state = replay.state_dict()
+    torch.save(state, tmp_path / "replay.pt")
+    assert (tmp_path / "replay.pt").stat().st_size < 20_000
+    rows = state["rings"][0]["rows"].clone()
+    replay.add(0, np.array([77.0]), np.array([77.0]), 77.0, False, False, np.array([77.0]))
+    assert torch.equal(state["rings"][0]["rows"], rows)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"capacity": 41},
+        {"obs_dim": 4},
+        {"action_dim": 3},
+        {"num_envs": 2},
+        {"obs_dim": 2, "action_dim": 3},
+        {"n_step": 3},
+        {"n_step": 1},
+    ],
+    ids=str,
+)
+def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
+    shape = {"obs_dim": OBS_DIM, "action_dim": ACTION_DIM, "capacity": 40, "num_envs": 1, "n_step": 2}
+    state = Replay(**shape).state_dict()
+    with pytest.raises(UsageError, match="replay"):
+        Replay(**(shape | other)).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capacity": 2},
+        {"capacity": 4, "n_step": 3},
+        {"batch_size": 0},
+        {"batches_per_epoch": 0},
+        {"n_step": 0},
+        {"num_envs": 0},
+        {"num_envs": -1},
+        {"gamma": 1.01},
+        {"gamma": -0.1},
+        {"gamma": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_one_sentence(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Replay(1, 1, **wrong)
+
+
+def test_gamma_zero_and_one() -> None:
+    assert drawn(filled(3, [""] * 3, gamma=0.0)) == {0: (1.0, 0.0, 3.0)}
+    assert drawn(filled(3, [""] * 3, gamma=1.0)) == {0: (111.0, 1.0, 3.0)}
+
+
+def test_the_smallest_ring_always_has_something_to_draw() -> None:
+    for n_step in (1, 2, 5):
+        world = World(n_step, 1, n_step, n_step + 2, ends=0.3)
+        for count in range(200):
+            world.step(0)
+            assert count < n_step or world.replay.num_transitions > 0

@@ -1,0 +1,283 @@
+"""A run that is stopped anywhere and resumed in another process is the same run, to the last bit.
+
+The file is also the program of those processes: one runs to the end and saves on its way, the next resumes from each
+of these checkpoints and says what is not as it was, and a third is a new process for every run that it is asked for.
+"""
+
+import csv
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import conftest  # noqa: F401  # no screen, one thread
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.car_racing import Pedals
+from td3_lightning.checkpoint import DurableCheckpointIO, Stopped, StopOnSignal, read_checkpoint
+from td3_lightning.envs import ActionRepeat
+from td3_lightning.run_logger import RunLogger
+
+EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
+WALL_CLOCK = "train/steps_per_second"
+PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 9}}
+CAR: dict[str, Any] = {
+    "env_id": "td3_lightning/CarRacing-v0",
+    "train_kwargs": {"stall_limit": 40},
+    "env_kwargs": {"track_seed": 123},
+    "wrappers": [Pedals, lambda env: ActionRepeat(env, 4)],
+}
+DATA: dict[str, dict[str, Any]] = {
+    "Pendulum": PENDULUM,
+    "Pendulum, n-step": {**PENDULUM, "n_step": 3, "capacity": 100},
+    "Lander, several": {"env_id": "LunarLanderContinuous-v3", "num_envs": 3, "n_step": 5},
+    "Lander, wind": {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"enable_wind": True}},
+    "car": {**CAR, "n_step": 3},
+    "car, several, new tracks": {**CAR, "num_envs": 2, "env_kwargs": {}},
+    "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "capacity": 300},
+    "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
+}
+MOMENTS = {
+    *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
+    *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
+}
+
+
+class Run:
+    """A short training of a case in a folder.
+
+    Args:
+        case: A key of DATA.
+        folder: Where it logs and saves.
+        seed: Seed of everything; a resumed run must not care.
+        callbacks: Further ones, before StopOnSignal.
+    """
+
+    def __init__(self, case: str, folder: Path, seed: int = 1, callbacks: tuple[Callback, ...] = ()) -> None:
+        L.seed_everything(seed, verbose=False)
+        settings = {"batch_size": 4, "capacity": 2_000, "eval_episodes": 2, **DATA[case]}
+        updates_per_step = settings.setdefault("updates_per_step", 1.0)
+        self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
+        self.module = TD3(
+            self.data.obs_dim, self.data.action_low, self.data.action_high, hidden_dims=(8,), policy_freq=3
+        )
+        self.folder = folder
+        self.last = folder / "last.ckpt"
+        self.end = folder / "end.ckpt"
+        self.trainer = L.Trainer(
+            accelerator="cpu",
+            callbacks=[
+                Collector(warmup_steps=150),
+                *callbacks,
+                StopOnSignal(),
+                ModelCheckpoint(folder, "best", monitor="eval/return_mean", mode="max"),
+                ModelCheckpoint(folder, "last", enable_version_counter=False),
+                End(self.end),
+            ],
+            default_root_dir=folder,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            log_every_n_steps=5,
+            logger=RunLogger(str(folder), name="", version=""),
+            max_epochs=EPOCHS,
+            num_sanity_val_steps=0,
+            plugins=[DurableCheckpointIO()],
+        )
+
+    def fit(self, ckpt_path: Path | None = None) -> None:
+        self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
+
+
+class End(Callback):
+    """Saves when training is over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.save_checkpoint(self.path)
+
+
+class Snapshots(Callback):
+    """Saves at every moment at which a run may be stopped or save of itself, as far as they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _save(self, trainer: L.Trainer, moment: str) -> None:
+        name = f"{trainer.lightning_module.updates:03d} {moment}"
+        if name in MOMENTS:
+            trainer.save_checkpoint(self.folder / f"{name}.ckpt")
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._save(trainer, "update")
+
+    def on_validation_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._save(trainer, f"evaluation {batch_idx}")
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._save(trainer, "evaluation end")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._save(trainer, "epoch end")
+
+
+# Comparing.
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every number in a checkpoint, by name, in a form that differs if a bit does."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{name}/{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{name}/{index}")
+    elif isinstance(value, torch.Tensor):
+        bits = value.contiguous().numpy().tobytes()
+        yield name, f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(bits).hexdigest()}"
+    else:
+        yield name, repr(value)
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """The names of what is not the same to the bit in two checkpoints; paths of files are none of it."""
+    left, right = dict(leaves(read_checkpoint(one))), dict(leaves(read_checkpoint(other)))
+    return sorted(
+        name
+        for name in left.keys() | right.keys()
+        if "ModelCheckpoint" not in name and left.get(name) != right.get(name)
+    )
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """The rows of `metrics.csv` without empty cells and without the wall clock."""
+    path = folder / "metrics.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    return [{name: cell for name, cell in row.items() if cell and name != WALL_CLOCK} for row in table]
+
+
+# The processes.
+
+
+def record(root: Path) -> None:
+    """Runs every case to its end."""
+    for case in DATA:
+        Run(case, root / case, callbacks=(Snapshots(root / case / "snapshots"),)).fit()
+
+
+def resume(root: Path) -> None:
+    """Goes on from every snapshot, and writes down what came out otherwise."""
+    report: dict[str, list[str]] = {}
+    for case in DATA:
+        whole = rows(root / case)
+        for snapshot in sorted((root / case / "snapshots").glob("*.ckpt")):
+            again = Run(case, root / case / f"from {snapshot.stem}", seed=2)
+            again.fit(snapshot)
+            found = differences(root / case / "end.ckpt", again.end)
+            came = rows(again.folder)
+            report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (came != whole[len(whole) - len(came) :])
+    (root / "report.json").write_text(json.dumps(report))
+
+
+def serve(_: Path) -> None:
+    """Runs what standard input asks for, each in a process of its own, and prints its number and how it ended."""
+    for line in sys.stdin:
+        case, folder, seed, ckpt_path = json.loads(line)
+        process = os.fork()
+        if process == 0:
+            Run(case, Path(folder), seed).fit(ckpt_path and Path(ckpt_path))
+            return
+        print(process, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
+def program(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, __file__, *arguments], text=True, **kwargs)
+
+
+# The tests.
+
+
+@pytest.mark.timeout(400)
+def test_resumed_in_another_process_it_is_the_same_run(tmp_path: Path) -> None:
+    for name in ("record", "resume"):
+        _, complaint = (process := program(name, str(tmp_path), stderr=subprocess.PIPE)).communicate()
+        assert process.returncode == 0, complaint
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert len(report) == len(DATA) * len(MOMENTS)
+    assert {name: found for name, found in report.items() if found} == {}
+
+
+class Stops(Callback):
+    """Sends SIGTERM at a moment of the run."""
+
+    def __init__(self, moment: str, updates: int) -> None:
+        self.updates = updates
+        setattr(self, moment, self._send)
+
+    def _send(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if module.updates == self.updates:
+            signal.raise_signal(signal.SIGTERM)
+
+
+STOPS = [
+    *(("on_train_batch_start", at) for at in (0, 1, 2, 6, 10, 11)),  # the last one is at an epoch's last update
+    *(("on_fit_start", 12), ("on_validation_batch_end", 12), ("on_train_start", 12)),
+    *(("on_train_epoch_end", 12), ("on_fit_start", 13), ("on_train_batch_start", 13)),
+    *(("on_train_batch_start", at) for at in (17, 22, 23)),
+    *(("on_validation_end", 24), ("on_train_batch_start", 25), ("on_train_batch_start", 35)),
+    *(("on_train_start", 36), ("on_validation_batch_end", 36)),
+]
+
+
+def test_chain_of_stops_is_the_same_run(tmp_path: Path) -> None:
+    Run("short", tmp_path / "whole").fit()
+    for count, stop in enumerate(STOPS):
+        run = Run("short", tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
+        with pytest.raises(Stopped):
+            run.fit(run.last if count else None)
+    run.fit(run.last)
+    assert differences(tmp_path / "whole" / "end.ckpt", run.end) == []
+    assert rows(run.folder) == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL])
+def test_stopped_or_killed_at_random_moments_it_is_the_same_run(number: signal.Signals, tmp_path: Path) -> None:
+    moments = random.Random(1)
+    whole, broken, ends = tmp_path / "whole", tmp_path / "broken", set()
+    with program("serve", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdin and server.stdout
+
+        def fit(folder: Path, seconds: float | None = None) -> int:
+            """Runs or resumes in a new process, sends it the signal after a while, and says how it ended."""
+            last = folder / "last.ckpt"
+            print(json.dumps(["short", str(folder), 1, str(last) if last.exists() else None]), file=server.stdin, flush=True)
+            process = int(server.stdout.readline())
+            if seconds is not None:
+                time.sleep(seconds)
+                os.kill(process, number)
+            return int(server.stdout.readline())
+
+        assert fit(whole) == 0
+        while fit(broken, moments.uniform(0.0, 0.5)):
+            pass
+        server.stdin.close()
+    assert differences(whole / "end.ckpt", broken / "end.ckpt") == []
+
+
+if __name__ == "__main__":
+    {"record": record, "resume": resume, "serve": serve}[sys.argv[1]](Path(sys.argv[2]))

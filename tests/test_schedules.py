@@ -1,0 +1,50 @@
+"""Schedules: env_steps in, a number out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from td3_lightning import Constant, Linear, UsageError
+from td3_lightning.schedules import as_schedule
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "value"),
+    [(0, 1.0), (99, 1.0), (100, 1.0), (101, 0.995), (150, 0.75), (199, 0.505), (200, 0.5), (10**9, 0.5)],
+)
+def test_linear_by_hand(env_steps: int, value: float) -> None:
+    assert Linear(1.0, 0.5, steps=100, begin=100)(env_steps) == pytest.approx(value, abs=1e-12)
+
+
+def test_linear_may_rise_and_ends_exactly() -> None:
+    rising = Linear(0.1, 0.7, steps=3)
+    assert [rising(step) for step in (0, 3, 4)] == [0.1, 0.7, 0.7]
+    assert rising(1) == pytest.approx(0.3)
+
+
+def test_a_constant_is_constant() -> None:
+    assert Constant(3)(0) == Constant(3)(10**9) == 3.0
+    assert isinstance(Constant(3)(0), float)
+
+
+@pytest.mark.parametrize("value", [0.3, 1, np.float64(0.3), np.float32(0.5)])
+def test_a_number_becomes_a_constant(value: Any) -> None:
+    assert as_schedule(value)(17) == float(value)
+
+
+def test_a_schedule_stays_itself() -> None:
+    linear = Linear(1, 0, 10)
+    assert as_schedule(linear) is linear
+
+
+@pytest.mark.parametrize("wrong", ["0.1", None, [0.1]])
+def test_what_is_neither_is_one_sentence(wrong: Any) -> None:
+    with pytest.raises(UsageError):
+        as_schedule(wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": -5}, {"steps": 10, "begin": -1}])
+def test_a_wrong_line_is_one_sentence(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="steps"):
+        Linear(1.0, 0.0, **wrong)

@@ -1,0 +1,156 @@
+"""Small environments whose every number is known beforehand."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+
+class Counter(gym.Env[Any, Any]):
+    """Observes (episode, steps since the reset, steps ever); ends when an episode has `length` steps.
+
+    The reward is 10 * episode + steps since the reset. Each step's action is kept in `log`, which is the class's so
+    that a test sees it through wrappers and vectors.
+    """
+
+    log: list[tuple[str, Any]] = []  # noqa: RUF012
+
+    def __init__(
+        self,
+        length: int = 5,
+        end: str = "terminated",
+        low: tuple[float, ...] = (-0.5,),
+        high: tuple[float, ...] = (1.5,),
+        bad: tuple[str, int] | None = None,
+        value: float = float("nan"),
+    ) -> None:
+        self.length, self.end, self.bad, self.value = length, end, bad, value
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = Box(np.array(low, np.float32), np.array(high, np.float32))
+        self.episode, self.steps, self.ever = -1, 0, 0
+
+    def _obs(self) -> Any:
+        return np.array([self.episode, self.steps, self.ever], np.float32)
+
+    def _spoil(self, field: str, value: Any) -> Any:
+        """Makes `field` bad at the step, or at the reset, that `bad` names."""
+        clock = self.episode if field == "reset" else self.ever
+        return value * np.float32(self.value) if self.bad == (field, clock) else value
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        self.log.append(("reset", self.episode))
+        return self._spoil("reset", self._obs()), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.steps, self.ever = self.steps + 1, self.ever + 1
+        self.log.append(("step", np.array(action)))
+        ended = self.steps >= self.length
+        reward = self._spoil("reward", 10.0 * self.episode + self.steps)
+        return (
+            self._spoil("obs", self._obs()),
+            reward,
+            ended and self.end == "terminated",
+            ended and self.end == "truncated",
+            self._info(),
+        )
+
+    def _info(self) -> dict[str, Any]:
+        return {"steps": self.steps, "even": self.steps % 2 == 0, "word": "no number"}
+
+
+class Seeded(Counter):
+    """An episode lasts `length` steps or one more or two, and pays a random reward, from its own generator."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(seed=seed)
+        self.length = int(self.np_random.integers(4, 9))
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(self.np_random.normal()), terminated, truncated, info
+
+
+class Restless(Counter):
+    """Not deterministic: a number that no seed governs is in its observations."""
+
+    randomness = np.random.default_rng()
+
+    def _obs(self) -> Any:
+        return np.array([self.episode, self.steps, self.randomness.random()], np.float32)
+
+
+class InPlace(Counter):
+    """Hands out one array for ever, and writes into it and into the actions that it is given."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.buffer = np.zeros(3, np.float32)
+
+    def _obs(self) -> Any:
+        self.buffer[:] = super()._obs()
+        return self.buffer
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        step = super().step(action)
+        action *= 0.0
+        return step
+
+
+class Talkative(Counter):
+    """An info with names and values that are awkward to report."""
+
+    def __init__(self, awkward: str = "dotted", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.awkward = awkward
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "dotted": {"TimeLimit.truncated": True},
+            "attribute": {"training": 1.0, "items": 2.0},
+            "own names": {"return": -1.0, "length": -2.0},
+            "sometimes": {"first_only": 1.0} if self.episode == 0 else {},
+            "nan": {"lap_time": float("nan")},
+            "nested": {"episode": {"r": 1.0, "l": 2}},
+        }[self.awkward]
+
+
+class Spaces(Counter):
+    """A Counter that says it has other spaces, and checks the actions against them."""
+
+    def __init__(self, action: str = "box", observation: str = "box", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.action_space = {
+            "box": self.action_space,
+            "discrete": Discrete(3),
+            "multi_discrete": MultiDiscrete([2, 3]),
+            "dict": Dict({"a": Box(-1, 1, (1,))}),
+            "unbounded": Box(-np.inf, np.inf, (1,)),
+            "half bounded": Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, np.inf], np.float32)),
+            "2-d": Box(-1, 1, (2, 2)),
+            "int": Box(-2, 3, (1,), np.int64),
+            "float64": Box(-0.1, 0.7, (1,), np.float64),
+            "point": Box(0.5, 0.5, (1,)),
+        }[action]
+        self.observation_space = {
+            "box": self.observation_space,
+            "discrete": Discrete(3),
+            "dict": Dict({"a": Box(-1, 1, (1,))}),
+            "2-d": Box(-1, 1, (1, 3)),
+            "int": Box(0, 2**31 - 1, (3,), np.int64),
+            "float64": Box(-np.inf, np.inf, (3,), np.float64),
+        }[observation]
+
+    def _obs(self) -> Any:
+        return super()._obs().astype(self.observation_space.dtype)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        return super().step(action)
+
+
+for kind in (Counter, Seeded, Restless, InPlace, Talkative, Spaces):
+    gym.register(id=f"toys/{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)
