@@ -170,7 +170,7 @@ def _way_out(path: Path) -> str:
 _STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}  # the last one says: start me again
 
 
-class Stopped(SystemExit):  # no error: the run did what it was asked to
+class Stopped(SystemExit):
     """Ends the process after a signal, with the exit status that a shell expects."""
 
 
@@ -199,8 +199,8 @@ class StopOnSignal(Callback):
             raise UsageError("StopOnSignal came before the Collector in the callbacks; put it after.")
         if threading.current_thread() is threading.main_thread():  # the only one that may
             found = {number: signal.getsignal(number) for number in _STATUS}
-            # A shell has its background jobs ignore Ctrl-C.
-            self._previous = {number: handler for number, handler in found.items() if handler != signal.SIG_IGN}
+            # A shell has its background jobs ignore Ctrl-C; a handler that is not Python's could not be put back.
+            self._previous = {number: old for number, old in found.items() if old not in (signal.SIG_IGN, None)}
         self._listen()
 
     def _listen(self) -> None:
@@ -230,6 +230,10 @@ class StopOnSignal(Callback):
         if not trainer.is_last_batch and (batch_idx + 1) % (trainer.val_check_batch or math.inf):
             self._stop_if_asked(trainer, pl_module)
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Takes back the episode that `on_save_checkpoint` counted as begun."""
+        trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset_on_restart()
+
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
@@ -252,9 +256,13 @@ class StopOnSignal(Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Has a run that was stopped in an evaluation evaluate again from the first episode."""
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
-        if trainer.validating and progress["current"]["ready"] > progress["current"]["completed"]:
-            first = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-            progress.update(total=dict(first), current=dict(first), is_last_batch=False)
+        current, total = progress["current"], progress["total"]
+        if trainer.validating and current["ready"] > current["completed"]:
+            # To Lightning this is an evaluation stopped in its first episode.
+            before = total["completed"] - current["completed"]
+            for counts, done in ((current, 0), (total, before)):
+                counts.update(ready=done + 1, started=done + 1, processed=done, completed=done)
+            progress["is_last_batch"] = False
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Puts the signals' handlers back."""

@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import json
 import logging
+import os
 import platform
 import re
 import sys
@@ -27,8 +28,8 @@ from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, read_che
 from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
-from td3_lightning.errors import UsageError
-from td3_lightning.mistakes import explain, one_line, sentence
+from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.mistakes import explain, sentence
 from td3_lightning.module import TD3
 from td3_lightning.run_logger import RunLogger
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
@@ -36,7 +37,7 @@ from td3_lightning.saved_config import SaveConfig, check_sizes, report_differenc
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
-NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from")
+NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not")
 WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)`",
     r"The number of training batches .* is smaller than the logging interval",
@@ -79,8 +80,9 @@ def _keep_memory() -> None:
 
 
 def _quieten() -> None:
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
-        logging.getLogger(name).addFilter(_is_news)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(_is_news)
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
 
@@ -113,6 +115,7 @@ class Trainer(L.Trainer):
         """
         from td3_lightning.recording import record  # no other command needs an encoder of videos
 
+        check_at_least("episodes", episodes, 1)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
             print(f"{video.path}: return {video.episode_return:.2f}, {video.frames} frames")
@@ -219,10 +222,10 @@ class CommandLine(LightningCLI):
         named, typed = line.parse_known_args(words)
         files = [find_config(name) for name in named.config]
         configs = [f"--config={file}" for file in files]
-        name = [f"--name={files[0].stem}"] if files else []  # gives way to a file's own
+        configs = [f"--name={files[0].stem}", *configs] if files else []  # a file's own name wins
         path = named.ckpt_path
         if path is None:
-            config = self.parser.parse_args([command, *name, *configs, *typed])
+            config = self.parser.parse_args([command, *configs, *typed])
             path = config[command].ckpt_path
             if path is None:
                 return config
@@ -235,9 +238,9 @@ class CommandLine(LightningCLI):
             )
         given = " ".join([*(file.read_text() for file in files), *typed])
         saved = f"--config={json.dumps(saved_settings(self.checkpoint, path, given))}"
-        config = self.parser.parse_args([command, *name, *configs, saved, *typed])
+        config = self.parser.parse_args([command, *configs, saved, *typed])
         if files:
-            filed = self.parser.parse_args([command, *name, saved, *configs, *typed])
+            filed = self.parser.parse_args([command, saved, *configs, *typed])
             report_differences(config[command], filed[command], path)
         return config
 
@@ -299,7 +302,14 @@ class CommandLine(LightningCLI):
         print(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
         print(f"replay       {replay.capacity:,} rows of {replay.row_bytes} bytes: {megabytes:,.1f} MB when full")
         print(f"seed         {self._get(self.config, 'seed_everything')}")
-        print(f"logs         {self.trainer.log_dir if self.trainer.loggers else 'none'}", flush=True)
+        print(f"logs         {(self.trainer.loggers and self.trainer.log_dir) or 'none'}", flush=True)
+
+    @rank_zero_only
+    def after_fit(self) -> None:
+        """Says where the best is."""
+        best = self.trainer.checkpoint_callback
+        if isinstance(best, ModelCheckpoint) and best.best_model_path:
+            print(f"best         {os.path.relpath(best.best_model_path)}")
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)

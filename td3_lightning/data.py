@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from td3_lightning.envs import Episodes, FreshWorld, TrainEnvs, Wrapper
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.replay import Batch, Replay
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ReplayData(L.LightningDataModule):
         check_at_least("steps_per_epoch", steps_per_epoch, 1)
         check_at_least("eval_episodes", eval_episodes, 1)
         check_at_least("test_episodes", test_episodes, 1)
-        if not steps_per_epoch * updates_per_step >= 1:
+        if not 1 <= steps_per_epoch * updates_per_step < float("inf"):
             raise UsageError(
                 f"An epoch is at least one update, but steps_per_epoch={steps_per_epoch} and "
                 f"updates_per_step={updates_per_step} came; raise one of them."
@@ -98,8 +98,8 @@ class ReplayData(L.LightningDataModule):
             env = gym.make(self.env_id, **settings)
         except (gym.error.Error, ImportError) as error:
             raise UsageError(
-                f"{self.env_id} cannot be made: {error} Give a registered id, or package:Id where a package registers "
-                "it, and install what it needs, such as td3_lightning[mujoco] or td3_lightning[bullet]."
+                f"{self.env_id} cannot be made ({one_line(error)}); give a registered id, or package:Id where a "
+                "package registers it, and install what it needs, such as td3_lightning[mujoco]."
             ) from error
         except TypeError as error:
             if "argument" not in str(error):

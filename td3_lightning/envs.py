@@ -97,9 +97,8 @@ class Resumable(gym.Wrapper):
         if "generator" in state:
             self.np_random.bit_generator.state = state["generator"]
         self.reset(seed=state.get("seed"))
-        for action in state["actions"].numpy():
-            self.step(action)
-        same = np.array_equal(self.obs, state["obs"].numpy(), equal_nan=True)
+        ended = any(any(self.step(action)[2:4]) for action in state["actions"].numpy())
+        same = not ended and np.array_equal(self.obs, state["obs"].numpy(), equal_nan=True)
         if not same:
             self.reset()
         return same

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, one_line
 
 KINDS = {
     "bool": "true or false",
@@ -39,11 +39,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
-
-
-def one_line(text: object) -> str:
-    """A text of several lines and sentences as one."""
-    return re.sub(r"\. (?=[A-Z`])", "; ", " ".join(str(text).split()))
 
 
 def explain(message: str, keys: Iterable[str]) -> str:

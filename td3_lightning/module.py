@@ -19,6 +19,8 @@ from td3_lightning.replay import Batch
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
 
+CLOCKS = ("env_steps", "updates", "episodes")
+
 
 class TD3(L.LightningModule):
     """Twin Delayed DDPG: the actor, N critics, their targets and the update.
@@ -59,6 +61,7 @@ class TD3(L.LightningModule):
         self.automatic_optimization = False
         if not 0 < tau <= 1:
             raise UsageError(f"tau is in (0, 1], but {tau} came; the paper's is 0.005.")
+        check_at_least("obs_dim", obs_dim, 1)
         check_at_least("num_critics", num_critics, 1)
         check_at_least("policy_freq", policy_freq, 1)
         check_at_least("policy_noise", policy_noise, 0)
@@ -176,9 +179,10 @@ class TD3(L.LightningModule):
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
-        action: Tensor = self.actor(torch.as_tensor(obs).to(self.actor.scale))
+        action: Tensor = self.actor(torch.as_tensor(np.ascontiguousarray(obs)).to(self.actor.scale))
         # The tanh's end, centre + scale, may round to just outside the box.
-        return np.clip(np.asarray(action.cpu(), dtype=np.float32), *self.action_box)
+        clipped: NDArray[np.float32] = np.clip(action.float().cpu().numpy(), *self.action_box)
+        return clipped
 
     # Evaluation: one step is one episode.
 
@@ -187,25 +191,26 @@ class TD3(L.LightningModule):
         report = episode.play(self.act)
         for name, value in report.items():
             if name not in self.evaluation:
-                self.evaluation[name] = CatMetric(nan_strategy="disable").set_dtype(torch.float64).to(self.device)
-            self.evaluation[name].update(value)
+                self.evaluation[name] = CatMetric(nan_strategy="disable").to(self.device).set_dtype(torch.float64)
+            self.evaluation[name].update(torch.tensor(value, dtype=torch.float64))
         return report
 
     def on_validation_epoch_end(self) -> None:
         """Logs the mean of every number, and for the return its spread, against `env_steps`."""
+        stage = "test" if self.trainer.testing else "eval"
         logs = {}
         for name, metric in self.evaluation.items():
             if not metric.update_called:  # some numbers are reported by some episodes only
                 continue
             values = metric.compute().double().reshape(-1)
             metric.reset()
-            logs[f"eval/{name}_mean" if name in ("return", "length") else f"eval/{name}"] = values.mean()
+            logs[f"{stage}/{name}_mean" if name in ("return", "length") else f"{stage}/{name}"] = values.mean()
             if name == "return":
-                logs["eval/return_std"] = values.std(correction=0)
-                logs["eval/return_min"], logs["eval/return_max"] = values.min(), values.max()
-        clocks = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
-        self.log_dict({**logs, **{name: torch.tensor(value, dtype=torch.float64) for name, value in clocks.items()}})
-        self.log("step", torch.tensor(self.env_steps, dtype=torch.float64))  # the loggers' axis
+                logs[f"{stage}/return_std"] = values.std(correction=0)
+                logs[f"{stage}/return_min"], logs[f"{stage}/return_max"] = values.min(), values.max()
+        # In float64, which counts exactly; "step" is the loggers' axis.
+        clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.env_steps}
+        self.log_dict(logs | {name: torch.tensor(count, dtype=torch.float64) for name, count in clocks.items()})
 
     test_step = validation_step
     on_test_epoch_end = on_validation_epoch_end
@@ -214,14 +219,14 @@ class TD3(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the clocks and the noise generator."""
-        checkpoint["clocks"] = {name: getattr(self, name) for name in ("env_steps", "updates", "episodes")}
+        checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
         checkpoint["target_noise"] = self.noise_generator.get_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back."""
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
-        self.noise_generator.set_state(checkpoint["target_noise"])
+        self.noise_generator.set_state(checkpoint["target_noise"].cpu())
 
 
 def _rounded_up(bound: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from numpy.typing import NDArray
@@ -111,6 +112,19 @@ class RunLogger(TensorBoardLogger):
     def metrics(self) -> MetricsFile:
         """The run's `metrics.csv`."""
         return MetricsFile(Path(self.log_dir, "metrics.csv"))
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """TensorBoard's writer, once something is logged.
+
+        Raises:
+            AttributeError: Nothing is logged yet. Lightning asks for the writer before it knows that a run can
+                begin, does without if there is none, and a writer would make the folder.
+        """
+        if not self.metrics.rows:
+            raise AttributeError("TensorBoard's writer begins with the first metric; log one before you use it.")
+        return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:

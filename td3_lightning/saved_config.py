@@ -9,11 +9,12 @@ from typing import Any
 import lightning as L
 from jsonargparse import Namespace
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
 
-SECTIONS = ("name", "model", "data", "collector")  # what a run takes from the checkpoint that it goes on from
+SECTIONS = ("model", "data", "collector")  # what a run takes from the checkpoint that it goes on from
 SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm")
 
 
@@ -25,7 +26,7 @@ class SaveConfig(SaveConfigCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes config.yaml, now that nothing is in the way any more."""
-        if trainer.loggers:
+        if trainer.loggers and trainer.log_dir is not None:
             super().setup(trainer, pl_module, "fit")
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ def report_differences(config: Namespace, filed: Namespace, path: str) -> None:
         )
     if other:
         said = ", ".join(f"{key} {value} (not {wanted.get(key)})" for key, value in other.items())
-        print(f"From the checkpoint, and not the configuration: {said}; a flag changes it.")
+        rank_zero_only(print)(f"From the checkpoint, and not the configuration: {said}; a flag changes it.")
 
 
 def check_sizes(held: Mapping[str, Any], model: TD3) -> None:

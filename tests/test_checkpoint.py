@@ -15,9 +15,9 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-import toys  # noqa: F401
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+import toys  # noqa: F401
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, Stopped, read_checkpoint, write_durably
 

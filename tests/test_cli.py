@@ -16,11 +16,11 @@ from td3_lightning import TD3, Replay, config_files
 from td3_lightning.cli import main
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
-SMALL = """
-    --trainer.max_epochs 1 --trainer.accelerator cpu --trainer.enable_progress_bar false --data.steps_per_epoch 4
-    --data.batch_size 4 --data.eval_episodes 1 --data.test_episodes 2 --collector.warmup_steps 10
-    --model.hidden_dims [8,8]
-""".split()
+SMALL = [
+    *("--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
+    *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=2"),
+    *("--collector.warmup_steps=10", "--model.hidden_dims=[8,8]"),
+]
 PENDULUM = "data: {env_id: Pendulum-v1}\n"
 
 
@@ -108,7 +108,7 @@ def test_the_start_says_what_will_run(capsys):
     said = capsys.readouterr()
     assert "Pendulum-v1: 3 numbers in, 1 actions out" in said.out
     assert "lightning_logs/here/version_0" in said.out
-    assert "36.0 MB when full" in said.out or "MB when full" in said.out
+    assert "1,000,000 rows of 28 bytes: 28.0 MB when full" in said.out
     for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
         assert noise not in said.out + said.err
 
@@ -134,8 +134,10 @@ def test_mixed_precision():
     run("fit", "--config", "here.yaml", *SMALL, "--trainer.precision", "bf16-mixed")
 
 
-def test_without_logger_and_checkpoints():
-    flags = ["--trainer.logger", "false", "--trainer.enable_checkpointing", "false"]
+@pytest.mark.parametrize(
+    "flags", [["--trainer.logger=false", "--trainer.enable_checkpointing=false"], ["--trainer.fast_dev_run=true"]]
+)
+def test_a_run_without_traces(flags):
     run("fit", "--config", "here.yaml", *SMALL, *flags)
     assert [path.name for path in Path().iterdir()] == ["here.yaml"]
 
@@ -208,10 +210,10 @@ def test_help(words, capsys):
 
 def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
     Path("other.yaml").write_text(PENDULUM + "model: {tau: 0.5, policy_noise: 0.3}\n")
-    small = [*SMALL[2:], "--trainer.max_epochs", "2"]
-    run("fit", "--config", "other.yaml", "--ckpt_path", last, *small, "--model.policy_noise", "0.7")
+    flags = ["--trainer.max_epochs=2", "--model.policy_noise=0.7"]
+    run("fit", *flags, "--ckpt_path", last, "--config", "other.yaml")
     assert "model.tau 0.01 (not 0.5)" in capsys.readouterr().out
-    resumed = Path("lightning_logs/first/version_0/checkpoints/last.ckpt")
+    resumed = Path("lightning_logs/other/version_0/checkpoints/last.ckpt")
     model = torch.load(resumed, weights_only=True)["config"]["model"]
     assert (model["tau"], model["policy_noise"]) == (0.01, 0.7)
     clocks = torch.load(resumed, weights_only=True)["clocks"]
@@ -365,8 +367,9 @@ def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
         (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
         (["fit", "--config", "car.yaml"], "is of Pendulum-v1, but the configuration is for td3_lightning/CarRacing-v0"),
         (["fit"], "add its configuration"),
+        (["record", "--episodes", "0"], "episodes is at least 1"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
-        (["fit", "--config", "here.yaml", "--data.capacity", "99"], "data settings that the run began with"),
+        (["fit", "--config", "here.yaml", "--data.capacity", "99"], "capacity=1000000, but 99 came"),
     ],
 )
 def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsys):

@@ -92,9 +92,7 @@ class World:
         both = end == "terminated" and self.rng.random() < 0.3  # both at once: the value still ends
         action, next_obs = self.rng.normal(size=ACTION_DIM).astype(np.float32), self.new_obs()
         reward = float(self.rng.normal() * 10)
-        self.replay.add(
-            env, self.obs[env], action, reward, end == "terminated", end == "truncated" or both, next_obs
-        )
+        self.replay.add(env, self.obs[env], action, reward, end == "terminated", end == "truncated" or both, next_obs)
         self.naive[env].add(self.obs[env], action, reward, end, next_obs)
         self.obs[env] = self.new_obs() if end else next_obs
 
@@ -174,9 +172,7 @@ def filled(n_step: int = 1, ends: list[str] | None = None, rows: int = 50, **kwa
     replay = Replay(1, 1, capacity=rows, batch_size=64, n_step=n_step, **{"gamma": 0.5, **kwargs})
     for step, end in enumerate(ends or []):
         obs, after = np.array([step], np.float32), np.array([step + 1 + 100 * bool(end)], np.float32)
-        replay.add(
-            0, obs, np.zeros(1, np.float32), 10.0**step, end == "terminated", end == "truncated", after
-        )
+        replay.add(0, obs, np.zeros(1, np.float32), 10.0**step, end == "terminated", end == "truncated", after)
     return replay
 
 

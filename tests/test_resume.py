@@ -8,43 +8,45 @@ import csv
 import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import conftest  # noqa: F401  # no screen, one thread
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+import conftest  # noqa: F401  # no screen, one thread
 from td3_lightning import TD3, Collector, ReplayData
 from td3_lightning.car_racing import Pedals
-from td3_lightning.checkpoint import DurableCheckpointIO, Stopped, StopOnSignal, read_checkpoint
+from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, Stopped, read_checkpoint
 from td3_lightning.envs import ActionRepeat
 from td3_lightning.run_logger import RunLogger
 
 EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
 WALL_CLOCK = "train/steps_per_second"
 PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 9}}
+LANDER: dict[str, Any] = {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"max_episode_steps": 90}}
 CAR: dict[str, Any] = {
     "env_id": "td3_lightning/CarRacing-v0",
+    "env_kwargs": {"max_episode_steps": 150},
     "train_kwargs": {"stall_limit": 40},
-    "env_kwargs": {"track_seed": 123},
     "wrappers": [Pedals, lambda env: ActionRepeat(env, 4)],
 }
 DATA: dict[str, dict[str, Any]] = {
     "Pendulum": PENDULUM,
     "Pendulum, n-step": {**PENDULUM, "n_step": 3, "capacity": 100},
-    "Lander, several": {"env_id": "LunarLanderContinuous-v3", "num_envs": 3, "n_step": 5},
-    "Lander, wind": {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"enable_wind": True}},
-    "car": {**CAR, "n_step": 3},
-    "car, several, new tracks": {**CAR, "num_envs": 2, "env_kwargs": {}},
-    "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "capacity": 300},
+    "Lander, several": {**LANDER, "num_envs": 3, "n_step": 5},
+    "Lander, wind": {**LANDER, "train_kwargs": {"enable_wind": True}},
+    "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40}, "n_step": 3},
+    "car, several": {**CAR, "num_envs": 2},
+    "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 MOMENTS = {
@@ -73,7 +75,6 @@ class Run:
         )
         self.folder = folder
         self.last = folder / "last.ckpt"
-        self.end = folder / "end.ckpt"
         self.trainer = L.Trainer(
             accelerator="cpu",
             callbacks=[
@@ -82,7 +83,6 @@ class Run:
                 StopOnSignal(),
                 ModelCheckpoint(folder, "best", monitor="eval/return_mean", mode="max"),
                 ModelCheckpoint(folder, "last", enable_version_counter=False),
-                End(self.end),
             ],
             default_root_dir=folder,
             enable_model_summary=False,
@@ -96,16 +96,6 @@ class Run:
 
     def fit(self, ckpt_path: Path | None = None) -> None:
         self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
-
-
-class End(Callback):
-    """Saves when training is over."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        trainer.save_checkpoint(self.path)
 
 
 class Snapshots(Callback):
@@ -130,6 +120,18 @@ class Snapshots(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         self._save(trainer, "epoch end")
+
+
+class Stops(Callback):
+    """Sends a signal to this process at a moment of the run."""
+
+    def __init__(self, moment: str, updates: int, number: int = signal.SIGTERM) -> None:
+        self.updates, self.number = updates, number
+        setattr(self, moment, self._send)
+
+    def _send(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if module.updates == self.updates:
+            signal.raise_signal(self.number)
 
 
 # Comparing.
@@ -187,26 +189,37 @@ def resume(root: Path) -> None:
         for snapshot in sorted((root / case / "snapshots").glob("*.ckpt")):
             again = Run(case, root / case / f"from {snapshot.stem}", seed=2)
             again.fit(snapshot)
-            found = differences(root / case / "end.ckpt", again.end)
+            found = differences(root / case / "last.ckpt", again.last)
             came = rows(again.folder)
             report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (came != whole[len(whole) - len(came) :])
     (root / "report.json").write_text(json.dumps(report))
 
 
 def serve(_: Path) -> None:
-    """Runs what standard input asks for, each in a process of its own, and prints its number and how it ended."""
+    """Runs what standard input asks for, each in a process of its own, and says how it ended and how long it worked."""
     for line in sys.stdin:
-        case, folder, seed, ckpt_path = json.loads(line)
+        folder, ckpt_path, number, updates, seconds = json.loads(line)
         process = os.fork()
         if process == 0:
-            Run(case, Path(folder), seed).fit(ckpt_path and Path(ckpt_path))
+            threading.Thread(target=kill_itself, args=(seconds,), daemon=True).start()
+            run = Run("short", Path(folder), callbacks=(Stops("on_train_batch_start", updates, number),))
+            run.fit(ckpt_path)
             return
-        print(process, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+        _, status, used = os.wait4(process, 0)
+        print(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, flush=True)
+
+
+def kill_itself(seconds: float) -> None:
+    """Kills this process when it has worked so long, however slowly the clock on the wall goes."""
+    while time.process_time() < seconds:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def program(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, __file__, *arguments], text=True, **kwargs)
+    """This file in a new process."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, __file__, *arguments], env=environment, text=True, **kwargs)
 
 
 # The tests.
@@ -220,18 +233,6 @@ def test_resumed_in_another_process_it_is_the_same_run(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(report) == len(DATA) * len(MOMENTS)
     assert {name: found for name, found in report.items() if found} == {}
-
-
-class Stops(Callback):
-    """Sends SIGTERM at a moment of the run."""
-
-    def __init__(self, moment: str, updates: int) -> None:
-        self.updates = updates
-        setattr(self, moment, self._send)
-
-    def _send(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
-        if module.updates == self.updates:
-            signal.raise_signal(signal.SIGTERM)
 
 
 STOPS = [
@@ -250,33 +251,36 @@ def test_chain_of_stops_is_the_same_run(tmp_path: Path) -> None:
         run = Run("short", tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
         with pytest.raises(Stopped):
             run.fit(run.last if count else None)
+    run = Run("short", tmp_path / "chain")
     run.fit(run.last)
-    assert differences(tmp_path / "whole" / "end.ckpt", run.end) == []
+    assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
     assert rows(run.folder) == rows(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL])
-def test_stopped_or_killed_at_random_moments_it_is_the_same_run(number: signal.Signals, tmp_path: Path) -> None:
-    moments = random.Random(1)
-    whole, broken, ends = tmp_path / "whole", tmp_path / "broken", set()
-    with program("serve", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
-        assert server.stdin and server.stdout
+def test_stopped_or_killed_in_a_process_of_its_own_it_is_the_same_run(tmp_path: Path) -> None:
+    whole, stopped, killed = (tmp_path / name for name in ("whole", "stopped", "killed"))
+    with program("serve", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
 
-        def fit(folder: Path, seconds: float | None = None) -> int:
-            """Runs or resumes in a new process, sends it the signal after a while, and says how it ended."""
+        def fit(folder: Path, number: int = 0, updates: int = -1, seconds: float = 1e9) -> tuple[int, float]:
+            """Runs or goes on in a new process; its exit status, and the seconds that it worked."""
             last = folder / "last.ckpt"
-            print(json.dumps(["short", str(folder), 1, str(last) if last.exists() else None]), file=server.stdin, flush=True)
-            process = int(server.stdout.readline())
-            if seconds is not None:
-                time.sleep(seconds)
-                os.kill(process, number)
-            return int(server.stdout.readline())
+            request = [str(folder), str(last) if last.exists() else None, number, updates, seconds]
+            print(json.dumps(request), file=server.stdin, flush=True)
+            status, worked = server.stdout.readline().split()  # type: ignore[union-attr]
+            return int(status), float(worked)
 
-        assert fit(whole) == 0
-        while fit(broken, moments.uniform(0.0, 0.5)):
-            pass
-        server.stdin.close()
-    assert differences(whole / "end.ckpt", broken / "end.ckpt") == []
+        status, seconds = fit(whole)
+        assert status == 0
+        stops = [(signal.SIGINT, 4), (signal.SIGTERM, EPOCH + 7), (signal.SIGUSR1, 2 * EPOCH + 3)]
+        assert [fit(stopped, *stop)[0] for stop in stops] == [130, 143, 75]
+        assert fit(stopped)[0] == 0
+        kills = [fit(killed, seconds=share * seconds)[0] for share in (0.15, 0.25, 0.35, 0.45, 0.55)]
+        assert -signal.SIGKILL in kills
+        assert fit(killed)[0] == 0
+        server.stdin.close()  # type: ignore[union-attr]
+    assert rows(stopped) == rows(whole)
+    for folder in (stopped, killed):
+        assert differences(whole / "last.ckpt", folder / "last.ckpt") == []
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import yaml
 from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import toys  # noqa: F401
 from td3_lightning import TD3, Collector, Linear, ReplayData
 from td3_lightning.run_logger import MetricsFile, RunLogger, read_metrics
-import toys  # noqa: F401
 
 
 class Notebook(Logger):
@@ -96,6 +96,18 @@ def test_nothing_is_written_before_the_first_metric(tmp_path: Path) -> None:
     assert (folder / "hparams.yaml").read_text() == "tau: 0.005\n"
     assert (folder / "metrics.csv").read_text() == "env_steps,x\n3,1\n"
     assert RunLogger(str(tmp_path / "logs"), "a").version == 1
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> None:
+    data = ReplayData("toys/Counter-v0", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=1)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    trainer = make_trainer(logger=RunLogger(str(tmp_path / "logs")), callbacks=[Collector(7)])
+    with pytest.raises(Exception):  # noqa: B017, PT011  # whatever says no
+        trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "other.ckpt")
+    assert os.listdir(tmp_path) == ["other.ckpt"]
+    with pytest.raises(AttributeError, match="log one before"):
+        _ = trainer.logger.experiment
 
 
 def test_the_axis_is_not_a_metric_of_its_own(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Counter(gym.Env[Any, Any]):
     def _spoil(self, field: str, value: Any) -> Any:
         """Makes `field` bad at the step, or at the reset, that `bad` names."""
         clock = self.episode if field == "reset" else self.ever
-        return value * np.float32(self.value) if self.bad == (field, clock) else value
+        return value + self.value if self.bad == (field, clock) else value
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -62,12 +62,17 @@ class Counter(gym.Env[Any, Any]):
 
 
 class Seeded(Counter):
-    """An episode lasts `length` steps or one more or two, and pays a random reward, from its own generator."""
+    """Length, first number and rewards of an episode come from its own generator, and nothing from earlier ones."""
+
+    start = 0.0
+
+    def _obs(self) -> Any:
+        return np.array([self.start, self.steps, self.length], np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = super().reset(seed=seed)
-        self.length = int(self.np_random.integers(4, 9))
-        return obs, info
+        super().reset(seed=seed)
+        self.length, self.start = int(self.np_random.integers(4, 9)), float(self.np_random.normal())
+        return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, _, terminated, truncated, info = super().step(action)
@@ -81,6 +86,23 @@ class Restless(Counter):
 
     def _obs(self) -> Any:
         return np.array([self.episode, self.steps, self.randomness.random()], np.float32)
+
+
+class Fussy(Counter):
+    """An episode's length is not governed by the seed, and a step after the end is an error."""
+
+    lengths = [6, 3]  # noqa: RUF012
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(seed=seed)
+        self.length = self.lengths[0]
+        self.lengths.reverse()
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self.steps >= self.length:
+            raise RuntimeError("stepped after the end")
+        return super().step(action)
 
 
 class InPlace(Counter):
@@ -152,5 +174,5 @@ class Spaces(Counter):
         return super().step(action)
 
 
-for kind in (Counter, Seeded, Restless, InPlace, Talkative, Spaces):
+for kind in (Counter, Seeded, Restless, Fussy, InPlace, Talkative, Spaces):
     gym.register(id=f"toys/{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

@@ -1,0 +1,304 @@
+"""ReplayData: what it makes of an environment, of its settings, and what it refuses."""
+
+import functools
+import logging
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+import toys
+from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.envs import ActionRepeat
+
+
+def new_data(env_id: str = "toys/Counter-v0", **kwargs: Any) -> ReplayData:
+    return ReplayData(env_id, **{"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, "eval_episodes": 2, **kwargs})
+
+
+def fit(data: ReplayData, make_trainer: Any, **kwargs: Any) -> TD3:
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    make_trainer(callbacks=[Collector(10, **kwargs)]).fit(module, datamodule=data)
+    return module
+
+
+def test_shapes_come_from_the_environment() -> None:
+    data = new_data("Pendulum-v1")
+    assert (data.obs_dim, data.action_low, data.action_high) == (3, [-2.0], [2.0])
+    data = new_data(env_kwargs={"low": (-0.5, 0.25), "high": (1.5, 8.0)})
+    assert (data.obs_dim, data.action_low, data.action_high) == (3, [-0.5, 0.25], [1.5, 8.0])
+    assert all(type(bound) is float for bound in data.action_low + data.action_high)
+
+
+# Spaces
+
+
+@pytest.mark.parametrize("action", ["discrete", "multi_discrete", "dict", "unbounded", "half bounded", "2-d", "int"])
+def test_actions_that_are_no_finite_box_of_floats_are_one_sentence(action: str) -> None:
+    with pytest.raises(UsageError, match=r"toys/Spaces-v0 has actions"):
+        new_data("toys/Spaces-v0", env_kwargs={"action": action})
+
+
+@pytest.mark.parametrize("observation", ["discrete", "dict", "2-d"])
+def test_observations_that_are_no_flat_box_are_one_sentence(observation: str) -> None:
+    with pytest.raises(UsageError, match=r"toys/Spaces-v0 has observations"):
+        new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
+
+
+@pytest.mark.parametrize("observation", ["2-d", "dict"])
+def test_a_wrapper_makes_them_flat(observation: str, make_trainer: Any) -> None:
+    flat = gym.wrappers.FlattenObservation
+    assert new_data("toys/Spaces-v0", env_kwargs={"observation": observation}, wrappers=[flat]).obs_dim in (1, 3)
+
+
+@pytest.mark.parametrize("observation", ["int", "float64"])
+def test_other_numbers_become_float32(observation: str, make_trainer: Any) -> None:
+    data = new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
+    module = fit(data, make_trainer)
+    assert module.updates == 20
+    assert data.replay.sample().obs.dtype == torch.float32
+
+
+def test_a_float64_box_is_never_left(make_trainer: Any) -> None:
+    """Its ends, -0.1 and 0.7, are no float32; the toy asserts that its box contains each action."""
+    data = new_data("toys/Spaces-v0", env_kwargs={"action": "float64"}, steps_per_epoch=60)
+    fit(data, make_trainer, exploration_noise=3.0)
+    actions = data.replay.sample().action
+    assert actions.min() >= -0.1
+    assert actions.max() <= 0.7
+
+
+def test_a_box_of_one_point_is_one_sentence(make_trainer: Any) -> None:
+    with pytest.raises(UsageError, match="box"):
+        fit(new_data("toys/Spaces-v0", env_kwargs={"action": "point"}), make_trainer)
+
+
+# Making
+
+
+@pytest.mark.parametrize(
+    "env_id", ["Nope-v0", "Pendulum-v99", "nopackage:Foo-v0", "no such name", "nowhere/Foo-v1", ""]
+)
+def test_an_unknown_environment_is_one_sentence(env_id: str) -> None:
+    with pytest.raises(UsageError, match=env_id.split(":")[0]):
+        new_data(env_id)
+
+
+def test_arguments_it_does_not_take_are_one_sentence() -> None:
+    with pytest.raises(UsageError, match="nope"):
+        new_data(env_kwargs={"nope": 1})
+
+
+def test_an_environments_own_mistakes_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise TypeError("unsupported operand")
+
+    monkeypatch.setattr(toys.Counter, "__init__", broken)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        new_data()
+
+
+def test_training_arguments_are_for_training_alone() -> None:
+    data = new_data(env_kwargs={"length": 7, "end": "truncated"}, train_kwargs={"length": 3})
+    data.setup("fit")
+    kinds = [data.eval_env.unwrapped, *(env.unwrapped for env in data.envs.envs)]
+    assert [(env.length, env.end) for env in kinds] == [(7, "truncated"), (3, "truncated")]  # type: ignore[attr-defined]
+
+
+def test_wrappers_stand_from_the_inside_out_around_all() -> None:
+    twice, thrice = (functools.partial(ActionRepeat, repeat=repeat) for repeat in (2, 3))
+    data = new_data(wrappers=[twice, gym.wrappers.FlattenObservation, thrice], num_envs=2)
+    data.setup("fit")
+    for env in [data.eval_env, *(env.env for env in data.envs.envs)]:
+        assert isinstance(env, ActionRepeat)
+        assert isinstance(env.env, gym.wrappers.FlattenObservation)
+        assert isinstance(env.env.env, ActionRepeat)
+        assert (env.repeat, env.env.env.repeat) == (3, 2)
+    assert len({id(env.unwrapped) for env in [data.eval_env, *data.envs.envs]}) == 3
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_envs": 0},
+        {"num_envs": -1},
+        {"steps_per_epoch": 0},
+        {"updates_per_step": 0.0},
+        {"updates_per_step": -1.0},
+        {"updates_per_step": float("nan")},
+        {"eval_episodes": 0},
+        {"test_episodes": 0},
+        {"batch_size": 0},
+        {"capacity": 2},
+        {"gamma": 1.5},
+        {"n_step": 0},
+        {"reward_scale": float("nan")},
+        {"updates_per_step": float("inf")},
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_one_sentence_that_names_it(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        new_data(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("steps", "per_step", "num_envs", "updates"), [(20, 1, 1, 20), (20, 0.5, 1, 10), (20, 2, 1, 40), (21, 1, 3, 21)]
+)
+def test_an_epoch_is_so_many_environment_steps(
+    steps: int, per_step: float, num_envs: int, updates: int, make_trainer: Any
+) -> None:
+    data = new_data(steps_per_epoch=steps, updates_per_step=per_step, num_envs=num_envs)
+    assert len(data.train_dataloader()) == updates
+    module = fit(data, make_trainer)
+    warmed_up = 12 if num_envs == 3 else 10
+    assert (module.env_steps, module.updates) == (warmed_up + steps, updates)
+
+
+def test_evaluations_and_tests_have_their_own_seeds() -> None:
+    data = new_data(eval_episodes=3, eval_seed=100, test_episodes=2, test_seed=7)
+    assert [episode.seed for episode in data.val_dataloader()] == [100, 101, 102]
+    assert [episode.seed for episode in data.test_dataloader()] == [7, 8]
+
+
+def test_rewards_are_scaled_for_the_learner_alone(make_trainer: Any) -> None:
+    data = new_data(reward_scale=0.01, n_step=1)
+    module = fit(data, make_trainer)
+    batch = data.replay.sample()
+    expected = 0.1 * batch.obs[:, 0] + 0.01 * (batch.obs[:, 1] + 1)  # the toy pays 10 * episode + steps
+    torch.testing.assert_close(batch.reward, expected)
+    report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
+    assert report["eval/return_mean"] > 10
+
+
+def test_the_replays_size_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    data = new_data(capacity=1_000_000)
+    with caplog.at_level(logging.INFO, logger="td3_lightning"):
+        data.setup("fit")
+    assert "1,000,000 rows" in caplog.text
+    assert "28 bytes" in caplog.text  # 3 + 1 + 2 numbers, and an entry in the list of starts
+    assert "28 MB" in caplog.text
+
+
+# A life longer than one fit
+
+
+def expected_rewards(batch: Any) -> Any:
+    return 10 * batch.obs[:, 0] + batch.obs[:, 1] + 1
+
+
+def test_a_second_fit_goes_on(make_trainer: Any) -> None:
+    """The same data, module and callback; the running episode was closed, for its environment was."""
+    data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    for fits in (1, 2, 3):
+        make_trainer(callbacks=[collector]).fit(module, datamodule=data)
+        assert (module.env_steps, module.updates) == (10 + 20 * fits, 20 * fits)
+        assert data.replay.num_transitions == module.env_steps
+    for _ in range(50):
+        batch = data.replay.sample()
+        torch.testing.assert_close(batch.reward, expected_rewards(batch))
+        torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
+        assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
+
+
+def test_a_new_collector_and_a_new_module_may_use_an_old_replay(make_trainer: Any) -> None:
+    data = new_data()
+    fit(data, make_trainer)
+    module = fit(data, make_trainer)
+    assert module.env_steps == 30
+    assert data.replay.num_transitions == 60
+
+
+def test_a_checkpoint_from_after_a_fit_has_the_replay(make_trainer: Any, tmp_path: Any) -> None:
+    data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[collector])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "after.ckpt")
+    again = new_data(env_kwargs={"length": 7})
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(
+        module, datamodule=again, ckpt_path=tmp_path / "after.ckpt"
+    )
+    assert (module.env_steps, module.updates) == (50, 40)
+    assert again.replay.num_transitions == 50
+    for _ in range(50):
+        batch = again.replay.sample()
+        torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
+
+
+def test_a_checkpoint_without_a_replay_resumes_or_says_why_not(make_trainer: Any, tmp_path: Any) -> None:
+    data = new_data()
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    checkpoint = torch.load(tmp_path / "whole.ckpt", weights_only=True)
+    del checkpoint["ReplayData"]
+    torch.save(checkpoint, tmp_path / "bare.ckpt")
+    trainer = make_trainer(callbacks=[Collector(10)], max_epochs=2)
+    with pytest.raises(UsageError, match="transition"):
+        trainer.fit(module, datamodule=new_data(), ckpt_path=tmp_path / "bare.ckpt")
+
+
+def test_a_fit_without_a_collector_says_so(make_trainer: Any) -> None:
+    data = new_data()
+    with pytest.raises(UsageError, match="Collector"):
+        make_trainer().fit(TD3(data.obs_dim, data.action_low, data.action_high), datamodule=data)
+
+
+def test_a_lost_episode_is_closed_and_the_run_goes_on(
+    make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Restless does not come back; what the replay holds of its episode stays true, and a new one begins."""
+    data, again = (new_data("toys/Restless-v0", env_kwargs={"length": 7}, n_step=2) for _ in range(2))
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+
+    class Save(Collector):
+        def on_train_end(self, trainer: Any, *_: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "last.ckpt")
+
+        @property
+        def state_key(self) -> str:
+            return "Collector"
+
+    make_trainer(callbacks=[Save(10)]).fit(module, datamodule=data)
+    assert data.replay.num_transitions == 30 - 1  # the last step's second reward is not there yet
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    collector = Collector(10)
+    with caplog.at_level(logging.WARNING, logger="td3_lightning"):
+        make_trainer(callbacks=[collector], max_epochs=2).fit(
+            module, datamodule=again, ckpt_path=tmp_path / "last.ckpt"
+        )
+    assert "truncated" in caplog.text
+    assert (module.env_steps, again.replay.num_transitions) == (50, 50 - 1)
+    assert (collector.last_return - sum(range(1, 8))) % 70 == 0  # of seven steps in one episode
+    for _ in range(50):
+        batch = again.replay.sample()
+        gone = batch.next_obs[:, 1] - batch.obs[:, 1]
+        assert torch.isin(gone, torch.tensor([1.0, 2.0])).all()
+        assert torch.equal(batch.next_obs[:, 0], batch.obs[:, 0])  # never into another episode
+        assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
+
+
+def test_a_resumed_environment_may_not_be_another(make_trainer: Any, tmp_path: Any) -> None:
+    data = new_data()
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    for other in ({"num_envs": 2}, {"capacity": 501}, {"n_step": 3}):
+        with pytest.raises(UsageError, match="replay"):
+            make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(
+                module, datamodule=new_data(**other), ckpt_path=tmp_path / "last.ckpt"
+            )
+
+
+def test_no_environments_before_setup() -> None:
+    with pytest.raises(UsageError, match="setup"):
+        _ = new_data().envs
