@@ -13,6 +13,7 @@ from gymnasium.spaces import Box
 from td3_lightning.envs import Episodes, FreshWorld, TrainEnvs, Wrapper
 from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.replay import Batch, Replay
+from td3_lightning.schedules import Schedule
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class ReplayData(L.LightningDataModule):
         capacity: Rows that the replay keeps: a transition each, and one for each episode's end.
         batch_size: Transitions in a batch.
         gamma: Discount per environment step.
-        n_step: Rewards summed before the value is asked.
+        n_step: Rewards summed before the value is asked; a number, or a schedule that begins with its largest.
         reward_scale: The learner sees rewards times this; returns are reported unscaled.
         steps_per_epoch: Environment steps between evaluations.
         updates_per_step: Updates for each environment step, whatever num_envs is.
@@ -49,7 +50,7 @@ class ReplayData(L.LightningDataModule):
         capacity: int = 1_000_000,
         batch_size: int = 256,
         gamma: float = 0.99,
-        n_step: int = 1,
+        n_step: int | Schedule = 1,
         reward_scale: float = 1.0,
         steps_per_epoch: int = 5_000,
         updates_per_step: float = 1.0,

@@ -1,6 +1,8 @@
 """The replay: rings of packed float32 rows, read as n-step transitions."""
 
+import math
 from collections.abc import Iterator
+from mmap import mmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
 
 RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # a row's last number: how its step ended
@@ -129,7 +132,8 @@ class Replay(IterableDataset[Batch]):
         capacity: Rows kept, over all environments; the oldest go first.
         batch_size: Transitions in a batch, drawn uniformly with replacement.
         batches_per_epoch: Batches that one iteration yields, which is the dataset's length.
-        n_step: Rewards summed before the value is asked; a sum ends early where its episode does.
+        n_step: Rewards summed before the value is asked, a number or a schedule over the steps stored, whose value at
+            0 is its largest; a sum ends early where its episode does.
         gamma: Discount per environment step, in [0, 1].
         num_envs: Environments that write.
         reward_scale: Rewards are stored times this.
@@ -142,7 +146,7 @@ class Replay(IterableDataset[Batch]):
         capacity: int = 1_000_000,
         batch_size: int = 256,
         batches_per_epoch: int = 5_000,
-        n_step: int = 1,
+        n_step: int | Schedule = 1,
         gamma: float = 0.99,
         num_envs: int = 1,
         reward_scale: float = 1.0,
@@ -151,29 +155,36 @@ class Replay(IterableDataset[Batch]):
         check_at_least("num_envs", num_envs, 1)
         check_at_least("batch_size", batch_size, 1)
         check_at_least("batches_per_epoch", batches_per_epoch, 1)
-        check_at_least("n_step", n_step, 1)
-        check_at_least("capacity", capacity, num_envs * (n_step + 2))
+        self.n_step_schedule = as_schedule(n_step)
+        self.n_step = round(self.n_step_schedule(0))  # what every window has room for
+        check_at_least("n_step", self.n_step, 1)
+        check_at_least("capacity", capacity, num_envs * (self.n_step + 2))
         if not reward_scale > 0:
             raise UsageError(f"reward_scale is above 0, but {reward_scale} came; 1 leaves the rewards as they are.")
         if not 0 <= gamma <= 1:
             raise UsageError(f"gamma is a discount in [0, 1], but {gamma} came; 0.99 is usual.")
-        self.obs_dim, self.action_dim, self.n_step, self.gamma = obs_dim, action_dim, n_step, gamma
+        self.obs_dim, self.action_dim, self.gamma = obs_dim, action_dim, gamma
         self.capacity, self.batch_size, self.batches_per_epoch = capacity, batch_size, batches_per_epoch
         self.reward_scale = reward_scale
         self.generator = new_generator("replay")
+        self.steps_stored = 0
         length, width = capacity // num_envs, obs_dim + action_dim + 2
-        # Zeros from numpy take no memory before they are written.
-        rows = np.zeros((num_envs, length + n_step, width), dtype=np.float32)
-        starts = np.zeros((num_envs, length), dtype=np.int32)
-        self.rings = [Ring(*memory, obs_dim, n_step) for memory in zip(rows, starts, strict=True)]
+        rows = _untouched_zeros((num_envs, length + self.n_step, width), np.dtype(np.float32))
+        starts = _untouched_zeros((num_envs, length), np.dtype(np.int32))
+        self.rings = [Ring(*memory, obs_dim, self.n_step) for memory in zip(rows, starts, strict=True)]
         self._rows = torch.from_numpy(rows.reshape(-1, width))
         self._starts = torch.from_numpy(starts.reshape(-1))
-        self._windows = self._rows.as_strided((len(self._rows) - n_step, n_step * width), (width, 1))
+        self._windows = self._rows.as_strided((len(self._rows) - self.n_step, self.n_step * width), (width, 1))
 
     @property
     def num_transitions(self) -> int:
         """Transitions that a batch is drawn from."""
         return sum(ring.count for ring in self.rings)
+
+    @property
+    def rewards_summed(self) -> int:
+        """The n of the n-step returns that are read now."""
+        return min(max(round(self.n_step_schedule(self.steps_stored)), 1), self.n_step)
 
     @property
     def row_bytes(self) -> int:
@@ -202,6 +213,7 @@ class Replay(IterableDataset[Batch]):
             next_obs: Observation (obs_dim,) after the action; after an end the last one, not the reset's.
         """
         end = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
+        self.steps_stored += 1
         self.rings[env].add(obs, action, reward * self.reward_scale, end, next_obs)
 
     def sample(self) -> Batch:
@@ -211,7 +223,7 @@ class Replay(IterableDataset[Batch]):
         reward, end = windows[:, 0, -2], windows[:, 0, -1]
         discount = torch.full_like(reward, self.gamma)
         last = rows
-        for step in range(1, self.n_step):
+        for step in range(1, self.rewards_summed):
             running = end == RUNNING
             reward = reward + discount * windows[:, step, -2] * running
             discount = torch.where(running, discount * self.gamma, discount)
@@ -263,7 +275,12 @@ class Replay(IterableDataset[Batch]):
     def state_dict(self) -> dict[str, Any]:
         """All that changes, as tensors and plain numbers."""
         rings = [ring.state_dict() for ring in self.rings]
-        return {"layout": self._layout, "rings": rings, "generator": self.generator.get_state()}
+        return {
+            "layout": self._layout,
+            "rings": rings,
+            "steps_stored": self.steps_stored,
+            "generator": self.generator.get_state(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts back what `state_dict` gave; raises `UsageError` if it was of another layout."""
@@ -275,4 +292,11 @@ class Replay(IterableDataset[Batch]):
                 )
         for ring, saved in zip(self.rings, state["rings"], strict=True):
             ring.load_state_dict(saved)
+        self.steps_stored = state["steps_stored"]
         self.generator.set_state(state["generator"])
+
+
+def _untouched_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Zeros that take no memory before they are written; malloc may hand out pages that are in use already."""
+    pages = mmap(-1, math.prod(shape) * dtype.itemsize)
+    return np.frombuffer(pages, dtype).reshape(shape)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from td3_lightning import Replay, UsageError
+from td3_lightning import Linear, Replay, UsageError
 
 OBS_DIM, ACTION_DIM = 3, 2
 
@@ -376,3 +376,21 @@ def test_the_smallest_ring_always_has_something_to_draw() -> None:
         for count in range(200):
             world.step(0)
             assert count < n_step or world.replay.num_transitions > 0
+
+
+def test_a_schedule_shortens_the_sums_that_are_read() -> None:
+    replay = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Linear(start=3, end=1, steps=8))
+    for step in range(8):
+        obs, next_obs = np.float32([step]), np.float32([step + 1])
+        replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
+        wanted = round(3 - 2 * (step + 1) / 8)
+        assert replay.rewards_summed == wanted
+        if step >= 2:  # a window is complete with the longest sum
+            batch = replay.sample()
+            assert set((batch.next_obs - batch.obs).flatten().tolist()) == {wanted}
+            assert set(batch.reward.tolist()) == {sum(0.5**power for power in range(wanted))}
+            assert set(batch.discount.tolist()) == {0.5**wanted}
+    assert wanted == 1
+    fresh = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Linear(start=3, end=1, steps=8))
+    fresh.load_state_dict(replay.state_dict())
+    assert fresh.rewards_summed == 1

@@ -1,0 +1,91 @@
+"""Every command and every example of the README runs, made small."""
+
+import re
+import shlex
+from pathlib import Path
+
+import lightning as L
+import pytest
+import yaml
+
+from td3_lightning.cli import main
+from td3_lightning.collector import Collector
+from td3_lightning.data import ReplayData
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SMALL = shlex.split(
+    "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
+    "--data.eval_episodes 1 --trainer.enable_progress_bar false"
+)
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks in a language, "" for commands."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line.split("#")[0].strip() for block in blocks("") for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("python -m td3_lightning")]
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs a command of the README, and puts its output where it says."""
+    if ">" in words:
+        words, target = words[: words.index(">")], Path(words[-1])
+        run(words, capsys)
+        target.write_text(capsys.readouterr().out)
+        return
+    small = {"fit": SMALL, "record": ["--episodes", "1"]}.get(words[0], [])
+    try:
+        assert main([*words, *([] if "--help" in words else small)]) == 0
+    except SystemExit as ended:  # --help and --print_config end this way
+        assert not ended.code  # noqa: PT017
+
+
+def test_every_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lightning_logs").mkdir()
+    Path("lightning_logs", "reference").symlink_to(ROOT / "lightning_logs" / "reference")
+    found = commands()
+    assert {words[3] for words in found} == {"fit", "test", "record"}
+    for words in found:
+        run(words[3:], capsys)
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["env_id"] == "td3_lightning/CarRacing-v0"
+    assert len(list(Path("videos").glob("*.mp4"))) >= 1
+
+
+def test_every_configuration_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert blocks("yaml")
+    for number, block in enumerate(blocks("yaml")):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+        with pytest.raises(SystemExit) as ended:
+            main(["fit", "--config", str(path), "--data.env_id", "Pendulum-v1", "--print_config"])
+        assert not ended.value.code
+
+
+def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = blocks("python")
+    assert len([line for line in example.splitlines() if line and "import" not in line]) <= 10
+    monkeypatch.chdir(tmp_path)
+    small = {"max_epochs=10": "max_epochs=1", "steps_per_epoch=1000": "steps_per_epoch=4", "=1000": "=10"}
+    for long, short in small.items():
+        assert long in example
+        example = example.replace(long, short)
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert isinstance(names["data"], ReplayData)
+    assert isinstance(names["trainer"], L.Trainer)
+    assert any(isinstance(callback, Collector) for callback in names["trainer"].callbacks)  # type: ignore[attr-defined]
+    assert names["policy"].env_steps == 14  # type: ignore[attr-defined]
+
+
+def test_every_named_file_is_there() -> None:
+    for path in re.findall(r"\]\(((?!https?:)[^)#]+)\)", README):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`((?:\w+/)*\w+\.yaml)`", README):
+        assert any((folder / name).is_file() for folder in (ROOT, ROOT / "configs")), name
