@@ -165,6 +165,11 @@ class ReplayData(L.LightningDataModule):
         """Puts them back; without training environments there is no use for them."""
         if self._envs is None:
             return
+        if "replay" not in state:
+            raise UsageError(
+                "A run goes on from its replay, but the checkpoint holds none; it serves test, validate and record, "
+                "and fit needs one that a run of yours saved, such as last.ckpt."
+            )
         self.replay.load_state_dict(state["replay"])
         if "envs" not in state:
             return

@@ -302,3 +302,12 @@ def test_a_resumed_environment_may_not_be_another(make_trainer: Any, tmp_path: A
 def test_no_environments_before_setup() -> None:
     with pytest.raises(UsageError, match="setup"):
         _ = new_data().envs
+
+
+def test_a_checkpoint_without_its_replay_says_so() -> None:
+    data = ReplayData("Pendulum-v1")
+    data.load_state_dict({})  # nothing to train: nothing is missing
+    data.setup("fit")
+    with pytest.raises(UsageError, match="holds none"):
+        data.load_state_dict({})
+    data.teardown("fit")
