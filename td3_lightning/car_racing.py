@@ -223,17 +223,13 @@ class Pedals(gymnasium.ActionWrapper[Any, Any, Any]):
 
     Args:
         env: an environment whose actions are steering in [-1, 1], gas in [0, 1] and brake in [0, 1].
-        lock: steering that a full action asks for, in (0, 1]; the wheels themselves stop at 0.4.
 
     Raises:
-        UsageError: the environment has other actions, or `lock` is out of its range.
+        UsageError: the environment has other actions.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], lock: float = 1.0) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        if not 0.0 < lock <= 1.0:
-            raise UsageError(f"lock is {lock}; give a number above 0 and up to 1.")
-        self.lock = lock
         wanted = gymnasium.spaces.Box(np.array([-1, 0, 0], np.float32), np.ones(3, np.float32))
         if env.action_space != wanted:
             raise UsageError(f"Pedals came around {env.action_space}; wrap it around CarRacing's {wanted}.")
@@ -242,7 +238,7 @@ class Pedals(gymnasium.ActionWrapper[Any, Any, Any]):
     def action(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Give (steering, gas, brake) for (steering, pedal)."""
         steering, pedal = action
-        return np.array([self.lock * steering, max(pedal, 0.0), max(-pedal, 0.0)], np.float32)
+        return np.array([steering, max(pedal, 0.0), max(-pedal, 0.0)], np.float32)
 
 
 def _check_whole(name: str, number: int | None, least: int) -> None:

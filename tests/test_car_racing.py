@@ -465,11 +465,3 @@ def test_pedals_put_gas_and_brake_on_one_axis(make):
 def test_pedals_refuse_another_environment():
     with pytest.raises(UsageError, match="Pedals"):
         Pedals(gymnasium.make("Pendulum-v1"))
-
-
-def test_the_pedals_lock_scales_the_steering(make):
-    env = Pedals(make(track_seed=123), lock=0.5)
-    assert env.action(np.float32([-1.0, 0.25])).tolist() == [-0.5, 0.25, 0.0]
-    for lock in (0.0, -0.5, 1.5):
-        with pytest.raises(UsageError, match="lock"):
-            Pedals(make(track_seed=123), lock=lock)
