@@ -28,7 +28,7 @@ from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, read_che
 from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
-from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
 from td3_lightning.mistakes import explain, sentence
 from td3_lightning.module import TD3
 from td3_lightning.run_logger import RunLogger
@@ -53,8 +53,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args: What was typed after the program's name; None takes it from `sys.argv`.
 
     Returns:
-        The exit code: 2 after a mistake of the user's, which one sentence on stderr tells. A signal ends the
-        process with its own.
+        The exit code: 2 after a mistake of the user's, 1 after a fault of the environment's or the learner's in
+        the run; one sentence on stderr tells which. A signal ends the process with its own.
     """
     _keep_memory()
     _quieten()
@@ -67,7 +67,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         print(said, file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, RunError) else 2
     return 0
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from td3_lightning.data import ReplayData
 from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import derive_seed
@@ -57,6 +58,7 @@ class Collector(Callback):
     ) -> None:
         """Takes the steps that the next update waits for, and logs the update that was."""
         module, data = _parts(trainer)
+        check_losses(outputs, module.updates)
         self.updates_ahead += 1
         while self.updates_ahead > 0:
             self._step(trainer, self._explore(module, data))
@@ -66,10 +68,16 @@ class Collector(Callback):
         if every and module.updates % every == 0:
             self._log_losses(trainer, module)
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Has nothing judged that has diverged."""
+        module, _ = _parts(trainer)
+        check_weights(module, module.updates)
+
     def _explore(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
         """The policy's actions (num_envs, action_dim) with noise, clipped to the box."""
         low, high = module.action_box
         action = module.act(data.envs.obs)
+        check_action(action, module.updates)
         noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
         return np.clip(action + np.float32(self.exploration_noise(module.env_steps)) * noise, low, high)
 

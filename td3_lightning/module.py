@@ -14,6 +14,7 @@ from torchmetrics import CatMetric, Metric
 
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.finite import check_weights
 from td3_lightning.networks import Actor, Critics
 from td3_lightning.replay import Batch
 from td3_lightning.schedules import Schedule, as_schedule
@@ -218,7 +219,8 @@ class TD3(L.LightningModule):
     # State.
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the clocks and the noise generator."""
+        """Adds the clocks and the noise generator; raises `LearnerError` rather than save what has diverged."""
+        check_weights(self, self.updates, *self.trainer.optimizers)
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
         checkpoint["target_noise"] = self.noise_generator.get_state()
 
