@@ -32,6 +32,7 @@ from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
 from td3_lightning.mistakes import explain, sentence
 from td3_lightning.module import TD3
 from td3_lightning.run_logger import RunLogger
+from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
@@ -275,7 +276,7 @@ class CommandLine(LightningCLI):
         if self.subcommand != "fit":
             return [*progress, Results()]
         # The bar stands first, to be seen while the collector warms up.
-        callbacks = [*progress, self._get(self.config_init, "collector"), Curve(), StopOnSignal()]
+        callbacks = [*progress, Salvage(), self._get(self.config_init, "collector"), Curve(), StopOnSignal()]
         callbacks += [*_listed(settings["callbacks"]), SaveConfig(self._parser("fit"), self.config["fit"])]
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
