@@ -44,6 +44,7 @@ WARNINGS = (
     r"The number of training batches .* is smaller than the logging interval",
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"Be aware that when using `ckpt_path`, callbacks",
+    r"It is recommended to use `self.log\(.*sync_dist",  # every process plays the same episodes
 )
 
 

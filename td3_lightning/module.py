@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
+from td3_lightning.averaging import average_gradients, leave_gradients_alone
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_weights
@@ -108,6 +109,10 @@ class TD3(L.LightningModule):
 
     # The update.
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Takes the averaging of several processes' gradients upon itself."""
+        leave_gradients_alone(self.trainer.strategy.model)
+
     def target(self, batch: Batch) -> Tensor:
         """What the critics learn, (batch,): clipped smoothing noise, then the least of the target critics."""
         scale = self.actor_target.scale
@@ -151,6 +156,7 @@ class TD3(L.LightningModule):
         group["lr"] = lr(self.env_steps)
         optimizer.zero_grad()
         self.manual_backward(loss, inputs=group["params"])
+        average_gradients(group["params"])
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
         optimizer.step()

@@ -4,8 +4,9 @@
 
 Every run is the command line in a process of its own. A kill is a SIGKILL: at a random instant of `fit`, or within
 2 ms of a random one of the moments at which it opens, renames or removes a file. SIGINT, SIGTERM and SIGUSR1 come too,
-a quarter as many of each unless --signals says otherwise, at random instants of the training. A run that ends is compared to the bit with the
-uninterrupted one: weights, optimizers, replay, environments, generators, clocks, and the rows of metrics.csv.
+a quarter as many of each unless --signals says otherwise, at random instants of the training. A run that ends is
+compared to the bit with the uninterrupted one: weights, optimizers, replay, environments, generators, clocks, and the
+rows of metrics.csv.
 """
 
 import argparse
