@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 from jsonargparse import Namespace
@@ -23,8 +23,9 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 
+from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.callbacks import Curve, Progress, Results
-from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, read_checkpoint
+from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
@@ -33,6 +34,7 @@ from td3_lightning.mistakes import explain, sentence
 from td3_lightning.module import TD3
 from td3_lightning.run_logger import RunLogger
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
+from td3_lightning.stopping import StopOnSignal
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
 
@@ -119,28 +121,6 @@ class Trainer(L.Trainer):
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
             print(f"{video.path}: return {video.episode_return:.2f}, {video.frames} frames")
-
-
-class BestCheckpoint(ModelCheckpoint):
-    """Keeps the checkpoints with the best evaluations; last.ckpt is kept beside them in any case.
-
-    Args:
-        monitor: Metric that is compared.
-        mode: Which of its values are best, "max" or "min".
-        save_top_k: How many checkpoints are kept; -1 keeps all.
-        filename: Their name, with metrics in braces.
-        dirpath: Their folder; None is `checkpoints` in the run's folder.
-    """
-
-    def __init__(
-        self,
-        monitor: str = "eval/return_mean",
-        mode: Literal["max", "min"] = "max",
-        save_top_k: int = 1,
-        filename: str = "steps_{env_steps:.0f}_return_{eval/return_mean:.2f}",
-        dirpath: str | None = None,
-    ) -> None:
-        super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
 
 
 class CommandLine(LightningCLI):
@@ -279,9 +259,7 @@ class CommandLine(LightningCLI):
         callbacks += [*_listed(settings["callbacks"]), SaveConfig(self._parser("fit"), self.config["fit"])]
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
-            # Lightning's save_last would write only where a best one is written too.
-            last = ModelCheckpoint(best.dirpath, "last", enable_version_counter=False)
-            callbacks += [best, last]
+            callbacks += [best, LastCheckpoint(best.dirpath)]
         return callbacks
 
     def after_instantiate_classes(self) -> None:

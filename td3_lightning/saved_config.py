@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 from jsonargparse import Namespace
-from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.errors import UsageError
@@ -19,7 +19,12 @@ SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "
 
 
 class SaveConfig(SaveConfigCallback):
-    """Keeps the configuration beside the logs and in every checkpoint."""
+    """Keeps the configuration beside the logs and in every checkpoint, without what is said of one start alone."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        config = config.clone()
+        config.ckpt_path, config.data.empty_replay = None, False
+        super().__init__(parser, config, overwrite=True)  # a resumed run goes on with the settings that it has now
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Does nothing: a run that cannot begin is to leave no folder."""

@@ -93,7 +93,8 @@ def test_a_run_leaves_its_configuration_metrics_and_checkpoints(trained):
     names = {path.relative_to(trained).as_posix() for path in trained.rglob("*") if path.is_file()}
     best = next(name for name in names if name.startswith("checkpoints/steps_14_return_-"))
     assert {"config.yaml", "metrics.csv", "curve.png", "hparams.yaml", "checkpoints/last.ckpt", best} <= names
-    assert len(list(trained.glob("checkpoints/*"))) == 2
+    assert len(list(trained.glob("checkpoints/*"))) == 3
+    assert len(list(trained.glob("checkpoints/replay/*.rows"))) == 1
 
 
 def test_a_checkpoint_alone_gives_a_policy(last):

@@ -24,10 +24,13 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import conftest  # noqa: F401  # no screen, one thread
 from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.best_and_last import LastCheckpoint
 from td3_lightning.car_racing import Pedals
-from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, Stopped, read_checkpoint
+from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.envs import ActionRepeat
 from td3_lightning.run_logger import RunLogger
+from td3_lightning.segments import FOLDER, with_rows
+from td3_lightning.stopping import StopOnSignal, Stopped
 
 EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
 WALL_CLOCK = "train/steps_per_second"
@@ -82,7 +85,7 @@ class Run:
                 *callbacks,
                 StopOnSignal(),
                 ModelCheckpoint(folder, "best", monitor="eval/return_mean", mode="max"),
-                ModelCheckpoint(folder, "last", enable_version_counter=False),
+                LastCheckpoint(folder),
             ],
             default_root_dir=folder,
             enable_model_summary=False,
@@ -152,9 +155,21 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, repr(value)
 
 
+def whole(path: Path) -> dict[str, Any]:
+    """A checkpoint with its replay's rows in place of the names of their files."""
+    checkpoint = read_checkpoint(path)
+    for rank in checkpoint["ReplayData"]["ranks"]:
+        rank["replay"] = with_rows(rank["replay"], path.parent / FOLDER)
+        length = rank["replay"]["layout"]["capacity"] // rank["replay"]["layout"]["num_envs"]
+        for ring in rank["replay"]["rings"]:
+            ring.pop("segments", None)
+            ring["rows"] = torch.cat([rows for _, rows in ring["rows"]])[-length:]  # the first file has older ones
+    return checkpoint
+
+
 def differences(one: Path, other: Path) -> list[str]:
     """The names of what is not the same to the bit in two checkpoints; paths of files are none of it."""
-    left, right = dict(leaves(read_checkpoint(one))), dict(leaves(read_checkpoint(other)))
+    left, right = dict(leaves(whole(one))), dict(leaves(whole(other)))
     return sorted(
         name
         for name in left.keys() | right.keys()
