@@ -15,6 +15,7 @@ from td3_lightning.checkpoint import replays_in
 from td3_lightning.data import ReplayData, SavedReplay
 from td3_lightning.generations import Generations
 from td3_lightning.ranks import of_this_rank
+from td3_lightning.run_logger import holds_a_run
 from td3_lightning.segments import FOLDER, Segments, names_in
 
 
@@ -37,8 +38,33 @@ class BestCheckpoint(ModelCheckpoint):
         filename: str = "steps_{env_steps:.0f}_return_{eval/return_mean:.2f}",
         dirpath: str | None = None,
     ) -> None:
-        super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
+        super().__init__(
+            dirpath,
+            filename,
+            monitor,
+            save_top_k=save_top_k,
+            mode=mode,
+            auto_insert_metric_name=False,
+            enable_version_counter=False,  # an evaluation that is repeated on resume writes its file again
+        )
         self._warned = False
+        self._at_home = False  # the checkpoint that is loaded lies in this folder
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Looks whether the run goes on in its own folder."""
+        self._at_home = _same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the list of the best ones back, if the run goes on in its own folder, wherever that is by now."""
+        super().load_state_dict(self._moved(state_dict) if self._at_home else state_dict)
+
+    def _moved(self, state: dict[str, Any]) -> dict[str, Any]:
+        def here(path: str) -> str:
+            return str(Path(str(self.dirpath), Path(path).name)) if path else ""
+
+        paths = {name: here(state[name]) for name in ("best_model_path", "kth_best_model_path", "last_model_path")}
+        best = {here(path): score for path, score in state["best_k_models"].items()}
+        return {**state, **paths, "best_k_models": best, "dirpath": self.dirpath}
 
     def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         before = copy.deepcopy(self.state_dict())
@@ -66,6 +92,7 @@ class LastCheckpoint(ModelCheckpoint):
     def __init__(self, dirpath: str | Path | None = None) -> None:
         super().__init__(dirpath, "last", enable_version_counter=False)
         self._warned = False
+        self._goes_on = False  # the folder is this run's
         self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -78,16 +105,26 @@ class LastCheckpoint(ModelCheckpoint):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Goes on from the files that the checkpoint names, if it lies in this folder."""
         path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
-        if path.parent.resolve() != self._generations.folder.resolve():
+        # What ended the run ends it again, as long as it is asked for.
+        trainer.should_stop = checkpoint.get("stopped_early", False) and bool(trainer.early_stopping_callbacks)
+        if not _same_folder(path.parent, self.dirpath):
             return
+        self._goes_on = True
         replays = list(replays_in(checkpoint))
         self._generations.begin_from(path, names_in(replays))
         replay = of_this_rank(replays)
         if data is not None and replay is not None and not data.empty_replay:
             self._segments.adopt(data.replay, replay)
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Refuses a new run in the folder of another."""
+        if not self._goes_on and self._generations.last.exists():
+            raise holds_a_run(self._generations.folder)
+        self._goes_on = True
+
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Notes which files the checkpoint names, of all ranks."""
+        """Notes which files the checkpoint names, of all ranks, and whether it is a run's end."""
+        checkpoint["stopped_early"] = trainer.should_stop
         self._named = names_in(list(replays_in(checkpoint)))
 
     def save(self, trainer: L.Trainer) -> str | None:
@@ -113,6 +150,10 @@ class LastCheckpoint(ModelCheckpoint):
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the folder says what there is."""
         return {}
+
+
+def _same_folder(one: Path, other: str | Path | None) -> bool:
+    return one.resolve() == Path(str(other)).resolve()
 
 
 def _replay_data(trainer: L.Trainer) -> ReplayData | None:

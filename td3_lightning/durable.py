@@ -37,7 +37,7 @@ def write_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except BaseException as error:
         remove(unfinished)
         raise _reason(error) from None
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def append_durably(path: Path, size: int, parts: Iterable[NDArray[Any]]) -> None:
@@ -59,12 +59,12 @@ def append_durably(path: Path, size: int, parts: Iterable[NDArray[Any]]) -> None
 
 
 def move(path: Path, target: Path) -> None:
-    """Renames a whole file, in place of what `target` was; durable after `sync_folder`."""
+    """Renames a whole file, in place of what `target` was; durable after `sync` of the folder."""
     os.replace(path, target)
 
 
 def keep_as(path: Path, target: Path) -> None:
-    """Gives a whole file a second name, in place of what that stood for; durable after `sync_folder`."""
+    """Gives a whole file a second name, in place of what that stood for; durable after `sync` of the folder."""
     unfinished = unfinished_of(target)
     remove(unfinished)
     try:
@@ -91,12 +91,12 @@ def make_folder(folder: Path) -> None:
         os.mkdir(folder)
     except FileExistsError:  # another process was faster
         return
-    sync_folder(folder.parent)
+    sync(folder.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk: syncing a file does not do that for its name."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Waits until a file's content, or the names in a folder, are on the disk; the one does not do the other."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

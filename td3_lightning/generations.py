@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from td3_lightning.checkpoint import read_checkpoint, replays_in
-from td3_lightning.durable import keep_as, move, sync_folder, unfinished_of
+from td3_lightning.durable import keep_as, move, sync, unfinished_of
 from td3_lightning.segments import FOLDER, names_in, sweep
 
 
@@ -27,10 +27,10 @@ class Generations:
 
     def publish(self, named: set[str]) -> None:
         """Makes `next`, which is whole and names these files of rows, the last one."""
-        if self._whole == self.last.name:
+        if self._whole == self.last.name and self.last.exists():  # the folder may have been deleted
             keep_as(self.last, self.previous)
         move(self.next, self.last)
-        sync_folder(self.folder)
+        sync(self.folder)
         sweep(self.folder / FOLDER, named | (self._named if self._whole else self._found()))
         self.begin_from(self.last, named)
 

@@ -32,7 +32,13 @@ class SaveConfig(SaveConfigCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes config.yaml, now that nothing is in the way any more."""
         if trainer.loggers and trainer.log_dir is not None:
-            super().setup(trainer, pl_module, "fit")
+            try:
+                super().setup(trainer, pl_module, "fit")
+            except OSError as error:
+                raise UsageError(
+                    f"{trainer.log_dir} cannot be written ({error.strerror or error}), so nothing of the run would be "
+                    "kept; give another place for its folder, with --trainer.default_root_dir."
+                ) from error
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the settings that go on with the run, as plain data."""

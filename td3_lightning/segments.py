@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from td3_lightning.durable import append_durably, make_folder, remove, sync_folder
+from td3_lightning.durable import append_durably, make_folder, remove, sync
 from td3_lightning.replay import Replay, Ring
 
 FOLDER = "replay"  # beside the checkpoints
@@ -82,7 +82,7 @@ class RingSegments:
         try:
             append_durably(self.folder / segment["name"], segment["rows"] * self.ring.row_bytes, parts)
             if not segment["rows"]:
-                sync_folder(self.folder)
+                sync(self.folder)
             crc = segment["crc"]
             for part in parts:
                 crc = zlib.crc32(part.data, crc)
