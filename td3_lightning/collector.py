@@ -13,6 +13,7 @@ from td3_lightning.data import ReplayData
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
+from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import derive_seed
 
@@ -42,7 +43,10 @@ class Collector(Callback):
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begins the episodes, and warms up; a resumed run has both behind it."""
+        """Begins the episodes, and warms up; a resumed run has both behind it.
+
+        The actions are random, or the policy's where it has learned already and the replay alone is new.
+        """
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
@@ -50,6 +54,8 @@ class Collector(Callback):
         while module.env_steps < self.warmup_steps and not self.stopping:
             action = self.rng.uniform(low, high, (data.num_envs, len(low)))
             self._step(trainer, action.astype(np.float32))
+        while data.empty_replay and data.replay.steps_stored < self.warmup_steps and not self.stopping:
+            self._step(trainer, self._explore(module, data))
         self._clock = (module.env_steps, time.perf_counter())
 
     def on_train_batch_end(
@@ -107,6 +113,9 @@ class Collector(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The generator of random actions and noise, how far the updates are, and what the bar and the logs show."""
+        return {"ranks": of_every_rank(self._state)}
+
+    def _state(self) -> dict[str, Any]:
         return {
             "rng": self.rng.bit_generator.state,
             "updates_ahead": self.updates_ahead,
@@ -115,10 +124,12 @@ class Collector(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Puts them back."""
-        self.rng.bit_generator.state = state["rng"]
-        self.updates_ahead, self.last_return = state["updates_ahead"], state["last_return"]
-        self._losses = dict(state["losses"])
+        """Puts this rank's back; a warm start with another number of ranks keeps what it has."""
+        own = of_this_rank(state["ranks"])
+        if own is not None:
+            self.rng.bit_generator.state = own["rng"]
+            self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
+            self._losses = dict(own["losses"])
 
 
 def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:

@@ -17,6 +17,7 @@ from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_weights
 from td3_lightning.networks import Actor, Critics
+from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
@@ -228,13 +229,16 @@ class TD3(L.LightningModule):
         """Adds the clocks and the noise generator; raises `LearnerError` rather than save what has diverged."""
         check_weights(self, self.updates, *self.trainer.optimizers)
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
-        checkpoint["target_noise"] = self.noise_generator.get_state()
+        checkpoint["target_noise"] = torch.stack(of_every_rank(self.noise_generator.get_state))  # (ranks, bytes)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back."""
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
-        self.noise_generator.set_state(checkpoint["target_noise"].cpu())
+        states = checkpoint["target_noise"].cpu()  # one alone in checkpoints from before there were ranks
+        noise = of_this_rank(states if states.ndim == 2 else states[None])
+        if noise is not None:  # there were as many ranks
+            self.noise_generator.set_state(noise)
 
 
 def _rounded_up(bound: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -2,11 +2,11 @@
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 
-from td3_lightning.checkpoint import _last_path
 from td3_lightning.errors import EnvError, RunError
 from td3_lightning.module import TD3
+from td3_lightning.stopping import save_last
 
 
 class Salvage(Callback):
@@ -32,15 +32,13 @@ class Salvage(Callback):
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Saves, if it was an environment."""
         training, self._training = self._training, False
-        path = _last_path(trainer)
         wanted = training and isinstance(exception, EnvError) and isinstance(pl_module, TD3) and pl_module.env_steps > 0
-        if not wanted or path is None or trainer.world_size > 1:
+        if not wanted or trainer.world_size > 1:
             return
         if not trainer.validating:
             trainer.datamodule.envs.abandon()  # type: ignore[attr-defined]  # set without a type
         try:
-            trainer.save_checkpoint(path)
+            said = save_last(trainer)
         except (OSError, RunError) as error:
-            rank_zero_warn(f"The run's last state could not be saved: {error}")
-        else:
-            rank_zero_info(f"{path} holds the run up to {pl_module.env_steps:,} env_steps, and goes on from there.")
+            said = f"this state could not be saved: {error}"
+        rank_zero_info(f"An environment failed after {pl_module.env_steps:,} env_steps: {said}.")

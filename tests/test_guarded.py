@@ -19,12 +19,13 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from td3_lightning import TD3, Collector, ReplayData, UsageError
-from td3_lightning.checkpoint import StopOnSignal, read_checkpoint
+from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.envs import Episode, TrainEnvs
 from td3_lightning.errors import EnvError
 from td3_lightning.guarded import Alarm, Deadline, Guarded
 from td3_lightning.salvage import Salvage
 from td3_lightning.seeds import derive_seed
+from td3_lightning.stopping import StopOnSignal
 from toys import Counter, Seeded
 
 LENGTH = 5  # steps of an episode
@@ -445,7 +446,7 @@ def test_a_program_whose_environment_hangs_ends_and_leaves_no_process(tmp_path: 
     assert said.startswith("Environment 0 of Hanging-v0 did not answer within 0.5 seconds at step 1 of episode 7 after")
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["env_steps"] == 60
-    assert "holds the run up to 60 env_steps" in ended.stdout + ended.stderr
+    assert "An environment failed after 60 env_steps: lightning_logs/" in ended.stdout + ended.stderr
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 3
     for pid in pids:
