@@ -270,8 +270,9 @@ class CommandLine(LightningCLI):
             return [*progress, Results()]
         # The bar stands first, to be seen while the collector warms up.
         callbacks = [*progress, Salvage(), self._get(self.config_init, "collector"), Curve()]
-        callbacks += [StopOnSignal(), LogPosition()]
-        callbacks += [*_listed(settings["callbacks"]), SaveConfig(self._parser("fit"), self.config["fit"])]
+        # A run that is stopped in its warm-up has its configuration too, by which its folder is known.
+        callbacks += [SaveConfig(self._parser("fit"), self.config["fit"]), StopOnSignal(), LogPosition()]
+        callbacks += _listed(settings["callbacks"])
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
             callbacks += [best, LastCheckpoint(best.dirpath)]

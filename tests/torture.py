@@ -15,6 +15,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -30,7 +31,9 @@ import yaml
 
 import conftest  # noqa: F401  # no screen, one thread
 from td3_lightning import Collector, callbacks
+from td3_lightning.checkpoint import read_checkpoint, replays_in
 from td3_lightning.cli import Trainer, main
+from td3_lightning.segments import FOLDER, names_in
 from test_resume import differences, rows
 
 COMMON: dict[str, Any] = {
@@ -158,10 +161,18 @@ def compare(folder: Path, whole: Path) -> list[str]:
     one, other = newest(folder, "last.ckpt"), newest(whole, "last.ckpt")
     if one is None or other is None:
         return ["no last.ckpt"]
-    found = differences(one, other)
+    found = [name for name in differences(one, other) if not re.search(r"Checkpoint.*(models/|path$|/dirpath$)", name)]
     found += ["metrics.csv"] * (rows(one.parents[1]) != rows(other.parents[1]))
-    names = ({path.name for path in ckpt.parent.iterdir()} for ckpt in (one, other))
-    return found + ["files left over"] * (len(next(names)) != len(next(names)))
+    found += ["other files"] * (files(one.parent) != files(other.parent))
+    named = {
+        name for path in one.parent.glob("last*.ckpt") for name in names_in(list(replays_in(read_checkpoint(path))))
+    }
+    return found + [f"{path} is of no use" for path in (one.parent / FOLDER).iterdir() if path.name not in named]
+
+
+def files(folder: Path) -> list[str]:
+    """What lies in a folder; the names of the best checkpoints tell their steps and returns."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 class World:
