@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from td3_lightning.checkpoint import refusal
-from td3_lightning.envs import Episodes, FreshWorld, TrainEnvs, Wrapper
+from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper
 from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.guarded import Deadline
 from td3_lightning.ranks import of_every_rank, of_this_rank, ranks
@@ -130,6 +130,8 @@ class ReplayData(L.LightningDataModule):
             ) from error
         if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
             env = FreshWorld(env)
+        if type(env.unwrapped).__module__.startswith("pybullet_envs_gymnasium."):
+            env = Settled(env)
         for wrapper in self.wrappers:
             env = wrapper(env)
         return env if self.step_timeout is None else Deadline(env, self.step_timeout)

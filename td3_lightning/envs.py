@@ -60,6 +60,33 @@ class FreshWorld(gym.Wrapper):
         return self.env.reset(seed=seed, options=options)
 
 
+class Settled(gym.Wrapper):
+    """Gives a robot of PyBullet a reset before its first episode that nobody sees.
+
+    Where its links are is out of date after loading, so that the first reward of its first episode would be another
+    than in a later one from the same seed. The reset has one seed in all processes, for its state is what all
+    later resets begin from.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self._settled = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets, the first time twice."""
+        if not self._settled:
+            before = self.np_random.bit_generator.state
+            self.env.reset(seed=0)
+            self.np_random.bit_generator.state = before
+            self._settled = True
+        return self.env.reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        """Closes; what is loaded anew after that has to settle again."""
+        self._settled = False
+        self.env.close()
+
+
 class Resumable(Guarded):
     """Remembers how the running episode came about, so that it can be brought back in another process.
 
