@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import torture_disk
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError, segments
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
@@ -241,6 +242,28 @@ def test_rows_that_no_file_has_are_missed(folder: Path, world: World) -> None:
         del state["rings"][0]["segments"][place]
         with pytest.raises(UsageError, match="without its rows"):
             like(world).load_state_dict({**with_rows(state, folder), "layout": like(world)._layout})
+
+
+# A disk that fails.
+
+
+@pytest.fixture
+def _ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 160)
+
+
+@pytest.mark.usefixtures("_ten_rows")
+def test_no_fault_of_the_disk_loses_or_changes_anything() -> None:
+    """A few of those that `torture_disk.py` goes through."""
+    assert torture_disk.every_fault(seed=1, step=6) > 40
+    torture_disk.random_faults(30)
+
+
+@pytest.mark.usefixtures("_ten_rows")
+@pytest.mark.parametrize("syncs", ["files", "folders", ""])
+def test_without_its_syncs_the_disk_loses_something(syncs: str) -> None:
+    with pytest.raises(AssertionError, match=r"lost|wrong"):
+        torture_disk.random_faults(150, syncs)
 
 
 # In a run.
