@@ -24,7 +24,7 @@ def write_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
         OSError: The disk is full or does not take the file; what `path` held before is untouched.
     """
     make_folder(path.parent)
-    for name in os.listdir(path.parent):  # a killed process could not clear up
+    for name in names(path.parent):  # a killed process could not clear up
         if name.startswith(".") and name.endswith(UNFINISHED):
             os.unlink(path.parent / name)
     unfinished = unfinished_of(path)
@@ -79,6 +79,16 @@ def remove(path: Path) -> None:
     """Deletes a file, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file of that name."""
+    return os.path.exists(path)
+
+
+def names(folder: Path) -> list[str]:
+    """The names of the files in a folder, if there is one."""
+    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def make_folder(folder: Path) -> None:

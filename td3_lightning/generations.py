@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from td3_lightning.checkpoint import read_checkpoint, replays_in
-from td3_lightning.durable import keep_as, move, sync, unfinished_of
+from td3_lightning.durable import exists, keep_as, move, sync, unfinished_of
 from td3_lightning.segments import FOLDER, names_in, sweep
 
 
@@ -27,7 +27,7 @@ class Generations:
 
     def publish(self, named: set[str]) -> None:
         """Makes `next`, which is whole and names these files of rows, the last one."""
-        if self._whole == self.last.name and self.last.exists():  # the folder may have been deleted
+        if self._whole == self.last.name and exists(self.last):  # the folder may have been deleted
             keep_as(self.last, self.previous)
         move(self.next, self.last)
         sync(self.folder)
@@ -36,4 +36,4 @@ class Generations:
 
     def _found(self) -> set[str]:
         """The files that the previous one names, which is not of this run."""
-        return names_in(list(replays_in(read_checkpoint(self.previous)))) if self.previous.exists() else set()
+        return names_in(list(replays_in(read_checkpoint(self.previous)))) if exists(self.previous) else set()

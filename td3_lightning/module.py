@@ -266,16 +266,16 @@ class TD3(L.LightningModule):
         """Adds the clocks and the noise generator; raises `LearnerError` rather than save what has diverged."""
         check_weights(self, self.updates, *self.trainer.optimizers)
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
-        checkpoint["target_noise"] = torch.stack(of_every_rank(self.noise_generator.get_state))  # (ranks, bytes)
+        checkpoint["target_noise"] = of_every_rank(self.noise_generator.get_state)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back."""
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
-        states = checkpoint["target_noise"].cpu()  # one alone in checkpoints from before there were ranks
-        noise = of_this_rank(states if states.ndim == 2 else states[None])
+        states = checkpoint["target_noise"]  # one alone in checkpoints from before there were ranks
+        noise = of_this_rank(states if isinstance(states, list) else [states])
         if noise is not None:  # there were as many ranks
-            self.noise_generator.set_state(noise)
+            self.noise_generator.set_state(noise.cpu())
 
 
 def _rounded_up(bound: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from td3_lightning.durable import append_durably, make_folder, remove, sync
+from td3_lightning.durable import append_durably, exists, make_folder, names, remove, sync
 from td3_lightning.replay import Replay, Ring
 
 FOLDER = "replay"  # beside the checkpoints
@@ -48,7 +48,7 @@ class RingSegments:
 
     def save(self) -> dict[str, Any]:
         """Appends the new rows, durably, and gives the ring's state with the files' list in place of the rows."""
-        if not all((self.folder / segment["name"]).exists() for segment in self.named):
+        if not all(exists(self.folder / segment["name"]) for segment in self.named):
             self.named, self._growing = [], False  # the folder was deleted: begin anew
         held = self.ring.held
         saved = max((segment["first"] + segment["rows"] for segment in self.named), default=0)
@@ -134,9 +134,9 @@ def names_in(replays: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def sweep(folder: Path, named: set[str]) -> None:
     """Deletes the files of rows that no checkpoint names any more."""
-    for path in folder.glob("*.rows"):
-        if NAME.fullmatch(path.name) and path.name not in named:
-            remove(path)
+    for name in names(folder):
+        if NAME.fullmatch(name) and name not in named:
+            remove(folder / name)
 
 
 def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import os
 import resource
 import shutil
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
+import torture_disk
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError, segments
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint, replays_in
+from td3_lightning.run_logger import LogPosition, RunLogger, read_metrics
 from td3_lightning.segments import NAME, Segments, UnfitError, check_rows, names_in, sweep, with_rows
 from test_replay import ACTION_DIM, OBS_DIM, World
 
@@ -243,6 +248,28 @@ def test_rows_that_no_file_has_are_missed(folder: Path, world: World) -> None:
             like(world).load_state_dict({**with_rows(state, folder), "layout": like(world)._layout})
 
 
+# A disk that fails.
+
+
+@pytest.fixture
+def _ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 160)
+
+
+@pytest.mark.usefixtures("_ten_rows")
+def test_no_fault_of_the_disk_loses_or_changes_anything() -> None:
+    """A few of those that `torture_disk.py` goes through."""
+    assert torture_disk.every_fault(seed=1, step=6) > 40
+    torture_disk.random_faults(30)
+
+
+@pytest.mark.usefixtures("_ten_rows")
+@pytest.mark.parametrize("syncs", ["files", "folders", ""])
+def test_without_its_syncs_the_disk_loses_something(syncs: str) -> None:
+    with pytest.raises(AssertionError, match=r"lost|wrong"):
+        torture_disk.random_faults(150, syncs)
+
+
 # In a run.
 
 
@@ -343,6 +370,63 @@ def test_without_its_replay_it_says_so_and_begins_with_an_empty_one(
     assert module.env_steps == 40 + 20 + 10  # the policy's own steps fill it first
     module, data = fit(make_trainer, here, 4, ckpt_path=here / "last.ckpt")
     assert (module.updates, data.replay.steps_stored) == (40, 40)
+
+
+class At(Callback):
+    """Does something before an update."""
+
+    def __init__(self, updates: int, do: Callable[[], object]) -> None:
+        self.updates, self.do = updates, do
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
+        if pl_module.updates == self.updates:
+            self.do()
+
+
+def log_and_fit(make_trainer: Any, folder: Path, *callbacks: Callback) -> tuple[TD3, list[str]]:
+    """A run of four epochs with its log beside its checkpoints; what it warned of."""
+    module, data, trainer = new_fit(make_trainer, folder, 4)
+    trainer.loggers = [RunLogger(str(folder), "", "")]
+    trainer.callbacks[:0] = [*callbacks, LogPosition()]  # type: ignore[attr-defined]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        trainer.fit(module, datamodule=data)
+    return module, [str(warning.message) for warning in warned if "run" in str(warning.message)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's
+def test_a_full_disk_is_said_once_and_the_run_goes_on(make_trainer: Any, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept: dict[str, bytes] = {}
+
+    def fill() -> None:
+        kept.update({path.name: path.read_bytes() for path in tmp_path.glob("*.ckpt")})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+
+    try:
+        module, warned = log_and_fit(make_trainer, tmp_path, At(20, fill))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert module.updates == 40
+    assert len([said for said in warned if "last.ckpt could not be saved" in said]) == 1
+    assert len([said for said in warned if "best checkpoint could not be saved" in said]) == 1
+    assert len([said for said in warned if "its log" in said]) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.ckpt")} == kept
+    assert set(kept) == {"best_20.ckpt", "last-1.ckpt", "last.ckpt"}
+    module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
+    assert module.updates == 30
+
+
+def test_a_deleted_folder_is_said_once_and_begun_anew(make_trainer: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    module, warned = log_and_fit(make_trainer, folder, At(22, lambda: shutil.rmtree(folder)))
+    assert module.updates == 40
+    assert len([said for said in warned if "was deleted during the run" in said]) == 1
+    assert read_metrics(folder / "metrics.csv", ["eval/return_mean"])["eval/return_mean"][:, 0].tolist() == [50.0, 60.0]
+    (replay,) = replays_in(read_checkpoint(folder / "last.ckpt"))
+    check_rows(replay, folder / "replay")
+    module, _ = fit(make_trainer, folder, 5, ckpt_path=folder / "last.ckpt")
+    assert module.updates == 50
 
 
 def test_a_save_from_python_is_whole_and_alone(make_trainer: Any, tmp_path: Path) -> None:
