@@ -2,7 +2,7 @@
 
 import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +12,8 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from td3_lightning.durable import write_durably
 from td3_lightning.errors import UsageError
 from td3_lightning.segments import FOLDER, UnfitError, check_rows
+
+FORMAT = 1  # of what a run goes on from; those from before there were numbers have 0
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -82,7 +84,18 @@ def _read(path: Path) -> dict[str, Any]:
         raise UnfitError(path, "is not a checkpoint, or is damaged") from error
     if not (isinstance(checkpoint, dict) and "clocks" in checkpoint):
         raise UnfitError(path, "is not a checkpoint of td3_lightning")
+    if checkpoint.get("format", 0) > FORMAT:
+        raise UnfitError(path, f"is of format {checkpoint['format']}, of a td3_lightning newer than this one")
     return checkpoint
+
+
+def check_format(checkpoint: Mapping[str, Any], path: str | Path) -> None:
+    """Raises `UsageError` if a checkpoint is of an older format than a run can go on from."""
+    if checkpoint.get("format", 0) < FORMAT:
+        raise UsageError(
+            f"{path} is of format {checkpoint.get('format', 0)}, but a run goes on from format {FORMAT}; it serves test,"
+            " validate and record, and fit goes on with the td3_lightning that saved it."
+        )
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:

@@ -25,7 +25,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.callbacks import Curve, Progress, Results
-from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
+from td3_lightning.checkpoint import DurableCheckpointIO, check_format, read_checkpoint
 from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
@@ -218,6 +218,8 @@ class CommandLine(LightningCLI):
         self.own_folder = not any(word.split("=")[0] == "--name" for word in typed)  # a new name is a new run
         typed = [f"--ckpt_path={path}", *typed]
         self.checkpoint = read_checkpoint(path)
+        if command == "fit":
+            check_format(self.checkpoint, path)
         if command == "fit" and not files:
             raise UsageError(
                 f"fit goes on from {path} with a run's other settings too; add its configuration, such as --config "

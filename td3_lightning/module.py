@@ -14,6 +14,7 @@ from torchmetrics import CatMetric, Metric
 
 from td3_lightning.averaging import average_gradients, leave_gradients_alone
 from td3_lightning.by_hand import ByHand
+from td3_lightning.checkpoint import FORMAT
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_weights
@@ -263,8 +264,9 @@ class TD3(L.LightningModule):
     # State.
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the clocks and the noise generator; raises `LearnerError` rather than save what has diverged."""
+        """Adds the format, the clocks and the noise; raises `LearnerError` rather than save what has diverged."""
         check_weights(self, self.updates, *self.trainer.optimizers)
+        checkpoint["format"] = FORMAT
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
         checkpoint["target_noise"] = of_every_rank(self.noise_generator.get_state)
 

@@ -377,6 +377,16 @@ def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsy
     assert wanted in complaint(capsys, *words, "--ckpt_path", last)
 
 
+@pytest.mark.parametrize(("held", "wanted"), [(None, "is of format 0, but a run goes on from format 1"), (2, "newer")])
+def test_a_checkpoint_of_another_format_is_one_sentence(held, wanted, last, capsys):
+    checkpoint = torch.load(last, weights_only=True)
+    del checkpoint["format"]
+    torch.save(checkpoint | ({} if held is None else {"format": held}), "other.ckpt")
+    assert wanted in complaint(capsys, "fit", "--config", "here.yaml", "--ckpt_path", "other.ckpt")
+    if held is None:
+        run("test", "--ckpt_path", "other.ckpt", "--trainer.enable_progress_bar", "false")
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch):
     def broken(*args, **kwargs):
         raise ZeroDivisionError

@@ -35,13 +35,16 @@ def test_shapes_come_from_the_environment() -> None:
 # Spaces
 
 
-@pytest.mark.parametrize("action", ["discrete", "multi_discrete", "dict", "unbounded", "half bounded", "2-d", "int"])
+NO_BOX = ["discrete", "multi_discrete", "multi_binary", "dict", "tuple"]
+
+
+@pytest.mark.parametrize("action", [*NO_BOX, "unbounded", "half bounded", "2-d", "int"])
 def test_actions_that_are_no_finite_box_of_floats_are_one_sentence(action: str) -> None:
     with pytest.raises(UsageError, match=r"toys/Spaces-v0 has actions"):
         new_data("toys/Spaces-v0", env_kwargs={"action": action})
 
 
-@pytest.mark.parametrize("observation", ["discrete", "dict", "2-d"])
+@pytest.mark.parametrize("observation", [*NO_BOX, "2-d"])
 def test_observations_that_are_no_flat_box_are_one_sentence(observation: str) -> None:
     with pytest.raises(UsageError, match=r"toys/Spaces-v0 has observations"):
         new_data("toys/Spaces-v0", env_kwargs={"observation": observation})

@@ -4,7 +4,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 
 class Counter(gym.Env[Any, Any]):
@@ -149,7 +149,9 @@ class Spaces(Counter):
             "box": self.action_space,
             "discrete": Discrete(3),
             "multi_discrete": MultiDiscrete([2, 3]),
+            "multi_binary": MultiBinary(3),
             "dict": Dict({"a": Box(-1, 1, (1,))}),
+            "tuple": Tuple([Box(-1, 1, (1,))]),
             "unbounded": Box(-np.inf, np.inf, (1,)),
             "half bounded": Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, np.inf], np.float32)),
             "2-d": Box(-1, 1, (2, 2)),
@@ -160,7 +162,10 @@ class Spaces(Counter):
         self.observation_space = {
             "box": self.observation_space,
             "discrete": Discrete(3),
+            "multi_discrete": MultiDiscrete([2, 3]),
+            "multi_binary": MultiBinary(3),
             "dict": Dict({"a": Box(-1, 1, (1,))}),
+            "tuple": Tuple([Box(-1, 1, (1,))]),
             "2-d": Box(-1, 1, (1, 3)),
             "int": Box(0, 2**31 - 1, (3,), np.int64),
             "float64": Box(-np.inf, np.inf, (3,), np.float64),
