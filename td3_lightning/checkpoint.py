@@ -91,10 +91,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def check_format(checkpoint: Mapping[str, Any], path: str | Path) -> None:
     """Raises `UsageError` if a checkpoint is of an older format than a run can go on from."""
-    if checkpoint.get("format", 0) < FORMAT:
+    held = checkpoint.get("format", 0)
+    if held < FORMAT:
         raise UsageError(
-            f"{path} is of format {checkpoint.get('format', 0)}, but a run goes on from format {FORMAT}; it serves test,"
-            " validate and record, and fit goes on with the td3_lightning that saved it."
+            f"{path} is of format {held}, but a run goes on from format {FORMAT}; it serves test, validate and record, "
+            "and fit goes on with the td3_lightning that saved it."
         )
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ DATA: dict[str, dict[str, Any]] = {
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
+SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
+for package, env_id in SIMULATORS.items():
+    if find_spec(package):
+        DATA[package] = {"env_id": env_id, "num_envs": 2}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
