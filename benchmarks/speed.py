@@ -61,7 +61,7 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"of {', '.join(CONTENDERS)}; all")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="L, C or both")
     parser.add_argument("--windows", type=int, default=5, help="windows measured of each contender")
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of a window")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a window")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="cores for each contender")
     parser.add_argument(
         "--rivals-python", type=interpreter, default=sys.executable, help="interpreter that has the rivals installed"
