@@ -241,14 +241,14 @@ class Replay(IterableDataset[Batch]):
 
     def _draw(self) -> Tensor:
         """The first rows (batch,) of transitions drawn from all rings alike."""
-        counts = [ring.count for ring in self.rings]
-        if not any(counts):
+        counts = np.array([ring.count for ring in self.rings])
+        if not counts.any():
             raise UsageError(
                 "A batch is wanted, but the replay holds no finished transition; add the Collector to the trainer's "
                 f"callbacks, with warmup_steps of at least n_step={self.n_step}."
             )
-        drawn = torch.randint(sum(counts), (self.batch_size,), generator=self.generator).numpy()
-        length, ends = self.rings[0].length, np.array(counts).cumsum()
+        drawn = torch.randint(int(counts.sum()), (self.batch_size,), generator=self.generator).numpy()
+        length, ends = self.rings[0].length, counts.cumsum()
         env = np.searchsorted(ends, drawn, side="right")
         oldest = np.array([ring.oldest for ring in self.rings]) - (ends - counts)
         starts = self._starts.take(env * length + (drawn + oldest[env]) % length)
