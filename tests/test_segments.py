@@ -413,6 +413,7 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(make_trainer: Any, tmp_pat
     assert len([said for said in warned if "its log" in said]) == 1
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.ckpt")} == kept
     assert set(kept) == {"best_20.ckpt", "last-1.ckpt", "last.ckpt"}
+    assert module.trainer.checkpoint_callback.best_model_path == str(tmp_path / "best_20.ckpt")  # type: ignore[union-attr]
     module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
     assert module.updates == 30
 
