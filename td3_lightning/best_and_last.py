@@ -57,6 +57,7 @@ class BestCheckpoint(ModelCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes the list of the best ones back, if the run goes on in its own folder, wherever that is by now."""
         super().load_state_dict(self._moved(state_dict) if self._at_home else state_dict)
+        self.current_score = state_dict["current_score"]  # Lightning saves it and leaves it there
 
     def _moved(self, state: dict[str, Any]) -> dict[str, Any]:
         def here(path: str) -> str:

@@ -29,11 +29,12 @@ from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
-from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
 from td3_lightning.mistakes import explain, sentence
 from td3_lightning.module import TD3
 from td3_lightning.run_folders import newest_last, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
+from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
 from td3_lightning.stopping import StopOnSignal
 
@@ -46,6 +47,7 @@ WARNINGS = (
     r"The number of training batches .* is smaller than the logging interval",
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"Be aware that when using `ckpt_path`, callbacks",
+    r"It is recommended to use `self.log\(.*sync_dist",  # every process plays the same episodes
 )
 
 
@@ -56,8 +58,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args: What was typed after the program's name; None takes it from `sys.argv`.
 
     Returns:
-        The exit code: 2 after a mistake of the user's, which one sentence on stderr tells. A signal ends the
-        process with its own.
+        The exit code: 2 after a mistake of the user's, 1 after a fault of the environment's or the learner's in
+        the run; one sentence on stderr tells which. A signal ends the process with its own.
     """
     _keep_memory()
     _quieten()
@@ -70,7 +72,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         print(said, file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, RunError) else 2
     return 0
 
 
@@ -267,8 +269,10 @@ class CommandLine(LightningCLI):
         if self.subcommand != "fit":
             return [*progress, Results()]
         # The bar stands first, to be seen while the collector warms up.
-        callbacks = [*progress, self._get(self.config_init, "collector"), Curve(), StopOnSignal(), LogPosition()]
-        callbacks += [*_listed(settings["callbacks"]), SaveConfig(self._parser("fit"), self.config["fit"])]
+        callbacks = [*progress, Salvage(), self._get(self.config_init, "collector"), Curve()]
+        # A run that is stopped in its warm-up has its configuration too, by which its folder is known.
+        callbacks += [SaveConfig(self._parser("fit"), self.config["fit"]), StopOnSignal(), LogPosition()]
+        callbacks += _listed(settings["callbacks"])
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
             callbacks += [best, LastCheckpoint(best.dirpath)]

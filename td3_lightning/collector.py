@@ -11,6 +11,7 @@ from torch import Tensor
 
 from td3_lightning.data import ReplayData
 from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
 from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.schedules import Schedule, as_schedule
@@ -49,7 +50,6 @@ class Collector(Callback):
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
-            _check_finite({"reset observation": data.envs.obs}, data.env_id, module.env_steps)
         low, high = module.action_box
         while module.env_steps < self.warmup_steps and not self.stopping:
             action = self.rng.uniform(low, high, (data.num_envs, len(low)))
@@ -63,6 +63,7 @@ class Collector(Callback):
     ) -> None:
         """Takes the steps that the next update waits for, and logs the update that was."""
         module, data = _parts(trainer)
+        check_losses(outputs, module.updates)
         self.updates_ahead += 1
         while self.updates_ahead > 0:
             self._step(trainer, self._explore(module, data))
@@ -72,19 +73,23 @@ class Collector(Callback):
         if every and module.updates % every == 0:
             self._log_losses(trainer, module)
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Has nothing judged that has diverged."""
+        module, _ = _parts(trainer)
+        check_weights(module, module.updates)
+
     def _explore(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
         """The policy's actions (num_envs, action_dim) with noise, clipped to the box."""
         low, high = module.action_box
         action = module.act(data.envs.obs)
+        check_action(action, module.updates)
         noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
         return np.clip(action + np.float32(self.exploration_noise(module.env_steps)) * noise, low, high)
 
     def _step(self, trainer: L.Trainer, action: NDArray[np.float32]) -> None:
-        """Steps all environments once, checks what came, and stores it."""
+        """Steps all environments once, and stores what came."""
         module, data = _parts(trainer)
         obs, step = data.envs.obs, data.envs.step(action)
-        came: dict[str, NDArray[Any]] = {"observation": step.last_obs, "reward": step.reward}
-        _check_finite(came | {"reset observation": data.envs.obs}, data.env_id, module.env_steps)
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
             data.replay.add(env, *row)
@@ -136,15 +141,3 @@ def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
             f"{type(module).__name__}; call trainer.fit(TD3(...), datamodule=ReplayData(...))."
         )
     return module, data
-
-
-def _check_finite(came: dict[str, NDArray[Any]], env_id: str, env_steps: int) -> None:
-    """Raises `UsageError` for a NaN or an infinity, before anything is stored as float32."""
-    for field, values in came.items():
-        finite = np.isfinite(values.astype(np.float32, copy=False))
-        if not finite.all():
-            env = int(np.argwhere(~finite)[0][0])
-            raise UsageError(
-                f"Environment {env} of {env_id} gave a {field} that is not finite at env_steps {env_steps}: "
-                f"{values[env]}; nothing of this step was stored. Mend the environment, or wrap it."
-            )

@@ -1,6 +1,7 @@
 """The datamodule: it owns the environments, the replay, the loaders and their state."""
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from td3_lightning.checkpoint import refusal
-from td3_lightning.envs import Episodes, FreshWorld, TrainEnvs, Wrapper
+from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper
 from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.guarded import Deadline
 from td3_lightning.ranks import of_every_rank, of_this_rank, ranks
 from td3_lightning.replay import Batch, Replay
 from td3_lightning.schedules import Schedule
@@ -49,6 +51,7 @@ class ReplayData(L.LightningDataModule):
         eval_seed: Seed of an evaluation's first episode; the others count up.
         test_episodes: Episodes of `test`.
         test_seed: Seed of the first episode of `test`; the others count up.
+        step_timeout: Seconds that an environment may take for a step or a reset; None waits for ever.
         empty_replay: Begin with an empty replay and new episodes, whatever the checkpoint holds of them; the Collector
             fills it with `warmup_steps` steps of the policy first.
     """
@@ -71,11 +74,12 @@ class ReplayData(L.LightningDataModule):
         eval_seed: int = 10_000,
         test_episodes: int = 10,
         test_seed: int = 50_000,
+        step_timeout: float | None = 600.0,
         empty_replay: bool = False,
     ) -> None:
         super().__init__()
         self.env_id, self.env_kwargs, self.train_kwargs = env_id, env_kwargs or {}, train_kwargs or {}
-        self.wrappers, self.num_envs = wrappers or [], num_envs
+        self.wrappers, self.num_envs, self.step_timeout = wrappers or [], num_envs, step_timeout
         check_at_least("steps_per_epoch", steps_per_epoch, 1)
         check_at_least("eval_episodes", eval_episodes, 1)
         check_at_least("test_episodes", test_episodes, 1)
@@ -88,6 +92,7 @@ class ReplayData(L.LightningDataModule):
         self.eval_seeds = range(eval_seed, eval_seed + eval_episodes)
         self.test_seeds = range(test_seed, test_seed + test_episodes)
         self.eval_env = self.make_env()
+        weakref.finalize(self, self.eval_env.close)
         space = _box(self.eval_env.observation_space, "observations", env_id)
         actions = _box(self.eval_env.action_space, "actions", env_id)
         self.obs_dim = int(space.shape[0])
@@ -125,15 +130,17 @@ class ReplayData(L.LightningDataModule):
             ) from error
         if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
             env = FreshWorld(env)
+        if type(env.unwrapped).__module__.startswith("pybullet_envs_gymnasium."):
+            env = Settled(env)
         for wrapper in self.wrappers:
             env = wrapper(env)
-        return env
+        return env if self.step_timeout is None else Deadline(env, self.step_timeout)
 
     def begin_episodes(self) -> None:
         """Resets every training environment; what was running is closed as truncated."""
         for ring in self.replay.rings:
             ring.truncate()
-        self.envs.reset()
+        self.envs.reset(self.replay.steps_stored)
 
     @property
     def envs(self) -> TrainEnvs:
@@ -170,6 +177,10 @@ class ReplayData(L.LightningDataModule):
         if stage == "fit" and self._envs is not None:
             self._envs.close()
             self._envs = None
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Closes them too where a run ends by an exception, so that no simulator is left running."""
+        self.teardown("fit")
 
     @contextmanager
     def saving_replay(self, saved: SavedReplay) -> Iterator[None]:

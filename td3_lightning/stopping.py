@@ -95,7 +95,7 @@ class StopOnSignal(Callback):
         if not asked:
             return
         reason = self.received or signal.SIGTERM  # another rank's
-        rank_zero_info(f"Stopped by {reason.name}: {_save(trainer)}.")
+        rank_zero_info(f"Stopped by {reason.name}: {save_last(trainer)}.")
         raise Stopped(_STATUS[reason])
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ class StopOnSignal(Callback):
             collector.stopping = False
 
 
-def _save(trainer: L.Trainer) -> str:
+def save_last(trainer: L.Trainer) -> str:
     """Saves where the run keeps its newest checkpoint, and says what became of it."""
     keepers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     keepers = [keeper for keeper in keepers if keeper.dirpath is not None]
