@@ -37,6 +37,7 @@ test: .venv/installed-for-tests
 
 torture: .venv/installed-for-tests
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py $(COUNT)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture_disk.py
 
 # The files touched below are stamps, made last: a set-up that was interrupted runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt

@@ -203,7 +203,7 @@ def test_changed_or_missing_bytes_never_give_wrong_data(tmp_path: Path, rng: Any
     save(path, content)
     whole = path.read_bytes()
     refused = 0
-    for place in rng.integers(len(whole), size=300):
+    for place in rng.integers(len(whole), size=500):
         changed = bytearray(whole)
         changed[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(changed)
@@ -214,7 +214,7 @@ def test_changed_or_missing_bytes_never_give_wrong_data(tmp_path: Path, rng: Any
         else:  # the byte was one of the archive's padding
             assert torch.equal(read.pop("weights"), content["weights"])
             assert str(read) == str({name: content[name] for name in ("clocks", "more")})
-    assert refused > 100
+    assert refused > 200
     for length in rng.integers(len(whole), size=64):
         path.write_bytes(whole[:length])
         with pytest.raises(UsageError):

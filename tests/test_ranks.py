@@ -15,6 +15,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
+import conftest  # noqa: F401  # no screen, one thread
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint

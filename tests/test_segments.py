@@ -50,8 +50,17 @@ def saved(replay: Replay, folder: Path, store: Segments | None = None) -> dict[s
 
 def like(world: World) -> Replay:
     """An empty replay of the same settings."""
-    rows = world.replay.capacity // len(world.replay.rings)
-    return World(0, len(world.replay.rings), world.replay.n_step, rows).replay
+    replay = world.replay
+    return Replay(
+        OBS_DIM,
+        ACTION_DIM,
+        capacity=replay.capacity,
+        batch_size=replay.batch_size,
+        n_step=replay.n_step,
+        gamma=replay.gamma,
+        num_envs=len(replay.rings),
+        reward_scale=replay.reward_scale,
+    )
 
 
 def same(one: Replay, two: Replay) -> None:
@@ -61,7 +70,6 @@ def same(one: Replay, two: Replay) -> None:
         order = [(ring.oldest + np.arange(ring.count)) % ring.length for ring in (left, right)]
         np.testing.assert_array_equal(left.starts[order[0]], right.starts[order[1]])
         assert left.position() == right.position()
-    two.gamma, two.reward_scale = one.gamma, one.reward_scale
     if one.num_transitions:
         assert torch.equal(one.generator.get_state(), two.generator.get_state())
         assert all(map(torch.equal, one.sample(), two.sample()))
@@ -73,7 +81,6 @@ def test_any_number_of_steps_between_saves_reads_back_to_the_bit(folder: Path, n
     """Also none at all, more than the ring holds, episodes closed in between, and a new process now and then."""
     for seed, rows in enumerate([n_step + 2, 13, 37]):
         world = World(seed, num_envs, n_step, rows, ends=0.2)
-        world.replay.reward_scale = 1.0
         store = Segments(folder, 0)
         for _ in range(30):
             for _ in range(int(world.rng.choice([0, 1, 2, 7, 3 * rows]))):
@@ -82,7 +89,6 @@ def test_any_number_of_steps_between_saves_reads_back_to_the_bit(folder: Path, n
                 world.lose(int(world.rng.integers(num_envs)))
             state = saved(world.replay, folder, store)
             again = like(world)
-            again.reward_scale = world.replay.reward_scale
             again.load_state_dict(with_rows(state, folder))
             same(world.replay, again)
             if world.rng.random() < 0.2:
@@ -99,13 +105,11 @@ def test_an_episode_closed_after_a_save_was_saved_open(folder: Path) -> None:
     state = saved(world.replay, folder, store)
     world.lose(0)
     after = saved(world.replay, folder, store)
-    before.reward_scale = world.replay.reward_scale
     before.load_state_dict(with_rows(state, folder))
     assert before.rings[0].running
     assert before.rings[0].rows[6, -1] == 0.0
     before.rings[0].truncate()
     again = like(world)
-    again.reward_scale = world.replay.reward_scale
     again.load_state_dict(with_rows(after, folder))
     same(before, again)
 
@@ -141,7 +145,6 @@ def test_a_new_process_leaves_the_files_of_the_one_before_as_they_are(folder: Pa
     assert {name: after[name] for name in before} == before
     assert names_in([state]) < names_in([later])
     again = like(world)
-    again.reward_scale = world.replay.reward_scale
     again.load_state_dict(with_rows(later, folder))
     same(world.replay, again)
 
@@ -175,7 +178,6 @@ def test_a_failed_append_is_written_again_elsewhere(folder: Path, monkeypatch: p
     state = saved(world.replay, folder, store)
     check_rows(first, folder)
     again = like(world)
-    again.reward_scale = world.replay.reward_scale
     again.load_state_dict(with_rows(state, folder))
     same(world.replay, again)
 
@@ -245,7 +247,7 @@ def test_rows_that_no_file_has_are_missed(folder: Path, world: World) -> None:
         state = saved(world.replay, folder)
         del state["rings"][0]["segments"][place]
         with pytest.raises(UsageError, match="without its rows"):
-            like(world).load_state_dict({**with_rows(state, folder), "layout": like(world)._layout})
+            like(world).load_state_dict(with_rows(state, folder))
 
 
 # A disk that fails.
@@ -413,6 +415,7 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(make_trainer: Any, tmp_pat
     assert len([said for said in warned if "its log" in said]) == 1
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.ckpt")} == kept
     assert set(kept) == {"best_20.ckpt", "last-1.ckpt", "last.ckpt"}
+    assert module.trainer.checkpoint_callback.best_model_path == str(tmp_path / "best_20.ckpt")  # type: ignore[union-attr]
     module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
     assert module.updates == 30
 
