@@ -1,4 +1,4 @@
-"""The command line: `fit`, `validate`, `test` and `record`, from configuration files and flags."""
+"""The command line: `fit`, `validate`, `test`, `record`, `export` and `import`, from configuration files and flags."""
 
 import argparse
 import ctypes
@@ -33,6 +33,7 @@ from td3_lightning.mistakes import explain, sentence
 from td3_lightning.module import TD3
 from td3_lightning.run_logger import RunLogger
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
+from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
 
@@ -92,7 +93,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class Trainer(L.Trainer):
-    """Lightning's Trainer, which can also record."""
+    """Lightning's Trainer, which can also record, and exchange weights with other programs."""
 
     def record(
         self,
@@ -119,6 +120,54 @@ class Trainer(L.Trainer):
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
             print(f"{video.path}: return {video.episode_return:.2f}, {video.frames} frames")
+
+    def export(
+        self,
+        model: TD3,
+        datamodule: ReplayData,
+        ckpt_path: str,
+        files: str,
+        style: Literal["original", "notebook", "blog"] = "original",
+    ) -> None:
+        """Writes a checkpoint's weights, and Adam's state, as files of the original TD3.
+
+        Args:
+            model: Not used.
+            datamodule: Not used.
+            ckpt_path: The checkpoint.
+            files: How the files' names begin, such as models/car for models/car_actor.
+            style: Which program's names the layers get.
+        """
+        for file in write_weight_files(read_checkpoint(ckpt_path), files, style):
+            print(file)
+
+    def import_weights(
+        self, model: TD3, datamodule: ReplayData, ckpt_path: str | None, files: str, output: str | None = None
+    ) -> None:
+        """Makes a checkpoint from weight files of the original TD3, to test, to record and to train further.
+
+        Training begins with a warm-up and an empty replay. Adam's state is taken over, its learning rate is not.
+
+        Args:
+            model: Which gets the weights.
+            datamodule: Not used.
+            ckpt_path: Not used.
+            files: How the files' names begin, such as models/car for models/car_actor.
+            output: The checkpoint; by default `files` with the ending .ckpt.
+        """
+        self.strategy.connect(model)
+        model.trainer = self
+        self.strategy.setup_optimizers(self)
+        states = read_weight_files(model, files)
+        for optimizer, state in zip(self.optimizers, states, strict=False):
+            optimizer.load_state_dict(state)
+        self.save_checkpoint(output or f"{files}.ckpt")
+        adam = "Adam's state" if states else "no state of Adam"
+        print(f"{output or f'{files}.ckpt'}: weights and {adam}, after {model.updates:,} updates")
+
+
+# A method cannot be defined under this name, but a command can have it.
+setattr(Trainer, "import", Trainer.import_weights)
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -182,6 +231,8 @@ class CommandLine(LightningCLI):
             "validate": ours | {"dataloaders"},
             "test": ours | {"dataloaders"},
             "record": ours,
+            "export": ours,
+            "import": ours,
         }
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -248,7 +299,7 @@ class CommandLine(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Asks for a checkpoint where nothing goes without one."""
-        if self.subcommand != "fit" and self.checkpoint is None:
+        if self.subcommand not in ("fit", "import") and self.checkpoint is None:
             raise UsageError(
                 f"{self.subcommand} judges a checkpoint, but none came; add --ckpt_path, such as "
                 "lightning_logs/car/version_0/checkpoints/last.ckpt."
@@ -272,11 +323,12 @@ class CommandLine(LightningCLI):
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         progress = [] if settings["enable_progress_bar"] is False else [Progress()]
+        config = SaveConfig(self._parser(self.subcommand), self.config[self.subcommand])
         if self.subcommand != "fit":
-            return [*progress, Results()]
+            return [*progress, Results(), config]
         # The bar stands first, to be seen while the collector warms up.
         callbacks = [*progress, self._get(self.config_init, "collector"), Curve(), StopOnSignal()]
-        callbacks += [*_listed(settings["callbacks"]), SaveConfig(self._parser("fit"), self.config["fit"])]
+        callbacks += [*_listed(settings["callbacks"]), config]
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
             # Lightning's save_last would write only where a best one is written too.

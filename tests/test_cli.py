@@ -199,7 +199,7 @@ def test_help(words, capsys):
     stop(*words)
     said = capsys.readouterr().out
     if words[0] == "--help":
-        assert all(command in said for command in ("fit", "validate", "test", "record"))
+        assert all(command in said for command in ("fit", "validate", "test", "record", "export", "import"))
     else:
         assert "--data.batch_size" in said
         assert "in half-widths of the action box" in re.sub(r"\s+", " ", said)
@@ -251,7 +251,7 @@ def test_a_checkpoint_runs_no_code_that_the_user_did_not_name(last, capsys):
 MISTAKES = {
     "no command": ([], "A command is missing"),
     "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
-    "strange command": (["xyz"], "begin with one of fit, validate, test, record"),
+    "strange command": (["xyz"], "begin with one of fit, validate, test, record, export, import"),
     "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
