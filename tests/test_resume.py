@@ -27,6 +27,7 @@ from td3_lightning import TD3, Collector, ReplayData
 from td3_lightning.car_racing import Pedals
 from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, Stopped, read_checkpoint
 from td3_lightning.envs import ActionRepeat
+from td3_lightning.evaluation import SaveEvaluations, StopWhenSolved
 from td3_lightning.run_logger import RunLogger
 
 EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
@@ -47,7 +48,11 @@ DATA: dict[str, dict[str, Any]] = {
     "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40}, "n_step": 3},
     "car, several": {**CAR, "num_envs": 2},
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
+    "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
+}
+COLLECTORS: dict[str, dict[str, Any]] = {
+    "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
 }
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
@@ -78,7 +83,9 @@ class Run:
         self.trainer = L.Trainer(
             accelerator="cpu",
             callbacks=[
-                Collector(warmup_steps=150),
+                Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
+                StopWhenSolved(threshold=0.0, window=3),  # which no return is above
+                SaveEvaluations(),
                 *callbacks,
                 StopOnSignal(),
                 ModelCheckpoint(folder, "best", monitor="eval/return_mean", mode="max"),
