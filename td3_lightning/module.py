@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
+from td3_lightning.encoders import Encoder, as_encoder
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.networks import Actor, Critics
@@ -32,6 +33,7 @@ class TD3(L.LightningModule):
         hidden_dims: Width of each hidden layer of the actor and of every critic.
         num_critics: Q-functions, whose minimum is the target; the paper's twins are 2.
         layer_norm: Normalise each hidden layer before its ReLU.
+        encoder: A network before these layers, shared by actor and critics, or one for each; None for none.
         actor_lr: Adam's step size for the actor, a number or a schedule over env_steps.
         critic_lr: Adam's step size for the critics, a number or a schedule over env_steps.
         tau: Share of the online weights in each Polyak average, in (0, 1].
@@ -49,6 +51,7 @@ class TD3(L.LightningModule):
         hidden_dims: Sequence[int] = (256, 256),
         num_critics: int = 2,
         layer_norm: bool = False,
+        encoder: Encoder | None = None,
         actor_lr: float | Schedule = 3e-4,
         critic_lr: float | Schedule = 3e-4,
         tau: float = 0.005,
@@ -73,6 +76,8 @@ class TD3(L.LightningModule):
         check_at_least("critic_lr", self.critic_lr(0), 0)
         self.tau, self.policy_noise, self.noise_clip = tau, policy_noise, noise_clip
         self.policy_freq, self.max_grad_norm = policy_freq, max_grad_norm
+        encoder = as_encoder(encoder)
+        self.shares_encoder = encoder is not None and encoder.shared
 
         self.save_hyperparameters(  # as plain data, which is all that a checkpoint may hold
             {
@@ -82,6 +87,7 @@ class TD3(L.LightningModule):
                 "hidden_dims": [int(width) for width in hidden_dims],
                 "num_critics": num_critics,
                 "layer_norm": layer_norm,
+                "encoder": None if encoder is None else encoder.plain(),
                 "actor_lr": self.actor_lr.plain(),
                 "critic_lr": self.critic_lr.plain(),
                 "tau": tau,
@@ -92,8 +98,11 @@ class TD3(L.LightningModule):
             }
         )
 
-        self.actor = Actor(obs_dim, action_low, action_high, hidden_dims, layer_norm)
-        self.critics = Critics(obs_dim, len(action_low), hidden_dims, num_critics, layer_norm)
+        shared = encoder.build(obs_dim) if encoder is not None else nn.Identity()
+        own = encoder.build(obs_dim) if encoder is not None and not encoder.shared else nn.Identity()
+        features = _features(shared, obs_dim)
+        self.actor = Actor(features, action_low, action_high, hidden_dims, layer_norm, own)
+        self.critics = Critics(features, len(action_low), hidden_dims, num_critics, layer_norm, shared)
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
 
@@ -114,20 +123,28 @@ class TD3(L.LightningModule):
         noise = torch.randn(batch.action.shape, generator=self.noise_generator).to(scale)
         noise = (noise * self.policy_noise).clamp(-self.noise_clip, self.noise_clip) * scale
         centre = self.actor_target.centre
-        next_action = (self.actor_target(batch.next_obs) + noise).clamp(centre - scale, centre + scale)
-        next_q: Tensor = self.critics_target(batch.next_obs, next_action).amin(dim=0)
+        features = self.critics_target.encoder(batch.next_obs)
+        next_action = self.actor_target(self._seen(batch.next_obs, features))
+        next_action = (next_action + noise).clamp(centre - scale, centre + scale)
+        next_q: Tensor = self.critics_target(features, next_action).amin(dim=0)
         return batch.reward + batch.discount * next_q
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
         with torch.no_grad():
             target = self.target(batch)
-        q = self.critics(batch.obs, batch.action)
+        q = self.critics(self.critics.encoder(batch.obs), batch.action)
         return (q - target).square().mean(dim=1).sum(), q
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Minus the mean value that the first critic gives the actor's actions."""
-        return -self.critics.one(batch.obs, self.actor(batch.obs)).mean()
+        with torch.no_grad():  # the critics alone train their encoder
+            features = self.critics.encoder(batch.obs)
+        return -self.critics.one(features, self.actor(self._seen(batch.obs, features))).mean()
+
+    def _seen(self, obs: Tensor, features: Tensor) -> Tensor:
+        """What the actor is asked about: the critics' features of an observation, if it shares their encoder."""
+        return features if self.shares_encoder else obs
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """One update: critics; every `policy_freq` updates the actor and the targets too."""
@@ -179,7 +196,8 @@ class TD3(L.LightningModule):
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
-        action: Tensor = self.actor(torch.as_tensor(np.ascontiguousarray(obs)).to(self.actor.scale))
+        seen = torch.as_tensor(np.ascontiguousarray(obs)).to(self.actor.scale)
+        action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
         # The tanh's end, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.clip(action.float().cpu().numpy(), *self.action_box)
         return clipped
@@ -227,6 +245,12 @@ class TD3(L.LightningModule):
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
         self.noise_generator.set_state(checkpoint["target_noise"].cpu())
+
+
+def _features(encoder: nn.Module, obs_dim: int) -> int:
+    """How many features an encoder makes."""
+    with torch.no_grad():
+        return int(encoder(torch.zeros(2, obs_dim)).shape[-1])
 
 
 def _rounded_up(bound: NDArray[np.float64]) -> NDArray[np.float32]:

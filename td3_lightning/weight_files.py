@@ -165,8 +165,10 @@ def _check_shapes(ours: Tensors, theirs: Tensors, file: Path) -> None:
 
 def _check_expressible(checkpoint: Mapping[str, Any]) -> None:
     settings, weights = checkpoint["hyper_parameters"], checkpoint["state_dict"]
-    if settings["layer_norm"]:
-        raise UsageError("The agent has LayerNorm, for which these files have no place; export one without.")
+    if settings["layer_norm"] or settings.get("encoder"):
+        raise UsageError(
+            "The agent has LayerNorm or an encoder, for which these files have no place; export one without."
+        )
     if weights["actor.centre"].any() or (weights["actor.scale"] != weights["actor.scale"][0]).any():
         low, high = settings["action_low"], settings["action_high"]
         raise UsageError(
