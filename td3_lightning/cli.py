@@ -338,6 +338,11 @@ class CommandLine(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Finds what would fail later, when the run has made its folder."""
+        if self.datamodule.pixels is not None and self.model.hparams["encoder"] is None:
+            raise UsageError(
+                "data.pixels came, but no network that takes pixels; add model.encoder, such as "
+                "td3_lightning.pixels.Convolutions."
+            )
         if self.subcommand == "fit":
             self.datamodule.setup("fit")
         if self.checkpoint is not None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from gymnasium.spaces import Box
 
 from td3_lightning.envs import Episodes, FreshWorld, TrainEnvs, Wrapper
 from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.pixels import FrameStack, PixelReplay, Pixels
 from td3_lightning.replay import Batch, Replay
 from td3_lightning.schedules import Schedule
 
@@ -26,6 +28,7 @@ class ReplayData(L.LightningDataModule):
         env_kwargs: Keyword arguments for making it.
         train_kwargs: Further keyword arguments for the training environments alone.
         wrappers: Wrappers around training and evaluation environments, the innermost first.
+        pixels: How frames become observations, where the environment observes frames.
         num_envs: Training environments that step together.
         capacity: Rows that the replay keeps: a transition each, and one for each episode's end.
         batch_size: Transitions in a batch.
@@ -46,6 +49,7 @@ class ReplayData(L.LightningDataModule):
         env_kwargs: dict[str, Any] | None = None,
         train_kwargs: dict[str, Any] | None = None,
         wrappers: list[Wrapper] | None = None,
+        pixels: Pixels | None = None,
         num_envs: int = 1,
         capacity: int = 1_000_000,
         batch_size: int = 256,
@@ -61,7 +65,7 @@ class ReplayData(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self.env_id, self.env_kwargs, self.train_kwargs = env_id, env_kwargs or {}, train_kwargs or {}
-        self.wrappers, self.num_envs = wrappers or [], num_envs
+        self.wrappers, self.pixels, self.num_envs = wrappers or [], pixels, num_envs
         check_at_least("steps_per_epoch", steps_per_epoch, 1)
         check_at_least("eval_episodes", eval_episodes, 1)
         check_at_least("test_episodes", test_episodes, 1)
@@ -79,7 +83,8 @@ class ReplayData(L.LightningDataModule):
         self.obs_dim = int(space.shape[0])
         self.action_low = [float(bound) for bound in actions.low]
         self.action_high = [float(bound) for bound in actions.high]
-        self.replay = Replay(
+        make_replay = Replay if pixels is None else partial(PixelReplay, pixels)
+        self.replay = make_replay(
             obs_dim=self.obs_dim,
             action_dim=len(self.action_low),
             capacity=capacity,
@@ -112,7 +117,7 @@ class ReplayData(L.LightningDataModule):
             env = FreshWorld(env)
         for wrapper in self.wrappers:
             env = wrapper(env)
-        return env
+        return env if self.pixels is None else FrameStack(env, self.pixels)
 
     def begin_episodes(self) -> None:
         """Resets every training environment; what was running is closed as truncated."""

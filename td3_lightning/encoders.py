@@ -22,7 +22,7 @@ class Encoder(Recipe, ABC):
 
     @abstractmethod
     def build(self, obs_dim: int) -> nn.Module:
-        """A network, with fresh weights, from observations (batch, obs_dim) to features (batch, anything)."""
+        """A network with fresh weights, from observations (batch, obs_dim), or one (obs_dim,), to features."""
 
 
 class Trunk(Encoder):

@@ -44,10 +44,13 @@ class Ring:
         starts: Memory for the first rows of finished transitions, (ring,), oldest first from `oldest`.
         obs_dim: Numbers in an observation.
         n_step: Rewards in a sum.
+        history: Rows before a transition's first that are read with it, and so must still be there.
     """
 
-    def __init__(self, rows: NDArray[np.float32], starts: NDArray[np.int32], obs_dim: int, n_step: int) -> None:
-        self.rows, self.starts, self.obs_dim, self.n_step = rows, starts, obs_dim, n_step
+    def __init__(
+        self, rows: NDArray[np.float32], starts: NDArray[np.int32], obs_dim: int, n_step: int, history: int = 0
+    ) -> None:
+        self.rows, self.starts, self.obs_dim, self.n_step, self.history = rows, starts, obs_dim, n_step, history
         self.length = len(starts)
         self.cursor = 0  # the row that is written next
         self.size = 0  # rows written, at most `length`
@@ -93,7 +96,7 @@ class Ring:
     def _write(self, obs: NDArray[np.float32], action: NDArray[np.float32] | float, reward: float, end: float) -> int:
         """Puts a row at the cursor, in place of the oldest, and says where that was."""
         slot = self.cursor
-        if self.count and self.starts[self.oldest] == slot:
+        while self.count and (self.starts[self.oldest] - slot) % self.length <= self.history:
             self.oldest, self.count = (self.oldest + 1) % self.length, self.count - 1
         for row in (slot, self.length + slot) if slot < self.n_step else (slot,):
             self.rows[row, : self.obs_dim] = obs
@@ -137,6 +140,7 @@ class Replay(IterableDataset[Batch]):
         gamma: Discount per environment step, in [0, 1].
         num_envs: Environments that write.
         reward_scale: Rewards are stored times this.
+        history: Rows before a transition's first that are read with it.
     """
 
     def __init__(
@@ -150,6 +154,7 @@ class Replay(IterableDataset[Batch]):
         gamma: float = 0.99,
         num_envs: int = 1,
         reward_scale: float = 1.0,
+        history: int = 0,
     ) -> None:
         super().__init__()
         check_at_least("num_envs", num_envs, 1)
@@ -158,7 +163,7 @@ class Replay(IterableDataset[Batch]):
         self.n_step_schedule = as_schedule(n_step)
         self.n_step = round(self.n_step_schedule(0))  # what every window has room for
         check_at_least("n_step", self.n_step, 1)
-        check_at_least("capacity", capacity, num_envs * (self.n_step + 2))
+        check_at_least("capacity", capacity, num_envs * (self.n_step + 2 + history))
         if not reward_scale > 0:
             raise UsageError(f"reward_scale is above 0, but {reward_scale} came; 1 leaves the rewards as they are.")
         if not 0 <= gamma <= 1:
@@ -171,7 +176,7 @@ class Replay(IterableDataset[Batch]):
         length, width = capacity // num_envs, obs_dim + action_dim + 2
         rows = _untouched_zeros((num_envs, length + self.n_step, width), np.dtype(np.float32))
         starts = _untouched_zeros((num_envs, length), np.dtype(np.int32))
-        self.rings = [Ring(*memory, obs_dim, self.n_step) for memory in zip(rows, starts, strict=True)]
+        self.rings = [Ring(*memory, obs_dim, self.n_step, history) for memory in zip(rows, starts, strict=True)]
         self._rows = torch.from_numpy(rows.reshape(-1, width))
         self._starts = torch.from_numpy(starts.reshape(-1))
         self._windows = self._rows.as_strided((len(self._rows) - self.n_step, self.n_step * width), (width, 1))
@@ -218,7 +223,17 @@ class Replay(IterableDataset[Batch]):
 
     def sample(self) -> Batch:
         """Draws a batch; every transition has the same chance each time."""
-        rows = self._draw()
+        windows, reward, discount, last = self._returns(self._draw())
+        return Batch(
+            obs=windows[:, 0, : self.obs_dim],
+            action=windows[:, 0, self.obs_dim : -2],
+            reward=reward,
+            discount=discount,
+            next_obs=self._rows.index_select(0, last + 1)[:, : self.obs_dim],
+        )
+
+    def _returns(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of transitions by their first rows: n rows each, the sums of rewards, the discounts, the last rows."""
         windows = self._windows.index_select(0, rows).view(self.batch_size, self.n_step, -1)
         reward, end = windows[:, 0, -2], windows[:, 0, -1]
         discount = torch.full_like(reward, self.gamma)
@@ -229,13 +244,7 @@ class Replay(IterableDataset[Batch]):
             discount = torch.where(running, discount * self.gamma, discount)
             end = torch.where(running, windows[:, step, -1], end)
             last = last + running
-        return Batch(
-            obs=windows[:, 0, : self.obs_dim],
-            action=windows[:, 0, self.obs_dim : -2],
-            reward=reward,
-            discount=discount * (end != TERMINATED),
-            next_obs=self._rows.index_select(0, last + 1)[:, : self.obs_dim],
-        )
+        return windows, reward, discount * (end != TERMINATED), last
 
     def _draw(self) -> Tensor:
         """The first rows (batch,) of transitions drawn from all rings alike."""
