@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import lightning as L
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
+from td3_lightning.by_hand import ByHand
 from td3_lightning.encoders import Encoder, as_encoder
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
@@ -41,6 +42,7 @@ class TD3(L.LightningModule):
         noise_clip: Bound of that noise, in half-widths of the action box.
         policy_freq: Critic updates for one update of the actor and the targets.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient; None leaves them.
+        gradients: "by hand" works them out faster where it can (plain networks, one process, a CPU); or "autograd".
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class TD3(L.LightningModule):
         noise_clip: float = 0.5,
         policy_freq: int = 2,
         max_grad_norm: float | None = None,
+        gradients: Literal["by hand", "autograd"] = "by hand",
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -75,7 +78,7 @@ class TD3(L.LightningModule):
         check_at_least("actor_lr", self.actor_lr(0), 0)
         check_at_least("critic_lr", self.critic_lr(0), 0)
         self.tau, self.policy_noise, self.noise_clip = tau, policy_noise, noise_clip
-        self.policy_freq, self.max_grad_norm = policy_freq, max_grad_norm
+        self.policy_freq, self.max_grad_norm, self.gradients = policy_freq, max_grad_norm, gradients
         encoder = as_encoder(encoder)
         self.shares_encoder = encoder is not None and encoder.shared
 
@@ -95,6 +98,7 @@ class TD3(L.LightningModule):
                 "noise_clip": noise_clip,
                 "policy_freq": policy_freq,
                 "max_grad_norm": max_grad_norm,
+                "gradients": gradients,
             }
         )
 
@@ -113,21 +117,24 @@ class TD3(L.LightningModule):
         self.updates = 0  # critic updates
         self.noise_generator = new_generator("target noise")
         self.evaluation: dict[str, Metric] = {}  # one for each number that an episode reports
+        self._by_hand: ByHand | None = None
 
     # The update.
 
     def target(self, batch: Batch) -> Tensor:
-        """What the critics learn, (batch,): clipped smoothing noise, then the least of the target critics."""
-        scale = self.actor_target.scale
-        # Drawn on the host, so that a seed gives the same noise on every device.
-        noise = torch.randn(batch.action.shape, generator=self.noise_generator).to(scale)
-        noise = (noise * self.policy_noise).clamp(-self.noise_clip, self.noise_clip) * scale
-        centre = self.actor_target.centre
+        """What the critics learn, (batch,): the least of the target critics at the smoothed target action."""
         features = self.critics_target.encoder(batch.next_obs)
-        next_action = self.actor_target(self._seen(batch.next_obs, features))
-        next_action = (next_action + noise).clamp(centre - scale, centre + scale)
+        next_action = self.smoothed(self.actor_target(self._seen(batch.next_obs, features)))
         next_q: Tensor = self.critics_target(features, next_action).amin(dim=0)
         return batch.reward + batch.discount * next_q
+
+    def smoothed(self, action: Tensor) -> Tensor:
+        """Actions (batch, action_dim) with clipped noise, within the box."""
+        centre, scale = self.actor_target.centre, self.actor_target.scale
+        # Drawn on the host, so that a seed gives the same noise on every device.
+        noise = torch.randn(action.shape, generator=self.noise_generator).to(scale)
+        noise = (noise * self.policy_noise).clamp(-self.noise_clip, self.noise_clip) * scale
+        return (action + noise).clamp(centre - scale, centre + scale)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
@@ -150,23 +157,52 @@ class TD3(L.LightningModule):
         """One update: critics; every `policy_freq` updates the actor and the targets too."""
         actor_optimizer, critic_optimizer = cast(list[LightningOptimizer], self.optimizers())
         self.updates += 1
-        critic_loss, q = self.critic_loss(batch)
-        self._descend(critic_loss, critic_optimizer, self.critic_lr)
-        logs = {"critic_loss": critic_loss.detach(), "q_mean": q.detach().mean()}
+        critic_loss, q = self._differentiate_critics(batch)
+        self._descend(critic_optimizer, self.critic_lr)
+        logs = {"critic_loss": critic_loss, "q_mean": q.mean()}
         if self.updates % self.policy_freq == 0:
-            actor_loss = self.actor_loss(batch)
-            self._descend(actor_loss, actor_optimizer, self.actor_lr)
+            logs["actor_loss"] = self._differentiate_actor(batch)
+            self._descend(actor_optimizer, self.actor_lr)
             self._polyak(self.critics, self.critics_target)
             self._polyak(self.actor, self.actor_target)
-            logs["actor_loss"] = actor_loss.detach()
         return logs
 
-    def _descend(self, loss: Tensor, optimizer: LightningOptimizer, lr: Schedule) -> None:
-        """One Adam step on the optimizer's own parameters; nothing else receives a gradient."""
+    def _differentiate_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gives the critics their gradients; returns `critic_loss`."""
+        if by_hand := self._by_hand_for(batch):
+            return by_hand.of_critics(batch)
+        loss, q = self.critic_loss(batch)
+        self._differentiate(loss, self.critics)
+        return loss.detach(), q.detach()
+
+    def _differentiate_actor(self, batch: Batch) -> Tensor:
+        """Gives the actor its gradients; returns `actor_loss`."""
+        if by_hand := self._by_hand_for(batch):
+            return by_hand.of_actor(batch)
+        loss = self.actor_loss(batch)
+        self._differentiate(loss, self.actor)
+        return loss.detach()
+
+    def _differentiate(self, loss: Tensor, network: nn.Module) -> None:
+        """Gives the network its gradients, and no other one."""
+        network.zero_grad()
+        self.manual_backward(loss, inputs=list(network.parameters()))
+
+    def _by_hand_for(self, batch: Batch) -> ByHand | None:
+        """What writes the gradients by hand, if that is wanted and suits."""
+        if self._by_hand is None or not self._by_hand.fits(batch):
+            wanted = self.gradients == "by hand" and ByHand.suits(self, batch)
+            self._by_hand = ByHand(self, len(batch.reward)) if wanted and self._losses_are_ours() else None
+        return self._by_hand
+
+    def _losses_are_ours(self) -> bool:
+        """Whether no subclass has a target or a loss of its own."""
+        return all(getattr(type(self), name) is getattr(TD3, name) for name in ("target", "critic_loss", "actor_loss"))
+
+    def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
+        """One Adam step along the gradients."""
         (group,) = optimizer.param_groups
         group["lr"] = lr(self.env_steps)
-        optimizer.zero_grad()
-        self.manual_backward(loss, inputs=group["params"])
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
         optimizer.step()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Batch, Collector, Encoder, ReplayData, Trunk, UsageError
+from td3_lightning.by_hand import ByHand
 from td3_lightning.cli import main
 
 OBS, ACTIONS, BATCH = 3, 2, 16
@@ -91,6 +92,12 @@ def test_a_trunk_before_heads_is_a_network_in_two_parts() -> None:
     parts.actor.encoder[0].load_state_dict(whole.actor.layers[0].state_dict())  # type: ignore[index]
     obs = np.random.default_rng(0).normal(size=(9, OBS))
     np.testing.assert_allclose(parts.act(obs), whole.act(obs), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_are_autograds_where_there_is_an_encoder(shared: bool) -> None:
+    assert not ByHand.suits(new_module(Trunk([6], shared)), new_batch())
+    assert ByHand.suits(new_module(None), new_batch())
 
 
 def train(encoder: Any, make_trainer: Any) -> tuple[TD3, Any]:

@@ -243,12 +243,13 @@ def test_the_target_and_both_losses_by_hand(dtype: torch.dtype, close: float) ->
 
 @BY_DTYPE
 @pytest.mark.parametrize("policy_freq", [1, 2])
-def test_whole_steps_by_hand(dtype: torch.dtype, close: float, policy_freq: int) -> None:
+@pytest.mark.parametrize("gradients", ["by hand", "autograd"])
+def test_whole_steps_by_hand(dtype: torch.dtype, close: float, policy_freq: int, gradients: str) -> None:
     """Critic, actor, Adam's moments and the Polyak averages over four updates; every weight after each."""
     batch = hand_batch()
     for updates in range(1, 5):
         hand = ByHand()
-        module = module_like(hand, dtype, policy_freq=policy_freq)
+        module = module_like(hand, dtype, policy_freq=policy_freq, gradients=gradients)
         for update, noise in enumerate(noises(7, updates, (4, 1)), start=1):
             hand.critic_step(batch, noise.double().numpy())
             if update % policy_freq == 0:
@@ -450,9 +451,12 @@ PLAIN: dict[str, Any] = {
     "noise_clip": 0.3,
     "policy_freq": 2,
     "max_grad_norm": None,
+    "gradients": "by hand",
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "autograd": {"gradients": "autograd"},
+    "autograd, 3 critics, clipped": {"gradients": "autograd", "num_critics": 3, "max_grad_norm": 0.2},
     "policy_freq 3": {"policy_freq": 3},
     "policy_freq 1": {"policy_freq": 1},
     "3 critics": {"num_critics": 3},
@@ -513,11 +517,12 @@ def furthest(updates: int, variant: str, dtype: torch.dtype, wrong: str = "") ->
     return max((one - other).abs().max().item() for one, other in pairs)
 
 
-def test_a_thousand_updates_agree_with_the_plain_loop() -> None:
-    assert furthest(1000, "plain", torch.float64) < 1e-10
+@pytest.mark.parametrize("variant", ["plain", "autograd"])
+def test_a_thousand_updates_agree_with_the_plain_loop(variant: str) -> None:
+    assert furthest(1000, variant, torch.float64) < 1e-10
 
 
-@pytest.mark.parametrize("variant", list(VARIANTS)[1:])
+@pytest.mark.parametrize("variant", list(VARIANTS)[2:])
 def test_every_variant_agrees_with_a_loop_that_differs_by_only_that(variant: str) -> None:
     assert furthest(200, variant, torch.float64) < 1e-10
 

@@ -1,0 +1,159 @@
+"""The gradients of an update written out, for plain networks in one process on a CPU.
+
+`module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
+fewer passes over memory: buffers that stay, ReLUs in place, one critic after the other while the cache has its numbers,
+and no product that nobody asks for. A reader may skip it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from td3_lightning.networks import Linears
+from td3_lightning.replay import Batch
+
+if TYPE_CHECKING:
+    from td3_lightning.module import TD3
+
+Layers = list[tuple[Tensor, Tensor]]  # weight (fan_in, fan_out) and bias (fan_out,) of each, the first one first
+
+
+class Perceptron:
+    """A network of linear layers with a ReLU after all but the last, and its gradient.
+
+    Args:
+        layers: Its weights and biases.
+        batch_size: Rows of every input.
+    """
+
+    def __init__(self, layers: Layers, batch_size: int) -> None:
+        self.layers = layers
+        self.inputs = layers[0][0].new_empty(0)  # what `forward` was given last
+        self.outputs = [weight.new_empty(batch_size, weight.shape[1]) for weight, _ in layers]
+        self.slopes = [torch.empty_like(output) for output in self.outputs[:-1]]  # the loss's, in each hidden layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs (batch, fan_out) of the last layer for inputs (batch, fan_in); the next call overwrites them."""
+        self.inputs = hidden = inputs
+        last = len(self.layers) - 1
+        for depth, (weight, bias) in enumerate(self.layers):
+            hidden = torch.addmm(bias, hidden, weight, out=self.outputs[depth])
+            if depth < last:
+                hidden.relu_()
+        return hidden
+
+    def differentiate(self, slope: Tensor, gradients: Layers) -> None:
+        """Writes the gradients of all layers, given the loss's slope (batch, fan_out) in the outputs."""
+        for depth in reversed(range(len(self.layers))):
+            of_weight, of_bias = gradients[depth]
+            torch.mm((self.outputs[depth - 1] if depth else self.inputs).t(), slope, out=of_weight)
+            torch.sum(slope, 0, out=of_bias)
+            if depth:
+                slope = self._slope_below(depth, slope)
+
+    def slope_in_inputs(self, slope: Tensor, columns: int) -> Tensor:
+        """The loss's slope (batch, columns) in the last columns of the inputs, given that in the outputs."""
+        for depth in reversed(range(1, len(self.layers))):
+            slope = self._slope_below(depth, slope)
+        return torch.mm(slope, self.layers[0][0][-columns:].t())
+
+    def _slope_below(self, depth: int, slope: Tensor) -> Tensor:
+        below = torch.mm(slope, self.layers[depth][0].t(), out=self.slopes[depth - 1])
+        outputs: Tensor = self.outputs[depth - 1]  # where the ReLU gave 0, its slope is 0
+        torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)
+        return below
+
+
+class ByHand:
+    """Puts the gradients of `TD3.critic_loss` and `TD3.actor_loss` where the optimizers look for them.
+
+    They are autograd's but for the order of sums. Lightning's hooks around a backward pass are not called.
+
+    Args:
+        module: Whose networks these are.
+        batch_size: Transitions in a batch.
+    """
+
+    def __init__(self, module: TD3, batch_size: int) -> None:
+        self.module, self.batch_size = module, batch_size
+        self.places = [weight.data_ptr() for weight in module.parameters()]
+        self.actor, self.actor_target = (
+            Perceptron(_actor_layers(_weights(actor)), batch_size) for actor in (module.actor, module.actor_target)
+        )
+        self.critics, self.critics_target = (
+            [Perceptron(layers, batch_size) for layers in _critic_layers(_weights(critics))]
+            for critics in (module.critics, module.critics_target)
+        )
+        self.actor_gradients, self.critic_gradients = (
+            [torch.zeros_like(weight) for weight in network.parameters()] for network in (module.actor, module.critics)
+        )
+        self._of_actor, self._of_critics = _actor_layers(self.actor_gradients), _critic_layers(self.critic_gradients)
+
+    @staticmethod
+    def suits(module: TD3, batch: Batch) -> bool:
+        """Whether the networks are plain ones of one process, on a CPU, and not under autocast."""
+        layers = (*module.actor.layers, *module.critics.layers, module.actor.encoder, module.critics.encoder)
+        plain = all(isinstance(layer, nn.Linear | Linears | nn.ReLU | nn.Identity) for layer in layers)
+        one_process = module._trainer is None or module.trainer.world_size == 1
+        on_cpu = batch.obs.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        return plain and one_process and on_cpu
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether the batch has the size that it was made for, and the networks are where they were in memory."""
+        places = [weight.data_ptr() for weight in self.module.parameters()]
+        return len(batch.reward) == self.batch_size and places == self.places
+
+    @torch.no_grad()
+    def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Sets the critics' gradients; gives their loss and Q-values (N, batch)."""
+        inputs, target = torch.cat([batch.obs, batch.action], dim=1), self._target(batch)
+        q = torch.stack([critic.forward(inputs).squeeze(1) for critic in self.critics])
+        error = q - target
+        slopes = error * (2 / self.batch_size)
+        for critic, slope, gradients in zip(self.critics, slopes, self._of_critics, strict=True):
+            critic.differentiate(slope.unsqueeze(1), gradients)
+        _hand_over(self.module.critics, self.critic_gradients)
+        return error.square().mean(dim=1).sum(), q
+
+    def _target(self, batch: Batch) -> Tensor:
+        centre, scale = self.module.actor_target.centre, self.module.actor_target.scale
+        action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs))
+        inputs = torch.cat([batch.next_obs, self.module.smoothed(action)], dim=1)
+        next_q = torch.stack([critic.forward(inputs).squeeze(1) for critic in self.critics_target]).amin(dim=0)
+        return batch.reward + batch.discount * next_q
+
+    @torch.no_grad()
+    def of_actor(self, batch: Batch) -> Tensor:
+        """Sets the actor's gradient; gives its loss."""
+        centre, scale = self.module.actor.centre, self.module.actor.scale
+        squashed = torch.tanh(self.actor.forward(batch.obs))
+        inputs = torch.cat([batch.obs, centre + scale * squashed], dim=1)
+        q = self.critics[0].forward(inputs)
+        in_action = self.critics[0].slope_in_inputs(torch.full_like(q, -1 / self.batch_size), len(scale))
+        self.actor.differentiate(in_action * scale * (1 - squashed.square()), self._of_actor)
+        _hand_over(self.module.actor, self.actor_gradients)
+        return -q.mean()
+
+
+def _hand_over(network: nn.Module, gradients: Sequence[Tensor]) -> None:
+    for weight, gradient in zip(network.parameters(), gradients, strict=True):
+        weight.grad = gradient
+
+
+def _weights(network: nn.Module) -> list[Tensor]:
+    return [weight.detach() for weight in network.parameters()]
+
+
+def _actor_layers(tensors: Sequence[Tensor]) -> Layers:
+    """From weight (fan_out, fan_in) and bias (fan_out,) of each layer."""
+    return [(weight.t(), bias) for weight, bias in zip(tensors[::2], tensors[1::2], strict=True)]
+
+
+def _critic_layers(tensors: Sequence[Tensor]) -> list[Layers]:
+    """Each member's, from weight (N, fan_in, fan_out) and bias (N, 1, fan_out) of each layer."""
+    pairs = list(zip(tensors[::2], tensors[1::2], strict=True))
+    return [[(weight[member], bias[member, 0]) for weight, bias in pairs] for member in range(len(tensors[0]))]

@@ -1,0 +1,92 @@
+"""The gradients by hand against autograd's, and when autograd works instead."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from td3_lightning import TD3, Batch
+from td3_lightning.by_hand import ByHand
+
+LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
+
+
+def new_module(**kwargs: Any) -> TD3:
+    torch.manual_seed(1)
+    return TD3(4, LOW, HIGH, **{"hidden_dims": (33, 17), **kwargs})
+
+
+def new_batch(size: int = 7, dtype: torch.dtype = torch.float32) -> Batch:
+    random = torch.Generator().manual_seed(2)
+    shapes = [(size, 4), (size, 3), (size,), (size,), (size, 4)]
+    return Batch(*(torch.randn(shape, generator=random, dtype=dtype) for shape in shapes))
+
+
+def gradients(module: TD3, batch: Batch, wanted: str) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """The gradient of every weight, by name, and both losses with the Q-values."""
+    module.zero_grad()
+    module.noise_generator.manual_seed(3)
+    if wanted == "by hand":
+        by_hand = ByHand(module, len(batch.reward))
+        critic_loss, q = by_hand.of_critics(batch)
+        actor_loss = by_hand.of_actor(batch)
+    else:
+        critic_loss, q = module.critic_loss(batch)
+        critic_loss.backward(inputs=list(module.critics.parameters()))
+        actor_loss = module.actor_loss(batch)
+        actor_loss.backward(inputs=list(module.actor.parameters()))
+    found = {name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None}
+    return found, [critic_loss.detach(), q.detach(), actor_loss.detach()]
+
+
+@pytest.mark.parametrize("hidden_dims", [(33, 17), (8,), ()], ids=str)
+@pytest.mark.parametrize("num_critics", [1, 2, 5])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)], ids=str)
+def test_gradients_and_losses_are_autograds(
+    hidden_dims: tuple[int, ...], num_critics: int, dtype: torch.dtype, close: float
+) -> None:
+    module = new_module(hidden_dims=hidden_dims, num_critics=num_critics).to(dtype)
+    batch = new_batch(dtype=dtype)
+    ours, our_losses = gradients(module, batch, "by hand")
+    expected, losses = gradients(module, batch, "autograd")
+    assert (
+        ours.keys() == expected.keys() == {name for name, weight in module.named_parameters() if weight.requires_grad}
+    )
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 1e-3
+        torch.testing.assert_close(ours[name], gradient, rtol=close, atol=close)
+    for one, other in zip(our_losses, losses, strict=True):
+        torch.testing.assert_close(one, other, rtol=close, atol=close)
+
+
+def chosen(module: TD3, batch: Batch) -> bool:
+    return module._by_hand_for(batch) is not None
+
+
+def test_plain_networks_are_done_by_hand_unless_autograd_is_asked_for() -> None:
+    assert chosen(new_module(), new_batch())
+    assert not chosen(new_module(gradients="autograd"), new_batch())
+
+
+def test_autograd_works_where_hands_do_not() -> None:
+    class Penalised(TD3):
+        def actor_loss(self, batch: Batch) -> Tensor:
+            return super().actor_loss(batch) + 1
+
+    assert not chosen(new_module(layer_norm=True), new_batch())
+    assert not chosen(Penalised(4, LOW, HIGH), new_batch())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not chosen(new_module(), new_batch())
+
+
+def test_another_batch_size_or_weights_that_moved_get_buffers_of_their_own() -> None:
+    module = new_module()
+    first = module._by_hand_for(new_batch())
+    assert module._by_hand_for(new_batch()) is first
+    assert module._by_hand_for(new_batch(9)) is not first
+    second = module._by_hand_for(new_batch())
+    next(module.critics_target.parameters()).data = torch.zeros(2, 7, 33)
+    third = module._by_hand_for(new_batch())
+    assert third is not second
+    assert third.critics_target[1].layers[0][0].abs().max() == 0
