@@ -151,13 +151,24 @@ class PixelReplay(Replay):
 
     def _shifted(self, stacks: Tensor) -> Tensor:
         """Moves each stack as a whole; its edge's pixels fill what is laid bare (Kostrikov et al., 2020)."""
-        most, shape = self.pixels.shift, self.pixels.shape[:2]
+        most, (height, width, _) = self.pixels.shift, self.pixels.shape
         if not most:
             return stacks.flatten(1)
-        by = torch.randint(-most, most + 1, (len(stacks), 2), generator=self.generator)
-        down, right = ((torch.arange(size) + by[:, [axis]]).clamp(0, size - 1) for axis, size in enumerate(shape))
-        moved = [stack[:, y][:, :, x] for stack, y, x in zip(stacks, down, right, strict=True)]
+        corners = torch.randint(2 * most + 1, (len(stacks), 2), generator=self.generator).tolist()
+        framed = _with_edges(stacks, most)
+        moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in zip(framed, corners, strict=True)]
         return torch.stack(moved).flatten(1)
+
+
+def _with_edges(stacks: Tensor, most: int) -> Tensor:
+    """Stacks (batch, stack, height, width, 3) with their outermost pixels repeated `most` times on every side."""
+    batch, stack, height, width, channels = stacks.shape
+    framed = stacks.new_empty(batch, stack, height + 2 * most, width + 2 * most, channels)
+    middle = framed[:, :, :, most:-most]
+    middle[:, :, most:-most] = stacks
+    middle[:, :, :most], middle[:, :, -most:] = stacks[:, :, :1], stacks[:, :, -1:]
+    framed[:, :, :, :most], framed[:, :, :, -most:] = middle[:, :, :, :1], middle[:, :, :, -1:]
+    return framed
 
 
 class Convolutions(Encoder):

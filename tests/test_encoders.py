@@ -34,6 +34,13 @@ class Cubes(Encoder):
         return Network(self.width)
 
 
+class Linear(Encoder):
+    """A layer such as the networks have themselves."""
+
+    def build(self, obs_dim: int) -> nn.Module:
+        return nn.Linear(obs_dim, 4)
+
+
 def new_module(encoder: Any, **kwargs: Any) -> TD3:
     return TD3(OBS, [-1.0] * ACTIONS, [1.0] * ACTIONS, **{"hidden_dims": (8,), "encoder": encoder, **kwargs})
 
@@ -94,9 +101,9 @@ def test_a_trunk_before_heads_is_a_network_in_two_parts() -> None:
     np.testing.assert_allclose(parts.act(obs), whole.act(obs), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_gradients_are_autograds_where_there_is_an_encoder(shared: bool) -> None:
-    assert not ByHand.suits(new_module(Trunk([6], shared)), new_batch())
+@pytest.mark.parametrize("encoder", [Trunk([6]), Trunk([6], shared=False), Linear()])
+def test_gradients_are_autograds_where_there_is_an_encoder(encoder: Encoder) -> None:
+    assert not ByHand.suits(new_module(encoder), new_batch())
     assert ByHand.suits(new_module(None), new_batch())
 
 
