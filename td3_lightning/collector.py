@@ -80,12 +80,14 @@ class Collector(Callback):
     def _collect(self, trainer: L.Trainer) -> int:
         """Collects a round, and says of how many environment steps."""
         module, _ = _parts(trainer)
-        begin, episodes = module.env_steps, module.episodes
-        while True:
+        begin, episodes, complete = module.env_steps, module.episodes, False
+        while not complete:
             self._step(trainer)
-            steps = module.env_steps - begin
-            if module.episodes > episodes if self.collect == "episode" else steps >= self.collect:
-                return steps
+            if self.collect == "episode":
+                complete = module.episodes > episodes
+            else:
+                complete = module.env_steps - begin >= self.collect
+        return module.env_steps - begin
 
     def _act(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
         """Random actions (num_envs, action_dim), or the policy's with noise, clipped to the box."""
