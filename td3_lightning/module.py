@@ -232,10 +232,11 @@ class TD3(L.LightningModule):
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
-        seen = torch.as_tensor(np.ascontiguousarray(obs)).to(self.actor.scale)
+        seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
         action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
+        low, high = self.action_box
         # The tanh's end, centre + scale, may round to just outside the box.
-        clipped: NDArray[np.float32] = np.clip(action.float().cpu().numpy(), *self.action_box)
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(action.float().cpu().numpy(), low), high)
         return clipped
 
     # Evaluation: one step is one episode.

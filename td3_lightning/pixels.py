@@ -131,13 +131,13 @@ class PixelReplay(Replay):
     def sample(self) -> Batch:
         """Draws a batch of stacks (batch, obs_dim) of bytes, each shifted by an amount of its own."""
         rows = self._draw()
-        windows, reward, discount, last = self._returns(rows)
+        windows, reward, discount, steps = self._transitions(rows)
         return Batch(
             obs=self._shifted(self._stacks(rows)),
-            action=windows[:, 0, self.obs_dim : -2],
-            reward=reward,
-            discount=discount,
-            next_obs=self._shifted(self._stacks(last + 1)),
+            action=torch.from_numpy(windows[:, 0, self.obs_dim : -2]),
+            reward=torch.from_numpy(reward),
+            discount=torch.from_numpy(discount),
+            next_obs=self._shifted(self._stacks(rows + torch.from_numpy(steps))),
         )
 
     def _stacks(self, rows: Tensor) -> Tensor:
