@@ -12,12 +12,15 @@ TORCH = torch==2.13.0 sympy==1.14.0 setuptools==84.2.1
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install
 
-.PHONY: help install car test constraints
+COUNT = 200
+
+.PHONY: help install car test torture constraints
 
 help:
 	@echo 'make install      set up .venv (PYTHON=python3.12 and TORCH=... choose others than the usual)'
 	@echo 'make car          set up, then train the car'
 	@echo 'make test         set up, then lint, check types and run the tests'
+	@echo 'make torture      kill runs at random and resume them, COUNT=200 times; ends with a table'
 	@echo 'make constraints  pin the newest release of every dependency anew'
 
 install: .venv/installed
@@ -31,6 +34,9 @@ test: .venv/installed-for-tests
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+torture: .venv/installed-for-tests
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py $(COUNT)
 
 # The files touched below are stamps, made last: a set-up that was interrupted runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt

@@ -23,16 +23,20 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 
+from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.callbacks import Curve, Progress, Results
-from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, read_checkpoint
+from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
-from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
 from td3_lightning.mistakes import explain, sentence
 from td3_lightning.module import TD3
-from td3_lightning.run_logger import RunLogger
+from td3_lightning.run_folders import newest_last, run_of
+from td3_lightning.run_logger import LogPosition, RunLogger
+from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
+from td3_lightning.stopping import StopOnSignal
 from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
@@ -44,6 +48,7 @@ WARNINGS = (
     r"The number of training batches .* is smaller than the logging interval",
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"Be aware that when using `ckpt_path`, callbacks",
+    r"It is recommended to use `self.log\(.*sync_dist",  # every process plays the same episodes
 )
 
 
@@ -54,8 +59,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args: What was typed after the program's name; None takes it from `sys.argv`.
 
     Returns:
-        The exit code: 2 after a mistake of the user's, which one sentence on stderr tells. A signal ends the
-        process with its own.
+        The exit code: 2 after a mistake of the user's, 1 after a fault of the environment's or the learner's in
+        the run; one sentence on stderr tells which. A signal ends the process with its own.
     """
     _keep_memory()
     _quieten()
@@ -68,7 +73,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         print(said, file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, RunError) else 2
     return 0
 
 
@@ -170,28 +175,6 @@ class Trainer(L.Trainer):
 setattr(Trainer, "import", Trainer.import_weights)
 
 
-class BestCheckpoint(ModelCheckpoint):
-    """Keeps the checkpoints with the best evaluations; last.ckpt is kept beside them in any case.
-
-    Args:
-        monitor: Metric that is compared.
-        mode: Which of its values are best, "max" or "min".
-        save_top_k: How many checkpoints are kept; -1 keeps all.
-        filename: Their name, with metrics in braces.
-        dirpath: Their folder; None is `checkpoints` in the run's folder.
-    """
-
-    def __init__(
-        self,
-        monitor: str = "eval/return_mean",
-        mode: Literal["max", "min"] = "max",
-        save_top_k: int = 1,
-        filename: str = "steps_{env_steps:.0f}_return_{eval/return_mean:.2f}",
-        dirpath: str | None = None,
-    ) -> None:
-        super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
-
-
 class CommandLine(LightningCLI):
     """Lightning's command line for TD3, its data and its collector.
 
@@ -204,6 +187,7 @@ class CommandLine(LightningCLI):
 
     def __init__(self, args: Sequence[str]) -> None:
         self.checkpoint: dict[str, Any] | None = None
+        self.own_folder = False  # a run that goes on from a checkpoint does so in the folder of that
         super().__init__(
             TD3,
             ReplayData,
@@ -275,11 +259,14 @@ class CommandLine(LightningCLI):
         configs = [f"--config={file}" for file in files]
         configs = [f"--name={files[0].stem}", *configs] if files else []  # a file's own name wins
         path = named.ckpt_path
-        if path is None:
+        if path in (None, "last"):
             config = self.parser.parse_args([command, *configs, *typed])
-            path = config[command].ckpt_path
+            path = path or config[command].ckpt_path
             if path is None:
                 return config
+            if path == "last":
+                path = str(newest_last(_runs(config[command].trainer), config[command].name))
+        self.own_folder = not any(word.split("=")[0] == "--name" for word in typed)  # a new name is a new run
         typed = [f"--ckpt_path={path}", *typed]
         self.checkpoint = read_checkpoint(path)
         if command == "fit" and not files:
@@ -310,9 +297,7 @@ class CommandLine(LightningCLI):
         settings = {**self._get(self.config_init, "trainer"), **kwargs}
         settings["callbacks"] = self._callbacks(settings)
         if settings["logger"] in (None, True):
-            runs = Path(settings["default_root_dir"] or "", "lightning_logs")
-            name = self._get(self.config_init, "name")
-            settings["logger"] = RunLogger(str(runs), name) if self.subcommand == "fit" else False
+            settings["logger"] = self._logger(_runs(settings)) if self.subcommand == "fit" else False
         plugins = _listed(settings["plugins"])
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             settings["plugins"] = [*plugins, DurableCheckpointIO()]
@@ -321,19 +306,28 @@ class CommandLine(LightningCLI):
         except (MisconfigurationException, ValueError) as error:
             raise UsageError(f"Lightning's Trainer does not take these settings: {one_line(error)}") from error
 
+    def _logger(self, runs: Path) -> RunLogger:
+        """The logger of a new run, or of the one that the checkpoint is of, if its replay goes on too."""
+        path = self._get(self.config_init, "ckpt_path")
+        if path is not None and self.own_folder and not self._get(self.config_init, "data").empty_replay:
+            run = run_of(Path(path))
+            if run is not None:
+                return RunLogger(str(run.parent.parent), run.parent.name, run.name)
+        return RunLogger(str(runs), self._get(self.config_init, "name"))
+
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         progress = [] if settings["enable_progress_bar"] is False else [Progress()]
         config = SaveConfig(self._parser(self.subcommand), self.config[self.subcommand])
         if self.subcommand != "fit":
             return [*progress, Results(), config]
         # The bar stands first, to be seen while the collector warms up.
-        callbacks = [*progress, self._get(self.config_init, "collector"), Curve(), StopOnSignal()]
-        callbacks += [*_listed(settings["callbacks"]), config]
+        callbacks = [*progress, Salvage(), self._get(self.config_init, "collector"), Curve()]
+        # A run that is stopped in its warm-up has its configuration too, by which its folder is known.
+        callbacks += [config, StopOnSignal(), LogPosition()]
+        callbacks += _listed(settings["callbacks"])
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
-            # Lightning's save_last would write only where a best one is written too.
-            last = ModelCheckpoint(best.dirpath, "last", enable_version_counter=False)
-            callbacks += [best, last]
+            callbacks += [best, LastCheckpoint(best.dirpath)]
         return callbacks
 
     def after_instantiate_classes(self) -> None:
@@ -363,7 +357,12 @@ class CommandLine(LightningCLI):
 
     @rank_zero_only
     def after_fit(self) -> None:
-        """Says where the best is."""
+        """Says where the best is, and why a run that was over trained no more."""
+        if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
+            print(
+                f"The run was over after {self.model.env_steps:,} env_steps, so nothing was trained; a larger "
+                "--trainer.max_epochs goes on, or a configuration without the EarlyStopping that ended it."
+            )
         best = self.trainer.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and best.best_model_path:
             print(f"best         {os.path.relpath(best.best_model_path)}")
@@ -374,6 +373,11 @@ class CommandLine(LightningCLI):
         if subcommand in ("validate", "test"):
             kwargs["verbose"] = False  # Results prints a table of its own
         return kwargs
+
+
+def _runs(trainer: Mapping[str, Any]) -> Path:
+    """The folder of all runs."""
+    return Path(trainer["default_root_dir"] or "", "lightning_logs")
 
 
 def _command(args: list[str], commands: Mapping[str, Any]) -> str:

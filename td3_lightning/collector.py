@@ -11,7 +11,9 @@ from torch import Tensor
 
 from td3_lightning.data import ReplayData
 from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
+from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import derive_seed
 
@@ -55,12 +57,16 @@ class Collector(Callback):
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begins the episodes, and warms up; a resumed run has both behind it."""
+        """Begins the episodes, and warms up; a resumed run has both behind it.
+
+        The actions are random, or the policy's where it has learned already and the replay alone is new.
+        """
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
-            _check_finite({"reset observation": data.envs.obs}, data.env_id, module.env_steps)
         while module.env_steps < self.warmup_steps and not self.stopping:
+            self._step(trainer)
+        while data.empty_replay and data.replay.steps_stored < self.warmup_steps and not self.stopping:
             self._step(trainer)
         self._clock = (module.env_steps, time.perf_counter())
 
@@ -69,6 +75,7 @@ class Collector(Callback):
     ) -> None:
         """Takes the steps that the next update waits for, and logs the update that was."""
         module, data = _parts(trainer)
+        check_losses(outputs, module.updates)
         self.updates_ahead += 1
         while self.updates_ahead > 0:
             self.updates_ahead -= self._collect(trainer) * data.updates_per_step
@@ -76,6 +83,11 @@ class Collector(Callback):
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
         if every and module.updates % every == 0:
             self._log_losses(trainer, module)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Has nothing judged that has diverged."""
+        module, _ = _parts(trainer)
+        check_weights(module, module.updates)
 
     def _collect(self, trainer: L.Trainer) -> int:
         """Collects a round, and says of how many environment steps."""
@@ -95,16 +107,15 @@ class Collector(Callback):
         if module.env_steps < self.random_steps:
             return self.rng.uniform(low, high, (data.num_envs, len(low))).astype(np.float32)
         action = module.act(data.envs.obs)
+        check_action(action, module.updates)
         noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
         return np.clip(action + np.float32(self.exploration_noise(module.env_steps)) * noise, low, high)
 
     def _step(self, trainer: L.Trainer) -> None:
-        """Steps all environments once, checks what came, and stores it."""
+        """Steps all environments once, and stores what came."""
         module, data = _parts(trainer)
         obs, action = data.envs.obs, self._act(module, data)
         step = data.envs.step(action)
-        came: dict[str, NDArray[Any]] = {"observation": step.last_obs, "reward": step.reward}
-        _check_finite(came | {"reset observation": data.envs.obs}, data.env_id, module.env_steps)
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
             data.replay.add(env, *row)
@@ -128,6 +139,9 @@ class Collector(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The generator of random actions and noise, how far the updates are, and what the bar and the logs show."""
+        return {"ranks": of_every_rank(self._state)}
+
+    def _state(self) -> dict[str, Any]:
         return {
             "rng": self.rng.bit_generator.state,
             "updates_ahead": self.updates_ahead,
@@ -136,10 +150,12 @@ class Collector(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Puts them back."""
-        self.rng.bit_generator.state = state["rng"]
-        self.updates_ahead, self.last_return = state["updates_ahead"], state["last_return"]
-        self._losses = dict(state["losses"])
+        """Puts this rank's back; a warm start with another number of ranks keeps what it has."""
+        own = of_this_rank(state["ranks"])
+        if own is not None:
+            self.rng.bit_generator.state = own["rng"]
+            self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
+            self._losses = dict(own["losses"])
 
 
 def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
@@ -151,15 +167,3 @@ def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
             f"{type(module).__name__}; call trainer.fit(TD3(...), datamodule=ReplayData(...))."
         )
     return module, data
-
-
-def _check_finite(came: dict[str, NDArray[Any]], env_id: str, env_steps: int) -> None:
-    """Raises `UsageError` for a NaN or an infinity, before anything is stored as float32."""
-    for field, values in came.items():
-        finite = np.isfinite(values.astype(np.float32, copy=False))
-        if not finite.all():
-            env = int(np.argwhere(~finite)[0][0])
-            raise UsageError(
-                f"Environment {env} of {env_id} gave a {field} that is not finite at env_steps {env_steps}: "
-                f"{values[env]}; nothing of this step was stored. Mend the environment, or wrap it."
-            )

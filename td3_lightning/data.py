@@ -1,9 +1,12 @@
 """The datamodule: it owns the environments, the replay, the loaders and their state."""
 
 import logging
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,13 +14,23 @@ import lightning as L
 import numpy as np
 from gymnasium.spaces import Box
 
-from td3_lightning.envs import Episodes, FreshWorld, TrainEnvs, Wrapper
+from td3_lightning.checkpoint import refusal
+from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper
 from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.guarded import Deadline
 from td3_lightning.pixels import FrameStack, PixelReplay, Pixels
+from td3_lightning.ranks import of_every_rank, of_this_rank, ranks
 from td3_lightning.replay import Batch, Replay
 from td3_lightning.schedules import Schedule
+from td3_lightning.segments import FOLDER, UnfitError, with_rows
 
 log = logging.getLogger(__name__)
+
+WAYS = (
+    "give a last.ckpt that lies in its run's folder, or begin with an empty replay, which the policy fills first "
+    "(--data.empty_replay true)"
+)
+SavedReplay = Callable[[Replay], dict[str, Any] | None]  # what a checkpoint holds of the replay; None is nothing
 
 
 class ReplayData(L.LightningDataModule):
@@ -41,6 +54,9 @@ class ReplayData(L.LightningDataModule):
         eval_seed: Seed of an evaluation's first episode; the others count up.
         test_episodes: Episodes of `test`.
         test_seed: Seed of the first episode of `test`; the others count up.
+        step_timeout: Seconds that an environment may take for a step or a reset; None waits for ever.
+        empty_replay: Begin with an empty replay and new episodes, whatever the checkpoint holds of them; the Collector
+            fills it with `warmup_steps` steps of the policy first.
     """
 
     def __init__(
@@ -62,10 +78,13 @@ class ReplayData(L.LightningDataModule):
         eval_seed: int = 10_000,
         test_episodes: int = 10,
         test_seed: int = 50_000,
+        step_timeout: float | None = 600.0,
+        empty_replay: bool = False,
     ) -> None:
         super().__init__()
         self.env_id, self.env_kwargs, self.train_kwargs = env_id, env_kwargs or {}, train_kwargs or {}
-        self.wrappers, self.pixels, self.num_envs = wrappers or [], pixels, num_envs
+        self.wrappers, self.pixels = wrappers or [], pixels
+        self.num_envs, self.step_timeout = num_envs, step_timeout
         check_at_least("steps_per_epoch", steps_per_epoch, 1)
         check_at_least("eval_episodes", eval_episodes, 1)
         check_at_least("test_episodes", test_episodes, 1)
@@ -74,10 +93,11 @@ class ReplayData(L.LightningDataModule):
                 f"An epoch is at least one update, but steps_per_epoch={steps_per_epoch} and "
                 f"updates_per_step={updates_per_step} came; raise one of them."
             )
-        self.updates_per_step = updates_per_step
+        self.updates_per_step, self.empty_replay = updates_per_step, empty_replay
         self.eval_seeds = range(eval_seed, eval_seed + eval_episodes)
         self.test_seeds = range(test_seed, test_seed + test_episodes)
         self.eval_env = self.make_env()
+        weakref.finalize(self, self.eval_env.close)
         space = _box(self.eval_env.observation_space, "observations", env_id)
         actions = _box(self.eval_env.action_space, "actions", env_id)
         self.obs_dim = int(space.shape[0])
@@ -96,6 +116,7 @@ class ReplayData(L.LightningDataModule):
             reward_scale=reward_scale,
         )
         self._envs: TrainEnvs | None = None
+        self._saved_replay: SavedReplay = Replay.state_dict
 
     def make_env(self, **kwargs: Any) -> gym.Env:
         """Makes the environment with its wrappers; keyword arguments here go before the configured ones."""
@@ -115,15 +136,19 @@ class ReplayData(L.LightningDataModule):
             ) from error
         if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
             env = FreshWorld(env)
+        if type(env.unwrapped).__module__.startswith("pybullet_envs_gymnasium."):
+            env = Settled(env)
         for wrapper in self.wrappers:
             env = wrapper(env)
-        return env if self.pixels is None else FrameStack(env, self.pixels)
+        if self.pixels is not None:
+            env = FrameStack(env, self.pixels)
+        return env if self.step_timeout is None else Deadline(env, self.step_timeout)
 
     def begin_episodes(self) -> None:
         """Resets every training environment; what was running is closed as truncated."""
         for ring in self.replay.rings:
             ring.truncate()
-        self.envs.reset()
+        self.envs.reset(self.replay.steps_stored)
 
     @property
     def envs(self) -> TrainEnvs:
@@ -161,24 +186,65 @@ class ReplayData(L.LightningDataModule):
             self._envs.close()
             self._envs = None
 
+    def on_exception(self, exception: BaseException) -> None:
+        """Closes them too where a run ends by an exception, so that no simulator is left running."""
+        self.teardown("fit")
+
+    @contextmanager
+    def saving_replay(self, saved: SavedReplay) -> Iterator[None]:
+        """Has the checkpoints that are saved meanwhile hold another form of the replay than the whole."""
+        before, self._saved_replay = self._saved_replay, saved
+        try:
+            yield
+        finally:
+            self._saved_replay = before
+
     def state_dict(self) -> dict[str, Any]:
-        """The replay and, while there are any, the running episodes."""
+        """The replay and, while there are any, the running episodes, of every rank."""
+        return {"ranks": of_every_rank(self._state)}
+
+    def _state(self) -> dict[str, Any]:
+        replay = self._saved_replay(self.replay)
+        if replay is None:
+            return {}
         envs = {} if self._envs is None else {"envs": self._envs.state_dict()}
-        return {"replay": self.replay.state_dict(), **envs}
+        return {"replay": replay, **envs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts them back; without training environments there is no use for them."""
-        if self._envs is None:
+        if self._envs is None or self.empty_replay:
             return
-        if "replay" not in state:
+        states = state.get("ranks", [{}])
+        own = of_this_rank(states)
+        if own is None:
             raise UsageError(
-                "A run goes on from its replay, but the checkpoint holds none; it serves test, validate and record, "
-                "and fit needs one that a run of yours saved, such as last.ckpt."
+                f"The checkpoint holds the replays of {len(states)} process(es), but {ranks()} came; go on with as "
+                f"many (--trainer.devices {len(states)}), or begin with empty ones (--data.empty_replay true)."
             )
-        self.replay.load_state_dict(state["replay"])
-        if "envs" not in state:
-            return
-        lost = self._envs.load_state_dict(state["envs"])
+        if "replay" not in own:
+            raise UsageError(f"A run goes on from its replay, but {self._path or 'the checkpoint'} holds none; {WAYS}.")
+        self._load_replay(own["replay"])
+        if "envs" in own:
+            self._load_envs(own["envs"])
+
+    @property
+    def _path(self) -> Path | None:
+        """The checkpoint that is being loaded, if a trainer does it."""
+        path = self.trainer and self.trainer.ckpt_path
+        return Path(path) if path else None
+
+    def _load_replay(self, state: dict[str, Any]) -> None:
+        path = self._path or Path()
+        folder = path.parent / FOLDER
+        if any(ring.get("segments") for ring in state["rings"]) and not folder.is_dir():
+            raise UsageError(f"The replay of {path} was in {folder}, but that is not there; {WAYS}.")
+        try:
+            self.replay.load_state_dict(with_rows(state, folder))
+        except UnfitError as unfit:
+            raise refusal(unfit, path) from None
+
+    def _load_envs(self, state: dict[str, Any]) -> None:
+        lost = self.envs.load_state_dict(state)
         for env in lost:
             self.replay.rings[env].truncate()
         if lost:

@@ -1,5 +1,6 @@
 """Environments: making them, ending them, playing an episode, and putting one back in mid-episode."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsFloat, cast
@@ -12,7 +13,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError
+from td3_lightning.guarded import Guarded
 from td3_lightning.seeds import derive_seed
+
+log = logging.getLogger(__name__)
 
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
 Wrapper = Callable[[gym.Env], gym.Env]
@@ -79,15 +83,46 @@ class FreshWorld(gym.Wrapper):
         return self.env.reset(seed=seed, options=options)
 
 
-class Resumable(gym.Wrapper):
-    """Remembers how the running episode came about, so that it can be brought back in another process.
+class Settled(gym.Wrapper):
+    """Gives a robot of PyBullet a reset before its first episode that nobody sees.
 
-    Simulators cannot be copied, but they are deterministic: the generator's state before the reset and
-    the actions since are the state.
+    Where its links are is out of date after loading, so that the first reward of its first episode would be another
+    than in a later one from the same seed. The reset has one seed in all processes, for its state is what all
+    later resets begin from.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
+        self._settled = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets, the first time twice."""
+        if not self._settled:
+            before = self.np_random.bit_generator.state
+            self.env.reset(seed=0)
+            self.np_random.bit_generator.state = before
+            self._settled = True
+        return self.env.reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        """Closes; what is loaded anew after that has to settle again."""
+        self._settled = False
+        self.env.close()
+
+
+class Resumable(Guarded):
+    """Remembers how the running episode came about, so that it can be brought back in another process.
+
+    Simulators cannot be copied, but they are deterministic: the generator's state before the reset and
+    the actions since are the state.
+
+    Args:
+        env: The environment.
+        name: What it is called if it fails; see `Guarded`.
+    """
+
+    def __init__(self, env: gym.Env, name: str | None = None) -> None:
+        super().__init__(env, name)
         self._start: dict[str, Any] = {}
         self._actions: list[NDArray[Any]] = []
         self._return = 0.0
@@ -98,14 +133,14 @@ class Resumable(gym.Wrapper):
         """Resets, and notes the seed or the generator that the episode comes from."""
         self._start = {"seed": seed} if seed is not None else {"generator": self.np_random.bit_generator.state}
         self._actions, self._return = [], 0.0
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = super().reset(seed=seed, options=options)
         self.obs = np.array(obs)
         return self.obs, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and notes the action and what came."""
         self._actions.append(np.array(action))
-        obs, reward, terminated, truncated, info = self.env.step(np.array(action))
+        obs, reward, terminated, truncated, info = super().step(np.array(action))
         self.obs, self._return = np.array(obs), self._return + float(reward)
         self.report = numbers(info) | {"return": self._return, "length": float(len(self._actions))}
         return self.obs, reward, terminated, truncated, info
@@ -113,13 +148,15 @@ class Resumable(gym.Wrapper):
     def state_dict(self) -> dict[str, Any]:
         """The episode so far, as tensors and plain numbers."""
         actions = torch.tensor(np.array(self._actions))
-        return {**self._start, "actions": actions, "obs": torch.tensor(self.obs)}
+        origin = {"first_seed": self.first_seed, "episodes": self.episodes}  # for the sentence of a fault
+        return {**self._start, **origin, "actions": actions, "obs": torch.tensor(self.obs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Plays the episode again; False, after a fresh reset, if it does not come out the same to the bit."""
         if "generator" in state:
             self.np_random.bit_generator.state = state["generator"]
         self.reset(seed=state.get("seed"))
+        self.first_seed, self.episodes = state.get("first_seed"), state.get("episodes", 1)
         ended = any(any(self.step(action)[2:4]) for action in state["actions"].numpy())
         same = not ended and np.array_equal(self.obs, state["obs"].numpy(), equal_nan=True)
         if not same:
@@ -148,6 +185,8 @@ class TrainEnvs:
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int) -> None:
         self.envs = [Resumable(make()) for _ in range(num_envs)]
+        for index, env in enumerate(self.envs):
+            env.name = f"Environment {index} of {env.name}"
         # SAME_STEP hands over the true last observation; NEXT_STEP would fake a transition at every reset.
         self.vector = SyncVectorEnv(
             [lambda env=env: env for env in self.envs],  # type: ignore[misc]  # mypy types no such default
@@ -155,9 +194,12 @@ class TrainEnvs:
         )
         self.obs = np.empty((0, 0), np.float32)  # (num_envs, obs_dim), what the next action answers
 
-    def reset(self) -> None:
-        """Begins an episode in each environment, each seeded for itself."""
-        seeds: list[int | None] = [derive_seed("training environment", index) for index in range(len(self.envs))]
+    def reset(self, steps_before: int = 0) -> None:
+        """Begins an episode in each environment, each seeded for itself, and for how many steps were taken before."""
+        seeds: list[int | None] = [
+            derive_seed("training environment", index + steps_before * len(self.envs))
+            for index in range(len(self.envs))
+        ]
         self.obs = self.vector.reset(seed=seeds)[0].astype(np.float32)
 
     def step(self, action: NDArray[np.float32]) -> Step:
@@ -170,20 +212,31 @@ class TrainEnvs:
         self.obs = obs.astype(np.float32)
         return Step(last_obs, reward, terminated, truncated, [self.envs[env].report for env in ended])
 
+    def abandon(self) -> None:
+        """Gives the running episodes up; the next thing is a reset."""
+        self.obs = self.obs[:0]
+
     def state_dict(self) -> dict[str, Any]:
         """The running episode of every environment."""
-        return {"episodes": [env.state_dict() for env in self.envs]}
+        return {"episodes": [env.state_dict() for env in self.envs if len(self.obs)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> list[int]:
         """Brings the episodes back; the numbers of the environments whose episode could not be."""
+        if not state["episodes"]:  # they were given up
+            return []
         pairs = zip(self.envs, state["episodes"], strict=True)
         lost = [index for index, (env, saved) in enumerate(pairs) if not env.load_state_dict(saved)]
         self.obs = np.stack([env.obs for env in self.envs]).astype(np.float32)
         return lost
 
     def close(self) -> None:
-        """Closes them all."""
-        self.vector.close()
+        """Closes them all, those too that come after one that fails."""
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception as error:
+                log.warning("%s raised %r when it was closed.", env.name, error)
+        self.vector.closed = True  # it would close them again
 
 
 class Episode:
@@ -199,10 +252,11 @@ class Episode:
 
     def play(self, policy: Policy) -> dict[str, float]:
         """Plays to the end and reports `return`, `length` in steps, and the numbers in the last `info`."""
-        obs, info = self.env.reset(seed=self.seed)
+        env = Guarded(self.env)
+        obs, info = env.reset(seed=self.seed)
         total, length, ended = 0.0, 0, False
         while not ended:
-            obs, reward, terminated, truncated, info = self.env.step(policy(obs))
+            obs, reward, terminated, truncated, info = env.step(policy(obs))
             total, length, ended = total + float(reward), length + 1, terminated or truncated
         return numbers(info) | {"return": total, "length": float(length)}
 

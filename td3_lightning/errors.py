@@ -1,4 +1,4 @@
-"""The exception that is meant to be read by a user."""
+"""The exceptions that are meant to be read by a user."""
 
 import re
 
@@ -8,6 +8,21 @@ class UsageError(ValueError):
 
     The command line prints the sentence alone and exits with 2; from Python it is a `ValueError`.
     """
+
+
+class RunError(RuntimeError):
+    """A fault that a run met and cannot go on from, in one sentence.
+
+    The command line prints the sentence alone and exits with 1.
+    """
+
+
+class EnvError(RunError):
+    """An environment raised, or answered what no environment may answer."""
+
+
+class LearnerError(RunError):
+    """A loss, a Q-value or a weight is not finite."""
 
 
 def check_at_least(name: str, value: float, least: float) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from td3_lightning.checkpoint import write_durably
 from td3_lightning.data import ReplayData
+from td3_lightning.durable import write_durably
 from td3_lightning.envs import Episode
 from td3_lightning.errors import check_at_least
 

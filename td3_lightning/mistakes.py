@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.errors import RunError, UsageError, one_line
 
 KINDS = {
     "bool": "true or false",
@@ -23,9 +23,9 @@ KINDS = {
 
 
 def sentence(error: BaseException) -> str | None:
-    """What to tell the user about an exception; None if it is no mistake of theirs, but of the program."""
+    """What to tell the user about an exception; None if it is neither a mistake of theirs nor a fault of a run."""
     for cause in _causes(error):
-        if isinstance(cause, UsageError):
+        if isinstance(cause, UsageError | RunError):
             return str(cause)
         if isinstance(cause, MisconfigurationException) or "conditioned on metric" in str(cause):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"

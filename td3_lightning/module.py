@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
+from td3_lightning.averaging import average_gradients, leave_gradients_alone
 from td3_lightning.by_hand import ByHand
 from td3_lightning.encoders import Encoder, as_encoder
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.finite import check_weights
 from td3_lightning.networks import Actor, Critics
+from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
@@ -121,6 +124,10 @@ class TD3(L.LightningModule):
 
     # The update.
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Takes the averaging of several processes' gradients upon itself."""
+        leave_gradients_alone(self.trainer.strategy.model)
+
     def target(self, batch: Batch) -> Tensor:
         """What the critics learn, (batch,): the least of the target critics at the smoothed target action."""
         features = self.critics_target.encoder(batch.next_obs)
@@ -203,6 +210,7 @@ class TD3(L.LightningModule):
         """One Adam step along the gradients."""
         (group,) = optimizer.param_groups
         group["lr"] = lr(self.env_steps)
+        average_gradients(group["params"])
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
         optimizer.step()
@@ -273,15 +281,19 @@ class TD3(L.LightningModule):
     # State.
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the clocks and the noise generator."""
+        """Adds the clocks and the noise generator; raises `LearnerError` rather than save what has diverged."""
+        check_weights(self, self.updates, *self.trainer.optimizers)
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
-        checkpoint["target_noise"] = self.noise_generator.get_state()
+        checkpoint["target_noise"] = of_every_rank(self.noise_generator.get_state)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes them back."""
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
-        self.noise_generator.set_state(checkpoint["target_noise"].cpu())
+        states = checkpoint["target_noise"]  # one alone in checkpoints from before there were ranks
+        noise = of_this_rank(states if isinstance(states, list) else [states])
+        if noise is not None:  # there were as many ranks
+            self.noise_generator.set_state(noise.cpu())
 
 
 def _features(encoder: nn.Module, obs_dim: int) -> int:

@@ -52,12 +52,42 @@ class Ring:
     ) -> None:
         self.rows, self.starts, self.obs_dim, self.n_step, self.history = rows, starts, obs_dim, n_step, history
         self.length = len(starts)
-        self.cursor = 0  # the row that is written next
-        self.size = 0  # rows written, at most `length`
+        self.written = 0  # rows completed ever; their numbers count up from 0, and a new one takes the oldest's place
         self.oldest = 0  # where in `starts` the oldest transition stands
         self.count = 0  # finished transitions
         self.pending = 0  # steps of the running episode whose sum of rewards is not complete
         self.running = False  # the row at the cursor holds an observation that waits for its action
+
+    @property
+    def cursor(self) -> int:
+        """Where the next row is written."""
+        return self.written % self.length
+
+    @property
+    def held(self) -> range:
+        """The numbers of the rows that are there; the last one may wait for its action."""
+        end = self.written + self.running
+        return range(max(end - self.length, 0), end)
+
+    @property
+    def settled(self) -> int:
+        """The rows below this number never change; of a running episode, the last step may still become its end."""
+        return self.written - self.running
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return int(self.rows[0].nbytes)
+
+    def parts(self, numbers: range) -> list[NDArray[np.float32]]:
+        """The memory of consecutive rows, before and behind the seam: two parts (n, row), which may be empty."""
+        first = numbers.start % self.length
+        stop = first + len(numbers)
+        return [self.rows[first : min(stop, self.length)], self.rows[: max(stop - self.length, 0)]]
+
+    def copy(self, numbers: range) -> Tensor:
+        """The rows (n, row) of these numbers."""
+        return torch.from_numpy(np.concatenate(self.parts(numbers)))
 
     def add(
         self,
@@ -72,7 +102,7 @@ class Ring:
         self._write(next_obs, 0.0, 0.0, RUNNING)
         self.running = end == RUNNING
         if self.running:
-            self.cursor = (slot + 1) % self.length  # the next action completes this row
+            self.written -= 1  # the next action completes this row
         self.pending += 1
         self._finish(slot, self.pending // self.n_step if self.running else self.pending)
 
@@ -83,7 +113,7 @@ class Ring:
             self.rows[slot, -1] = TRUNCATED
             self.rows[self.length :] = self.rows[: self.n_step]
             self._finish(slot, self.pending)
-            self.cursor = (self.cursor + 1) % self.length  # the open row is the episode's last observation
+            self.written += 1  # the open row is the episode's last observation
             self.running = False
 
     def _finish(self, slot: int, transitions: int) -> None:
@@ -102,28 +132,54 @@ class Ring:
             self.rows[row, : self.obs_dim] = obs
             self.rows[row, self.obs_dim : -2] = action
             self.rows[row, -2:] = reward, end
-        self.cursor, self.size = (slot + 1) % self.length, max(self.size, slot + 1)
+        self.written += 1
         return slot
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that changes, as tensors and plain numbers."""
-        transitions = (self.oldest + np.arange(self.count)) % self.length
+    def position(self) -> dict[str, int]:
+        """All that changes but the rows, as plain numbers."""
         return {
-            "rows": torch.tensor(self.rows[: self.size]),
-            "starts": torch.tensor(self.starts[transitions]),
-            "cursor": self.cursor,
+            "written": self.written,
+            "running": int(self.running),
             "pending": self.pending,
-            "running": self.running,
+            "transitions": self.count,
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes; `rows` lists the first number and the rows of each of its parts, here of one."""
+        return {**self.position(), "rows": [(self.held.start, self.copy(self.held))]}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Puts back what `state_dict` gave."""
-        rows, starts = state["rows"].numpy(), state["starts"].numpy()
-        self.rows[: len(rows)] = rows
+        """Puts back what `state_dict` gave; raises `UsageError` if rows are missing."""
+        end = state["written"] + state["running"]
+        wanted = range(max(end - self.length, 0), end)
+        for first, rows in state["rows"]:
+            old = max(wanted.start - first, 0)  # rows that have been written over since
+            rows = rows[old : old + len(wanted)]
+            if len(rows) and first + old == wanted.start:
+                self._put(wanted.start, rows.numpy())
+                wanted = wanted[len(rows) :]
+        if wanted:
+            raise UsageError(
+                f"The saved replay is without its rows from {wanted.start} on; go on from another checkpoint."
+            )
         self.rows[self.length :] = self.rows[: self.n_step]
+        self.written, self.running, self.pending = state["written"], bool(state["running"]), state["pending"]
+        self._list_starts(state["transitions"])
+
+    def _put(self, first: int, rows: NDArray[np.float32]) -> None:
+        before, behind = self.parts(range(first, first + len(rows)))
+        before[:], behind[:] = rows[: len(before)], rows[len(before) :]
+
+    def _list_starts(self, transitions: int) -> None:
+        """Finds them in the rows: every row is one, but for the pending ones and the episodes' last observations."""
+        numbers = np.arange(self.held.start, self.written - self.pending)
+        slots = (numbers % self.length).astype(np.int32)
+        follows_end = self.rows[(slots - 1) % self.length, -1] != RUNNING
+        # The oldest may be a last observation whose step is gone, which only the count tells.
+        starts = slots[~follows_end | (numbers == self.held.start)]
+        starts = starts[len(starts) - transitions :]
         self.starts[: len(starts)] = starts
-        self.oldest, self.count, self.size = 0, len(starts), len(rows)
-        self.cursor, self.pending, self.running = state["cursor"], state["pending"], state["running"]
+        self.oldest, self.count = 0, len(starts)
 
 
 class Replay(IterableDataset[Batch]):
@@ -252,14 +308,14 @@ class Replay(IterableDataset[Batch]):
 
     def _draw(self) -> Tensor:
         """The first rows (batch,) of transitions drawn from all rings alike."""
-        counts = [ring.count for ring in self.rings]
-        if not any(counts):
+        counts = np.array([ring.count for ring in self.rings])
+        if not counts.any():
             raise UsageError(
                 "A batch is wanted, but the replay holds no finished transition; add the Collector to the trainer's "
                 f"callbacks, with warmup_steps of at least n_step={self.n_step}."
             )
-        drawn = torch.randint(sum(counts), (self.batch_size,), generator=self.generator).numpy()
-        length, ends = self.rings[0].length, np.array(counts).cumsum()
+        drawn = torch.randint(int(counts.sum()), (self.batch_size,), generator=self.generator).numpy()
+        length, ends = self.rings[0].length, counts.cumsum()
         env = np.searchsorted(ends, drawn, side="right")
         oldest = np.array([ring.oldest for ring in self.rings], np.intp) - (ends - counts)
         starts = self._starts.take(env * length + (drawn + oldest[env]) % length)
@@ -284,15 +340,13 @@ class Replay(IterableDataset[Batch]):
             "reward_scale": self.reward_scale,
         }
 
+    def position(self) -> dict[str, Any]:
+        """All that changes but the rings, as tensors and plain numbers."""
+        return {"layout": self._layout, "steps_stored": self.steps_stored, "generator": self.generator.get_state()}
+
     def state_dict(self) -> dict[str, Any]:
         """All that changes, as tensors and plain numbers."""
-        rings = [ring.state_dict() for ring in self.rings]
-        return {
-            "layout": self._layout,
-            "rings": rings,
-            "steps_stored": self.steps_stored,
-            "generator": self.generator.get_state(),
-        }
+        return {**self.position(), "rings": [ring.state_dict() for ring in self.rings]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts back what `state_dict` gave; raises `UsageError` if it was of another layout."""

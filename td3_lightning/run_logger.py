@@ -1,19 +1,25 @@
 """One logger for a run: TensorBoard's events and `metrics.csv` in one folder, both against `env_steps`."""
 
+import contextlib
 import csv
 import io
 import os
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from numpy.typing import NDArray
+
+from td3_lightning.durable import sync
+from td3_lightning.errors import UsageError
 
 AXIS = "env_steps"  # the first column, and what every scalar is drawn against
 
@@ -44,6 +50,18 @@ class MetricsFile:
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(_line(_cell(row.get(name)) for name in self.columns))
         self.rows += 1
+
+    def is_deleted(self) -> bool:
+        """Whether someone took the file away."""
+        return self.rows > 0 and not self.path.exists()
+
+    def cut(self, rows: int) -> None:
+        """Takes away all rows but the first so many."""
+        if rows >= self.rows:
+            return
+        lines = self.path.read_bytes().split(b"\n")[: rows + 1]
+        os.truncate(self.path, sum(len(line) + 1 for line in lines))
+        self.rows = rows
 
     def _continue(self) -> None:
         content = self.path.read_bytes()
@@ -107,6 +125,8 @@ class RunLogger(TensorBoardLogger):
         self, save_dir: str = "lightning_logs", name: str = "default", version: int | str | None = None
     ) -> None:
         super().__init__(save_dir, name=name, version=version, default_hp_metric=False)
+        self.began = False  # this process has logged something
+        self._warned = False
 
     @cached_property
     def metrics(self) -> MetricsFile:
@@ -122,21 +142,74 @@ class RunLogger(TensorBoardLogger):
             AttributeError: Nothing is logged yet. Lightning asks for the writer before it knows that a run can
                 begin, does without if there is none, and a writer would make the folder.
         """
-        if not self.metrics.rows:
+        if not self.began:
             raise AttributeError("TensorBoard's writer begins with the first metric; log one before you use it.")
         return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Logs numbers.
+        """Logs numbers; what the disk does not take is lost, which is said once.
 
         Args:
             metrics: Names and numbers; `env_steps` among them is left out, as it is the axis.
             step: Their place on the axis, in environment steps.
         """
         values = {name: float(value) for name, value in metrics.items() if name != AXIS}
-        self.metrics.append({AXIS: step, **values})
-        super().log_metrics(values, step)
+        self.began = True
+        with self._going_on():
+            if self.metrics.is_deleted():
+                self._begin_anew()
+            self.metrics.append({AXIS: step, **values})
+        with self._going_on():
+            super().log_metrics(values, step)
+
+    def _begin_anew(self) -> None:
+        rank_zero_warn(f"{self.log_dir} was deleted during the run; the log begins anew there.")
+        del self.metrics
+        self._experiment = None  # its file has no name any more
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Turns an error of the disk into a warning, the first time."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            # Lightning says of whatever TensorBoard raises that the value is not supported.
+            reason = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(reason, OSError):
+                raise
+            if not self._warned:
+                rank_zero_warn(f"The run goes on, but some of its log in {self.log_dir} could not be written: {reason}")
+            self._warned = True
+
+    # Going on in the folder of a run.
+
+    def position(self) -> dict[str, Any]:
+        """How far the log on the disk is: the rows of `metrics.csv`, the bytes of each file of events."""
+        if not self.metrics.rows:
+            return {"rows": 0, "events": {}}
+        with self._going_on():
+            if self._experiment is not None:
+                self._experiment.flush()
+            for path in (self.metrics.path, *self._events()):
+                sync(path)
+        return {"rows": self.metrics.rows, "events": {path.name: path.stat().st_size for path in self._events()}}
+
+    @rank_zero_only
+    def go_on_from(self, position: Mapping[str, Any]) -> None:
+        """Takes away what was logged after a position, by a process that was killed."""
+        missing = position["rows"] - self.metrics.rows
+        if missing > 0:
+            rank_zero_warn(f"{self.metrics.path} lacks {missing} rows that it had when the checkpoint was saved.")
+        self.metrics.cut(position["rows"])
+        for path in self._events():
+            if path.name in position["events"]:
+                os.truncate(path, min(position["events"][path.name], path.stat().st_size))
+            else:
+                path.unlink()
+
+    def _events(self) -> list[Path]:
+        return sorted(Path(self.log_dir).glob("events.out.tfevents.*"))
 
     @rank_zero_only
     def log_hyperparams(
@@ -157,8 +230,58 @@ class RunLogger(TensorBoardLogger):
     @rank_zero_only
     def save(self) -> None:
         """Flushes the events and writes `hparams.yaml`, unless nothing is logged yet; rows need no flush."""
-        if self.metrics.rows:
-            super().save()
+        if self.began:
+            with self._going_on():
+                super().save()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Closes the events."""
+        with self._going_on():
+            super().finalize(status)
+
+
+class LogPosition(Callback):
+    """Has a run that goes on in its own folder begin its log where the checkpoint was saved.
+
+    What a killed process logged after that is taken away, so that no row is there twice. A new run is refused in the
+    folder of another.
+    """
+
+    def __init__(self) -> None:
+        self._loggers: list[RunLogger] = []
+        self._position: dict[str, Any] = {}
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Finds the RunLogger, if there is one."""
+        self._loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger)][:1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the log is."""
+        return {"position": self._loggers[0].position()} if self._loggers else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Notes how far it was."""
+        self._position = state_dict.get("position", {})
+
+    @rank_zero_only
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Cuts the log back, or refuses to go on with another run's."""
+        for logger in self._loggers:
+            if not logger.metrics.rows or logger.began:
+                return
+            folder = Path(logger.log_dir)
+            if trainer.ckpt_path is None or folder.resolve() not in Path(trainer.ckpt_path).resolve().parents:
+                raise holds_a_run(folder)
+            logger.go_on_from(self._position)
+
+
+def holds_a_run(folder: Path) -> UsageError:
+    """The refusal of a new run in the folder of another, with the two ways out."""
+    return UsageError(
+        f"{folder} holds a run already; go on with that (--ckpt_path and its last.ckpt), or give the new one another "
+        "folder (--name, or leave version and dirpath out)."
+    )
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 from jsonargparse import Namespace
-from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.errors import UsageError
@@ -19,7 +19,12 @@ SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "
 
 
 class SaveConfig(SaveConfigCallback):
-    """Keeps the configuration beside the logs and in every checkpoint."""
+    """Keeps the configuration beside the logs and in every checkpoint, without what is said of one start alone."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        config = config.clone()
+        config.ckpt_path, config.data.empty_replay = None, False
+        super().__init__(parser, config, overwrite=True)  # a resumed run goes on with the settings that it has now
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Does nothing: a run that cannot begin is to leave no folder."""
@@ -27,7 +32,13 @@ class SaveConfig(SaveConfigCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes config.yaml, now that nothing is in the way any more."""
         if trainer.loggers and trainer.log_dir is not None:
-            super().setup(trainer, pl_module, "fit")
+            try:
+                super().setup(trainer, pl_module, "fit")
+            except OSError as error:
+                raise UsageError(
+                    f"{trainer.log_dir} cannot be written ({error.strerror or error}), so nothing of the run would be "
+                    "kept; give another place for its folder, with --trainer.default_root_dir."
+                ) from error
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the settings that go on with the run, as plain data."""

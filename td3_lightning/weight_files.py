@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from td3_lightning.checkpoint import write_durably
+from td3_lightning.durable import write_durably
 from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
 

@@ -19,7 +19,9 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, ReplayData, UsageError
-from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, Stopped, read_checkpoint, write_durably
+from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
+from td3_lightning.durable import write_durably
+from td3_lightning.stopping import StopOnSignal, Stopped
 
 CONTENT = {"clocks": {"updates": 3}, "weights": torch.arange(20_000.0)}
 Make = Callable[..., L.Trainer]

@@ -94,7 +94,8 @@ def test_a_run_leaves_its_configuration_metrics_and_checkpoints(trained):
     names = {path.relative_to(trained).as_posix() for path in trained.rglob("*") if path.is_file()}
     best = next(name for name in names if name.startswith("checkpoints/steps_14_return_-"))
     assert {"config.yaml", "metrics.csv", "curve.png", "hparams.yaml", "checkpoints/last.ckpt", best} <= names
-    assert len(list(trained.glob("checkpoints/*"))) == 2
+    assert len(list(trained.glob("checkpoints/*"))) == 3
+    assert len(list(trained.glob("checkpoints/replay/*.rows"))) == 1
 
 
 def test_a_checkpoint_alone_gives_a_policy(last):
@@ -215,7 +216,7 @@ def test_help(words, capsys):
 
 def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
     Path("other.yaml").write_text(PENDULUM + "model: {tau: 0.5, policy_noise: 0.3}\n")
-    flags = ["--trainer.max_epochs=2", "--model.policy_noise=0.7"]
+    flags = ["--trainer.max_epochs=2", "--model.policy_noise=0.7", "--name", "other"]
     run("fit", *flags, "--ckpt_path", last, "--config", "other.yaml")
     assert "model.tau 0.01 (not 0.5)" in capsys.readouterr().out
     resumed = Path("lightning_logs/other/version_0/checkpoints/last.ckpt")

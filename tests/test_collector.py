@@ -356,44 +356,6 @@ def test_negative_noise_is_one_sentence() -> None:
         Collector(10, -0.1)
 
 
-# What is not finite
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e39])
-@pytest.mark.parametrize(
-    ("bad", "sentence", "env_steps"),
-    [
-        (("obs", 3), "observation", 2),
-        (("obs", 17), "observation", 16),
-        (("reward", 3), "reward", 2),
-        (("reset", 0), "reset observation", 0),
-        (("reset", 1), "reset observation", 4),
-    ],
-    ids=str,
-)
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_is_not_finite_stops_the_run_before_it_is_stored(
-    bad: tuple[str, int], sentence: str, env_steps: int, value: float, make_trainer: Any
-) -> None:
-    data = new_data(env_kwargs={"bad": bad, "value": value})
-    trainer = make_trainer(callbacks=[Collector(10)], limit_val_batches=0)
-    with pytest.raises(UsageError) as caught:
-        trainer.fit(new_module(data), datamodule=data)
-    said = str(caught.value)
-    assert f"0 of toys/Counter-v0 gave a {sentence} that is not finite at env_steps {env_steps}" in said
-    assert np.isfinite(data.replay.rings[0].rows).all()
-    assert data.replay.num_transitions == env_steps
-
-
-def test_the_environment_that_is_to_blame_is_named(make_trainer: Any) -> None:
-    data = new_data(num_envs=3)
-    data.setup("fit")
-    data.envs.envs[2].unwrapped.bad = ("obs", 2)
-    with pytest.raises(UsageError, match=r"Environment 2 .* env_steps 3"):
-        make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
-    assert data.replay.num_transitions == 3
-
-
 # Around it
 
 

@@ -11,6 +11,7 @@ import torch
 import toys
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.envs import ActionRepeat
+from td3_lightning.guarded import Deadline
 
 
 def new_data(env_id: str = "toys/Counter-v0", **kwargs: Any) -> ReplayData:
@@ -110,12 +111,15 @@ def test_wrappers_stand_from_the_inside_out_around_all() -> None:
     twice, thrice = (functools.partial(ActionRepeat, repeat=repeat) for repeat in (2, 3))
     data = new_data(wrappers=[twice, gym.wrappers.FlattenObservation, thrice], num_envs=2)
     data.setup("fit")
-    for env in [data.eval_env, *(env.env for env in data.envs.envs)]:
+    for clock in [data.eval_env, *(env.env for env in data.envs.envs)]:
+        assert isinstance(clock, Deadline)
+        env = clock.env
         assert isinstance(env, ActionRepeat)
         assert isinstance(env.env, gym.wrappers.FlattenObservation)
         assert isinstance(env.env.env, ActionRepeat)
         assert (env.repeat, env.env.env.repeat) == (3, 2)
     assert len({id(env.unwrapped) for env in [data.eval_env, *data.envs.envs]}) == 3
+    assert isinstance(new_data(wrappers=[twice], step_timeout=None).eval_env, ActionRepeat)
 
 
 # Settings

@@ -11,11 +11,44 @@ import torch
 
 from td3_lightning import UsageError
 from td3_lightning.car_racing import Pedals
-from td3_lightning.envs import ActionRepeat, Episode, Episodes, FreshWorld, OneBound, Resumable, TrainEnvs, numbers
+from td3_lightning.envs import (
+    ActionRepeat,
+    Episode,
+    Episodes,
+    FreshWorld,
+    OneBound,
+    Resumable,
+    Settled,
+    TrainEnvs,
+    numbers,
+)
 from td3_lightning.seeds import derive_seed
 from toys import Counter, Fussy, InPlace, Restless, Seeded, Talkative
 
 ACTION = np.array([0.5], np.float32)
+
+
+def car(**kwargs: Any) -> gym.Env[Any, Any]:
+    return ActionRepeat(Pedals(gym.make("td3_lightning/CarRacing-v0", **kwargs)), 4)
+
+
+def simulator(package: str, env_id: str) -> gym.Env[Any, Any]:
+    pytest.importorskip(package)
+    return gym.make(env_id)
+
+
+# How to make it, and how many steps an episode may take here.
+WORLDS: dict[str, tuple[Callable[[], gym.Env[Any, Any]], int]] = {
+    "pendulum": (lambda: gym.make("Pendulum-v1", max_episode_steps=40), 40),
+    "lander": (lambda: gym.make("LunarLanderContinuous-v3"), 300),
+    "windy lander": (lambda: gym.make("LunarLanderContinuous-v3", enable_wind=True), 300),
+    "walker": (lambda: FreshWorld(gym.make("BipedalWalker-v3", max_episode_steps=60)), 60),
+    "car, one track": (lambda: car(track_seed=123, stall_limit=100), 50),
+    "car, any track": (lambda: car(max_episode_steps=70), 18),
+    "seeded toy": (Seeded, 8),
+    "MuJoCo walker": (lambda: simulator("mujoco", "Walker2d-v5"), 12),
+    "PyBullet walker": (lambda: Settled(simulator("pybullet", "pybullet_envs_gymnasium:Walker2DBulletEnv-v0")), 10),
+}
 
 
 # ActionRepeat
@@ -164,7 +197,7 @@ def test_episodes_come_from_their_seeds_every_time() -> None:
     assert once[2] == Episode(Seeded(), 7).play(lambda _: ACTION)
 
 
-@pytest.mark.parametrize("world", ["lander", "windy lander", "walker", "car, one track", "car, any track"])
+@pytest.mark.parametrize("world", [world for world in WORLDS if world not in ("pendulum", "seeded toy")])
 def test_an_episode_does_not_depend_on_those_before_it(world: str) -> None:
     env = WORLDS[world][0]()
     low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
@@ -184,22 +217,6 @@ def test_the_environment_does_not_overrule_return_and_length() -> None:
 
 
 # Resumable
-
-
-def car(**kwargs: Any) -> gym.Env[Any, Any]:
-    return ActionRepeat(Pedals(gym.make("td3_lightning/CarRacing-v0", **kwargs)), 4)
-
-
-# How to make it, and how many steps an episode may take here.
-WORLDS: dict[str, tuple[Callable[[], gym.Env[Any, Any]], int]] = {
-    "pendulum": (lambda: gym.make("Pendulum-v1", max_episode_steps=40), 40),
-    "lander": (lambda: gym.make("LunarLanderContinuous-v3"), 300),
-    "windy lander": (lambda: gym.make("LunarLanderContinuous-v3", enable_wind=True), 300),
-    "walker": (lambda: FreshWorld(gym.make("BipedalWalker-v3", max_episode_steps=60)), 60),
-    "car, one track": (lambda: car(track_seed=123, stall_limit=100), 50),
-    "car, any track": (lambda: car(max_episode_steps=70), 18),
-    "seeded toy": (Seeded, 8),
-}
 
 
 def through_a_file(state: dict[str, Any]) -> Any:

@@ -8,6 +8,8 @@ import csv
 import hashlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,14 +23,18 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import conftest  # noqa: F401  # no screen, one thread
 from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.best_and_last import LastCheckpoint
 from td3_lightning.car_racing import Pedals
-from td3_lightning.checkpoint import DurableCheckpointIO, StopOnSignal, Stopped, read_checkpoint
+from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.envs import ActionRepeat
 from td3_lightning.evaluation import SaveEvaluations, StopWhenSolved
-from td3_lightning.run_logger import RunLogger
+from td3_lightning.run_logger import LogPosition, RunLogger
+from td3_lightning.segments import FOLDER, with_rows
+from td3_lightning.stopping import StopOnSignal, Stopped
 
 EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
 WALL_CLOCK = "train/steps_per_second"
@@ -88,8 +94,9 @@ class Run:
                 SaveEvaluations(),
                 *callbacks,
                 StopOnSignal(),
+                LogPosition(),
                 ModelCheckpoint(folder, "best", monitor="eval/return_mean", mode="max"),
-                ModelCheckpoint(folder, "last", enable_version_counter=False),
+                LastCheckpoint(folder),
             ],
             default_root_dir=folder,
             enable_model_summary=False,
@@ -159,13 +166,25 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, repr(value)
 
 
+def whole(path: Path) -> dict[str, Any]:
+    """A checkpoint with its replay's rows in place of the names of their files."""
+    checkpoint = read_checkpoint(path)
+    for rank in checkpoint["ReplayData"]["ranks"]:
+        rank["replay"] = with_rows(rank["replay"], path.parent / FOLDER)
+        length = rank["replay"]["layout"]["capacity"] // rank["replay"]["layout"]["num_envs"]
+        for ring in rank["replay"]["rings"]:
+            ring.pop("segments", None)
+            ring["rows"] = torch.cat([rows for _, rows in ring["rows"]])[-length:]  # the first file has older ones
+    return checkpoint
+
+
 def differences(one: Path, other: Path) -> list[str]:
-    """The names of what is not the same to the bit in two checkpoints; paths of files are none of it."""
-    left, right = dict(leaves(read_checkpoint(one))), dict(leaves(read_checkpoint(other)))
+    """The names of what is not the same to the bit in two checkpoints; paths and lengths of files are none of it."""
+    left, right = dict(leaves(whole(one))), dict(leaves(whole(other)))
     return sorted(
         name
         for name in left.keys() | right.keys()
-        if "ModelCheckpoint" not in name and left.get(name) != right.get(name)
+        if not {"ModelCheckpoint", "LogPosition"} & set(re.split("[/{]", name)) and left.get(name) != right.get(name)
     )
 
 
@@ -177,6 +196,17 @@ def rows(folder: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         table = list(csv.DictReader(file))
     return [{name: cell for name, cell in row.items() if cell and name != WALL_CLOCK} for row in table]
+
+
+def events(folder: Path) -> list[tuple[str, int, float]]:
+    """What TensorBoard shows, without the wall clock."""
+    shown = EventAccumulator(str(folder)).Reload()
+    return [
+        (name, event.step, event.value)
+        for name in sorted(shown.Tags()["scalars"])
+        for event in shown.Scalars(name)
+        if name != WALL_CLOCK
+    ]
 
 
 # The processes.
@@ -271,6 +301,8 @@ def test_stopped_or_killed_in_a_process_of_its_own_it_is_the_same_run(tmp_path: 
         def fit(folder: Path, number: int = 0, updates: int = -1, seconds: float = 1e9) -> tuple[int, float]:
             """Runs or goes on in a new process; its exit status, and the seconds that it worked."""
             last = folder / "last.ckpt"
+            if not last.exists():  # a new run wants a new folder
+                shutil.rmtree(folder, ignore_errors=True)
             request = [str(folder), str(last) if last.exists() else None, number, updates, seconds]
             print(json.dumps(request), file=server.stdin, flush=True)
             status, worked = server.stdout.readline().split()  # type: ignore[union-attr]
@@ -285,8 +317,9 @@ def test_stopped_or_killed_in_a_process_of_its_own_it_is_the_same_run(tmp_path: 
         assert -signal.SIGKILL in kills
         assert fit(killed)[0] == 0
         server.stdin.close()  # type: ignore[union-attr]
-    assert rows(stopped) == rows(whole)
     for folder in (stopped, killed):
+        assert rows(folder) == rows(whole)
+        assert events(folder) == events(whole)
         assert differences(whole / "last.ckpt", folder / "last.ckpt") == []
 
 

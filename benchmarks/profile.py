@@ -1,0 +1,197 @@
+"""python -m benchmarks.profile: where a training step's time goes, as a table.
+
+It trains as `python -m td3_lightning fit` does, with a timer around the parts named below; time spent in a part within
+another counts for the inner one alone. Further flags are td3_lightning's own:
+
+    python -m benchmarks.profile --workloads C --steps 500 --model.gradients autograd
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import wraps
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from benchmarks.contenders.ours import data_settings, model_settings
+from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
+from td3_lightning import TD3, Collector, Replay, ReplayData
+from td3_lightning.by_hand import ByHand, Perceptron
+from td3_lightning.cli import main as run
+from td3_lightning.envs import TrainEnvs
+
+REST = "Lightning, logs and the rest"
+UPDATE = "update, between its parts"
+PARTS: list[tuple[type, str, str]] = [
+    (TrainEnvs, "step", "environment"),
+    (Replay, "add", "storing"),
+    (Replay, "sample", "sampling"),
+    (TD3, "act", "acting"),
+    (Collector, "_explore", "exploration noise"),
+    (TD3, "target", "target"),
+    (ByHand, "_target", "target"),
+    (TD3, "critic_loss", "critics: forward"),
+    (ByHand, "of_critics", "critics: forward"),
+    (TD3, "actor_loss", "actor: forward"),
+    (ByHand, "of_actor", "actor: forward"),
+    (TD3, "manual_backward", "backward"),
+    (Perceptron, "differentiate", "backward"),
+    (Perceptron, "slope_in_inputs", "backward"),
+    (torch.optim.Adam, "step", "Adam"),
+    (TD3, "_polyak", "Polyak averages"),
+]
+NETS = ("critics", "actor")
+SHARED = ("backward", "Adam")  # what the critics and then the actor go through
+SETTLING_UPDATES = 100  # not measured
+
+
+class Timer:
+    """Seconds spent in each part, without the parts within it."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._open = [REST]
+        self._since = time.perf_counter()
+        self.net = ""  # the one that was last asked, which the next backward pass is through
+
+    @contextmanager
+    def within(self, part: str) -> Iterator[None]:
+        """Counts for a part what happens inside."""
+        self._settle()
+        self._open.append(part)
+        try:
+            yield
+        finally:
+            self._settle()
+            self._open.pop()
+
+    def read(self) -> dict[str, float]:
+        """The seconds of every part since the last reading."""
+        self._settle()
+        seconds, self._seconds = dict(self._seconds), defaultdict(float)
+        return seconds
+
+    def _settle(self) -> None:
+        now = time.perf_counter()
+        self._seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Profiles the workloads and prints a table."""
+    options, flags = parse(args)
+    columns = {name: profile(WORKLOADS[name], options.steps, flags) for name in options.workloads}
+    print(f"\nMicroseconds a step, {torch.get_num_threads()} threads:\n\n{table(columns)}\n")
+    for name in options.workloads:
+        sampling, acting = alone(WORKLOADS[name])
+        print(f"{name}, in a loop of nothing else: sampling a batch {sampling:.1f} us, acting {acting:.1f} us")
+    return 0
+
+
+def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Reads the command line: our options, and what is td3_lightning's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="L, C or both")
+    parser.add_argument("--steps", type=int, default=2_000, help="steps measured")
+    return parser.parse_known_args(args)
+
+
+def profile(workload: Workload, steps: int, flags: Sequence[str] = ()) -> dict[str, float]:
+    """Microseconds of a step for each part."""
+    timer, seconds = Timer(), dict[str, float]()
+    training_step = TD3.training_step
+
+    def step(module: TD3, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == SETTLING_UPDATES:
+            timer.read()
+        elif batch_idx == SETTLING_UPDATES + steps:
+            seconds.update(timer.read())
+        with timer.within(UPDATE):
+            return training_step(module, batch, batch_idx)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(TD3, "training_step", step))
+        for owner, name, part in PARTS:
+            stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), part, timer)))
+        fit(workload, SETTLING_UPDATES + steps + 1, flags)
+    return {part: spent / steps * 1e6 for part, spent in seconds.items()}
+
+
+def _timed(method: Callable[..., Any], part: str, timer: Timer) -> Callable[..., Any]:
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        net, _, forward = part.partition(": ")
+        if forward:
+            timer.net = net
+        with timer.within(f"{timer.net}: {part}" if part in SHARED else part):
+            return method(self, *args, **kwargs)
+
+    return call
+
+
+def fit(workload: Workload, updates: int, flags: Sequence[str]) -> None:
+    """One epoch of so many updates, in a folder that is thrown away; what it says goes to stderr."""
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+        settings = {
+            "model": model_settings(workload),
+            "data": data_settings(workload) | {"steps_per_epoch": updates, "eval_episodes": 1},
+            "collector": {"warmup_steps": WARMUP_STEPS, "exploration_noise": workload.exploration_noise},
+            "trainer": {"accelerator": "cpu", "max_epochs": 1, "default_root_dir": folder},
+        }
+        lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
+        if run(["fit", *lines, *flags]):
+            sys.exit(2)  # the sentence is said
+
+
+def table(columns: Mapping[str, Mapping[str, float]]) -> str:
+    """A Markdown table with a column for each workload: microseconds and share of every part, and the sum."""
+    names = [
+        name for _, _, part in PARTS for name in ([f"{net}: {part}" for net in NETS] if part in SHARED else [part])
+    ]
+    rows = [["", *columns], ["---", *["---:"] * len(columns)]]
+    for name in dict.fromkeys([*names, UPDATE, REST]):
+        if any(name in column for column in columns.values()):
+            rows.append([name, *(_cell(column.get(name, 0.0), column) for column in columns.values())])
+    rows.append(["a step", *(f"{sum(column.values()):,.0f}" for column in columns.values())])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _cell(spent: float, column: Mapping[str, float]) -> str:
+    return f"{spent:,.0f} ({spent / sum(column.values()):.1%})"
+
+
+def alone(workload: Workload, rows: int = 100_000, calls: int = 1_000) -> tuple[float, float]:
+    """Microseconds of drawing a batch from so many random rows, and of acting on one observation."""
+    data = ReplayData(**data_settings(workload))
+    module = TD3(data.obs_dim, data.action_low, data.action_high, **model_settings(workload)).eval()
+    rng = np.random.default_rng(0)
+    transitions = rng.standard_normal((rows, data.obs_dim), np.float32)
+    action = np.zeros(len(data.action_low), np.float32)
+    for obs, next_obs in pairwise(transitions):
+        data.replay.add(0, obs, action, 0.0, False, False, next_obs)
+    return _microseconds(data.replay.sample, calls), _microseconds(lambda: module.act(transitions[0]), calls)
+
+
+def _microseconds(call: Callable[[], Any], calls: int) -> float:
+    """The median of five windows of so many calls."""
+    windows = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        for _ in range(calls):
+            call()
+        windows.append((time.perf_counter() - begun) / calls * 1e6)
+    return statistics.median(windows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Several processes that train together: each collects for itself, and all take the mean of their gradients."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from td3_lightning.errors import RunError, one_line
+
+
+def average_gradients(weights: Sequence[Tensor]) -> None:
+    """Replaces the gradients of some weights by their mean over all processes; of one process they are it already.
+
+    Raises:
+        RunError: Another process has ended.
+    """
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    try:
+        distributed.all_reduce(together)
+    except RuntimeError as error:
+        raise RunError(
+            f"The gradients of the processes could not be averaged ({one_line(error)}), as one of them has ended; see "
+            "what it said, and resume."
+        ) from error
+    together /= distributed.get_world_size()
+    means = torch.split(together, [gradient.numel() for gradient in gradients])
+    torch._foreach_copy_(gradients, [mean.view_as(each) for mean, each in zip(means, gradients, strict=True)])
+
+
+def leave_gradients_alone(model: nn.Module | None) -> None:
+    """Keeps `DistributedDataParallel` from averaging in the next step: it wants every parameter in every loss."""
+    if isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = False

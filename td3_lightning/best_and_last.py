@@ -1,0 +1,194 @@
+"""The checkpoints that a run keeps: the best ones to judge and to show, and the last ones to go on from."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from td3_lightning.checkpoint import replays_in
+from td3_lightning.data import ReplayData, SavedReplay
+from td3_lightning.generations import Generations
+from td3_lightning.ranks import of_this_rank
+from td3_lightning.run_logger import holds_a_run
+from td3_lightning.segments import FOLDER, Segments, names_in
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the checkpoints with the best evaluations, without the replay; last.ckpt is kept beside them in any case.
+
+    Args:
+        monitor: Metric that is compared.
+        mode: Which of its values are best, "max" or "min".
+        save_top_k: How many checkpoints are kept; -1 keeps all.
+        filename: Their name, with metrics in braces.
+        dirpath: Their folder; None is `checkpoints` in the run's folder.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "eval/return_mean",
+        mode: Literal["max", "min"] = "max",
+        save_top_k: int = 1,
+        filename: str = "steps_{env_steps:.0f}_return_{eval/return_mean:.2f}",
+        dirpath: str | None = None,
+    ) -> None:
+        super().__init__(
+            dirpath,
+            filename,
+            monitor,
+            save_top_k=save_top_k,
+            mode=mode,
+            auto_insert_metric_name=False,
+            enable_version_counter=False,  # an evaluation that is repeated on resume writes its file again
+        )
+        self._warned = False
+        self._at_home = False  # the checkpoint that is loaded lies in this folder
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Looks whether the run goes on in its own folder."""
+        self._at_home = _same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the list of the best ones back, if the run goes on in its own folder, wherever that is by now."""
+        super().load_state_dict(self._moved(state_dict) if self._at_home else state_dict)
+        self.current_score = state_dict["current_score"]  # Lightning saves it and leaves it there
+
+    def _moved(self, state: dict[str, Any]) -> dict[str, Any]:
+        def here(path: str) -> str:
+            return str(Path(str(self.dirpath), Path(path).name)) if path else ""
+
+        paths = {name: here(state[name]) for name in ("best_model_path", "kth_best_model_path", "last_model_path")}
+        best = {here(path): score for path, score in state["best_k_models"].items()}
+        return {**state, **paths, "best_k_models": best, "dirpath": self.dirpath}
+
+    def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        before = copy.deepcopy(self.state_dict())
+        save = super()._save_topk_checkpoint
+        with _saving(trainer, lambda replay: None):
+            error = _attempt(trainer, lambda: save(trainer, monitor_candidates))
+        if error is not None:
+            self.load_state_dict(before)  # the ones before are still the best there are
+            self._warned = self._warned or _warn("the best checkpoint", error)
+
+    def _save_checkpoint(self, trainer: L.Trainer, filepath: str) -> None:
+        with _meeting(trainer):
+            super()._save_checkpoint(trainer, filepath)
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps the newest state, `last.ckpt`, and the one before it, `last-1.ckpt`, with the replay's rows beside them.
+
+    A save writes the rows that are new. What a full disk stops is said once, and the run goes on.
+
+    Args:
+        dirpath: Their folder; None is `checkpoints` in the run's folder.
+    """
+
+    def __init__(self, dirpath: str | Path | None = None) -> None:
+        super().__init__(dirpath, "last", enable_version_counter=False)
+        self._warned = False
+        self._goes_on = False  # the folder is this run's
+        self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Finds the folder."""
+        super().setup(trainer, pl_module, stage)
+        folder = Path(str(self.dirpath))
+        self._generations = Generations(folder)
+        self._segments = Segments(folder / FOLDER, trainer.global_rank)
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Goes on from the files that the checkpoint names, if it lies in this folder."""
+        path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
+        # What ended the run ends it again, as long as it is asked for.
+        trainer.should_stop = checkpoint.get("stopped_early", False) and bool(trainer.early_stopping_callbacks)
+        if not _same_folder(path.parent, self.dirpath):
+            return
+        self._goes_on = True
+        replays = list(replays_in(checkpoint))
+        self._generations.begin_from(path, names_in(replays))
+        replay = of_this_rank(replays)
+        if data is not None and replay is not None and not data.empty_replay:
+            self._segments.adopt(data.replay, replay)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Refuses a new run in the folder of another."""
+        if not self._goes_on and self._generations.last.exists():
+            raise holds_a_run(self._generations.folder)
+        self._goes_on = True
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Notes which files the checkpoint names, of all ranks, and whether it is a run's end."""
+        checkpoint["stopped_early"] = trainer.should_stop
+        self._named = names_in(list(replays_in(checkpoint)))
+
+    def save(self, trainer: L.Trainer) -> str | None:
+        """Saves last.ckpt, on every rank, and says where it is; None, after a warning, if the disk did not take it."""
+        error = _attempt(trainer, lambda: self._save(trainer))
+        if error is not None:
+            self._warned = self._warned or _warn(self.last_model_path, error)
+        return None if error else self.last_model_path
+
+    def _save(self, trainer: L.Trainer) -> None:
+        self.best_model_path = self.last_model_path = str(self._generations.last)
+        self._last_global_step_saved = trainer.global_step
+        with _saving(trainer, self._segments.save), _meeting(trainer):
+            trainer.save_checkpoint(self._generations.next)
+        if trainer.is_global_zero:
+            self._generations.publish(self._named)
+            for logger in trainer.loggers:
+                logger.after_save_checkpoint(self)
+
+    def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        self.save(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the folder says what there is."""
+        return {}
+
+
+def _same_folder(one: Path, other: str | Path | None) -> bool:
+    return one.resolve() == Path(str(other)).resolve()
+
+
+def _replay_data(trainer: L.Trainer) -> ReplayData | None:
+    data = trainer.datamodule  # type: ignore[attr-defined]  # set without a type
+    return data if isinstance(data, ReplayData) else None
+
+
+def _saving(trainer: L.Trainer, saved: SavedReplay) -> AbstractContextManager[None]:
+    data = _replay_data(trainer)
+    return nullcontext() if data is None else data.saving_replay(saved)
+
+
+def _attempt(trainer: L.Trainer, save: Callable[[], None]) -> OSError | None:
+    """Has every rank save; an error of the disk, where rank 0 met one, is given instead of raised, to all."""
+    try:
+        save()
+        error = None
+    except OSError as raised:
+        error = raised
+    answer: OSError | None = trainer.strategy.broadcast(error)
+    return answer
+
+
+@contextmanager
+def _meeting(trainer: L.Trainer) -> Iterator[None]:
+    """After an error, meets the other ranks where `trainer.save_checkpoint` ends, for they wait there."""
+    try:
+        yield
+    except OSError:
+        trainer.strategy.barrier()
+        raise
+
+
+def _warn(what: str, error: OSError) -> bool:
+    reason = error.strerror or error
+    rank_zero_warn(f"{what} could not be saved ({reason}); the run goes on, and what was saved before is as it was.")
+    return True

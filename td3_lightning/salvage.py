@@ -1,0 +1,44 @@
+"""What is saved of a run whose environment fails."""
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info
+
+from td3_lightning.errors import EnvError, RunError
+from td3_lightning.module import TD3
+from td3_lightning.stopping import save_last
+
+
+class Salvage(Callback):
+    """Saves `last.ckpt` when an environment fails: all that was stored before.
+
+    The run can be resumed from there, once the environment is mended; the episodes that were running count as
+    truncated, and new ones begin. A process among several saves nothing, as it cannot do so alone. Stands before the
+    Collector in the list of callbacks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._training = False  # between a run's restoration and its end
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """From here on there is something to save."""
+        self._training = True
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """There is nothing any more that is not saved."""
+        self._training = False
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Saves, if it was an environment."""
+        training, self._training = self._training, False
+        wanted = training and isinstance(exception, EnvError) and isinstance(pl_module, TD3) and pl_module.env_steps > 0
+        if not wanted or trainer.world_size > 1:
+            return
+        if not trainer.validating:
+            trainer.datamodule.envs.abandon()  # type: ignore[attr-defined]  # set without a type
+        try:
+            said = save_last(trainer)
+        except (OSError, RunError) as error:
+            said = f"this state could not be saved: {error}"
+        rank_zero_info(f"An environment failed after {pl_module.env_steps:,} env_steps: {said}.")

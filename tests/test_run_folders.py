@@ -1,0 +1,183 @@
+"""A run goes on in its own folder: which one that is, what is in it afterwards, and what is refused."""
+
+import csv
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from td3_lightning.cli import main
+from td3_lightning.run_folders import newest_last, run_of
+from test_cli import PENDULUM, SMALL, run
+
+RUNS = Path("lightning_logs", "here")
+LAST = RUNS / "version_0" / "checkpoints" / "last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """A folder with a run of one epoch, of four updates."""
+    folder = tmp_path_factory.mktemp("once")
+    before = Path.cwd()
+    os.chdir(folder)
+    folder.joinpath("here.yaml").write_text(PENDULUM)
+    try:
+        run("fit", "--config", "here.yaml", *SMALL)
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(once, tmp_path, monkeypatch):
+    """A copy of it to work in."""
+    shutil.copytree(once, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fit(*words, epochs=2):
+    run("fit", "--config", "here.yaml", *SMALL, f"--trainer.max_epochs={epochs}", *words)
+
+
+def refusal(capsys, *words):
+    """The sentence that says no."""
+    capsys.readouterr()
+    assert main(["fit", "--config", "here.yaml", *SMALL, *map(str, words)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def steps(version="version_0"):
+    """The axis of metrics.csv where an evaluation is."""
+    with RUNS.joinpath(version, "metrics.csv").open(newline="") as file:
+        return [int(row["env_steps"]) for row in csv.DictReader(file) if row["eval/return_mean"]]
+
+
+def events(version="version_0"):
+    shown = EventAccumulator(str(RUNS / version)).Reload()
+    return [event.step for event in shown.Scalars("eval/return_mean")]
+
+
+def versions():
+    return sorted(path.name for path in RUNS.iterdir())
+
+
+def test_a_resumed_run_goes_on_in_its_own_folder():
+    before = torch.load(LAST, weights_only=True)
+    fit("--ckpt_path", LAST, "--checkpoint.save_top_k=-1", epochs=3)
+    assert versions() == ["version_0"]
+    assert steps() == events() == [14, 18, 22]
+    bests = {path.name.split("_")[1] for path in LAST.parent.glob("steps_*.ckpt")}
+    assert bests == {"14", "18", "22"}
+    (key,) = (key for key in before["callbacks"] if key.startswith("BestCheckpoint"))
+    models = torch.load(LAST, weights_only=True)["callbacks"][key]["best_k_models"]
+    assert {Path(path).name.split("_")[1] for path in models} == {"14", "18", "22"}
+    config = yaml.safe_load(RUNS.joinpath("version_0", "config.yaml").read_text())
+    assert config["ckpt_path"] is None
+    assert config["trainer"]["max_epochs"] == 3
+
+
+def test_what_a_killed_process_logged_after_the_checkpoint_is_taken_away(folder):
+    """As if killed between the second epoch's end and its save: the first one's checkpoint is the last."""
+    shutil.copytree(LAST.parent, folder / "first")
+    fit("--ckpt_path", LAST)
+    assert steps() == [14, 18]
+    shutil.rmtree(LAST.parent)
+    shutil.copytree(folder / "first", LAST.parent)
+    fit("--ckpt_path", LAST, epochs=3)
+    assert steps() == events() == [14, 18, 22]
+
+
+def test_moved_as_a_whole_it_still_knows_its_best_ones(folder):
+    shutil.move("lightning_logs", "elsewhere")
+    moved = Path("elsewhere", *LAST.parts[1:])
+    fit("--ckpt_path", moved.resolve())
+    assert not Path("lightning_logs").exists()
+    assert len(list(moved.parent.glob("steps_*.ckpt"))) == 1
+
+
+def test_a_new_name_a_copy_and_an_empty_replay_are_new_runs(folder):
+    fit("--ckpt_path", LAST, "--name", "there")
+    assert Path("lightning_logs/there/version_0/metrics.csv").is_file()
+    shutil.copytree(LAST.parent, folder / "copy")
+    fit("--ckpt_path", folder / "copy" / "last.ckpt")
+    assert versions() == ["version_0", "version_1"]
+    fit("--ckpt_path", LAST, "--data.empty_replay", "true")
+    assert versions() == ["version_0", "version_1", "version_2"]
+    assert steps() == [14]
+    config = yaml.safe_load(RUNS.joinpath("version_2", "config.yaml").read_text())
+    assert config["data"]["empty_replay"] is False
+    assert (
+        torch.load(RUNS / "version_2/checkpoints/last.ckpt", weights_only=True)["config"]["data"]["empty_replay"]
+        is False
+    )
+
+
+def test_last_is_the_newest_of_its_name():
+    fit(epochs=1)
+    assert versions() == ["version_0", "version_1"]
+    os.utime(LAST, (9e9, 9e9))
+    fit("--ckpt_path", "last")
+    assert (steps("version_0"), steps("version_1")) == ([14, 18], [14])
+    os.utime(RUNS / "version_1/checkpoints/last.ckpt", (9.1e9, 9.1e9))
+    fit("--ckpt_path=last")
+    assert (steps("version_0"), steps("version_1")) == ([14, 18], [14, 18])
+    assert newest_last(Path("lightning_logs"), "here").parts[2] == "version_1"
+
+
+def test_last_without_a_run_is_one_sentence(capsys):
+    assert "lightning_logs/nowhere has none" in refusal(capsys, "--ckpt_path", "last", "--name", "nowhere")
+
+
+def test_a_run_that_is_over_trains_nothing_and_says_so(capsys):
+    before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file() and path.name != "config.yaml"}
+    fit("--ckpt_path", LAST, epochs=1)
+    assert "The run was over after 14 env_steps, so nothing was trained" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+    assert versions() == ["version_0"]
+
+
+def test_a_run_that_was_stopped_early_stays_stopped(capsys):
+    Path("here.yaml").write_text(
+        PENDULUM + "trainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: "
+        "{monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9}}]}\n"
+    )
+    fit(epochs=5)
+    last = RUNS / "version_1/checkpoints/last.ckpt"
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 4
+    fit("--ckpt_path", last, epochs=5)
+    assert "nothing was trained" in capsys.readouterr().out
+    Path("here.yaml").write_text(PENDULUM)
+    fit("--ckpt_path", last, epochs=5)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
+
+
+RUN_LOGGER = "--trainer.logger={class_path: td3_lightning.run_logger.RunLogger, init_args: {name: here, version: 0}}"
+
+
+@pytest.mark.parametrize("words", [[RUN_LOGGER], ["--checkpoint.dirpath", str(LAST.parent)]])
+def test_a_new_run_in_the_folder_of_another_is_refused(words, capsys):
+    before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
+    said = refusal(capsys, *words)
+    assert "holds a run already" in said
+    assert "--ckpt_path" in said
+    assert "another folder" in said
+    assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
+
+
+def test_a_log_folder_that_cannot_be_written_is_one_sentence(capsys):
+    shutil.rmtree("lightning_logs")
+    Path("lightning_logs").write_text("in the way")
+    assert "cannot be written" in refusal(capsys)
+
+
+def test_a_checkpoint_belongs_to_a_run_if_it_lies_in_one(folder):
+    assert run_of(LAST) == folder / RUNS / "version_0"
+    assert run_of(folder / "checkpoints" / "last.ckpt") is None
+    assert run_of(LAST.parent.parent / "last.ckpt") is None
