@@ -88,11 +88,10 @@ class Run:
         if self.finished:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = self.folder.relative_to("lightning_logs")
-        command = [*COMMAND, "fit", "--config", config, *flags, "--seed_everything", str(self.seed)]
-        command += ["--name", str(name)]
-        if self.last_checkpoint is not None:
-            command += ["--ckpt_path", str(self.last_checkpoint)]
+        where = ["--name", str(self.folder.relative_to("lightning_logs"))]
+        if self.last_checkpoint is not None:  # whose folder the run goes on in
+            where = ["--ckpt_path", str(self.last_checkpoint)]
+        command = [*COMMAND, "fit", "--config", config, *flags, "--seed_everything", str(self.seed), *where]
         spent, begun, log = float(self.record.get("seconds", 0.0)), time.monotonic(), self.folder / "log.txt"
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         with log.open("a") as file:

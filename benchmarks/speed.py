@@ -157,14 +157,14 @@ def versions(python: str) -> str:
 
 def write(output: Path, conditions: Mapping[str, str], measured: Mapping[str, list[Measured]]) -> None:
     """Prints the tables, and writes them as Markdown and all numbers as JSON."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    numbers = {name: [each.plain() for each in contenders] for name, contenders in measured.items()}
+    output.with_suffix(".json").write_text(json.dumps({"conditions": conditions, "measured": numbers}, indent=1))
     tables = [f"## {name}: {WORKLOADS[name].title}\n\n{table(contenders)}" for name, contenders in measured.items()]
     notes = "\n".join(f"- {name}: {text}" for name, text in conditions.items())
     text = "\n\n".join(["# Speed", notes, *tables]) + "\n"
-    print(f"\n{text}")
-    output.parent.mkdir(parents=True, exist_ok=True)
     output.with_suffix(".md").write_text(text)
-    numbers = {name: [each.plain() for each in contenders] for name, contenders in measured.items()}
-    output.with_suffix(".json").write_text(json.dumps({"conditions": conditions, "measured": numbers}, indent=1))
+    print(f"\n{text}")
 
 
 def table(contenders: Sequence[Measured]) -> str:

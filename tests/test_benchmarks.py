@@ -131,12 +131,15 @@ def test_from_five_seeds_on_there_is_an_interval(tmp_path: Path) -> None:
 STUB = """
 import pathlib, sys
 words = sys.argv[1:]
-run = pathlib.Path("lightning_logs", words[words.index("--name") + 1])
-version = run / f"version_{len(list(run.glob('version_*')))}"
-(version / "checkpoints").mkdir(parents=True)
-(version / "checkpoints" / "last.ckpt").touch()
 resumed = "--ckpt_path" in words
-(version / "metrics.csv").write_text("env_steps,eval/return_mean\\n" + ("200,2" if resumed else "100,1") + "\\n")
+if resumed:
+    version = pathlib.Path(words[words.index("--ckpt_path") + 1]).parent.parent
+else:
+    version = pathlib.Path("lightning_logs", words[words.index("--name") + 1], "version_0")
+    (version / "checkpoints").mkdir(parents=True)
+    (version / "checkpoints" / "last.ckpt").touch()
+with open(version / "metrics.csv", "a") as file:
+    file.write("200,2\\n" if resumed else "env_steps,eval/return_mean\\n100,1\\n")
 print(*words)
 sys.exit(0 if resumed or words[words.index("--seed_everything") + 1] == "1" else "out of luck")
 """
@@ -157,7 +160,7 @@ def test_what_was_cut_off_goes_on_and_what_is_finished_stands(
         "fit --config original/toy.yaml --model.tau 0.1 --seed_everything 1 --name results/original_toy/seed_1"
     ]
     checkpoint = "lightning_logs/results/original_toy/seed_2/version_0/checkpoints/last.ckpt"
-    assert second[-1].endswith(f"--seed_everything 2 --name results/original_toy/seed_2 --ckpt_path {checkpoint}")
+    assert second[-1].endswith(f"--seed_everything 2 --ckpt_path {checkpoint}")
     assert Run(2, folder / "seed_2").evaluations.tolist() == [[100, 1], [200, 2]]
     assert (folder / "results.png").stat().st_size > 1000
     assert "| 2 | 2.00 | 2.00 | 200 | 200 |" in (folder / "results.md").read_text()
@@ -209,7 +212,7 @@ def test_who_is_not_installed_is_left_out_with_a_sentence(
         choose(["sb4"], known, sys.executable)
 
 
-class Enough(Exception):  # noqa: N818
+class Enough(BaseException):  # which nothing in between catches
     """Ends a loop that knows no end."""
 
 
