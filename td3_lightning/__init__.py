@@ -4,6 +4,7 @@ import gymnasium
 
 from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
+from td3_lightning.encoders import Encoder, Trunk
 from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
 from td3_lightning.networks import Actor, Critics
@@ -18,9 +19,11 @@ __all__ = [
     "Collector",
     "Constant",
     "Critics",
+    "Encoder",
     "Linear",
     "Replay",
     "ReplayData",
+    "Trunk",
     "UsageError",
 ]
 

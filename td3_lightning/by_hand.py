@@ -98,6 +98,7 @@ class ByHand:
         """Whether the networks are plain ones of one process, on a CPU, and not under autocast."""
         layers = (*module.actor.layers, *module.critics.layers)
         plain = all(isinstance(layer, nn.Linear | Linears | nn.ReLU) for layer in layers)
+        plain = plain and module.hparams["encoder"] is None
         one_process = module._trainer is None or module.trainer.world_size == 1
         on_cpu = batch.obs.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         return plain and one_process and on_cpu

@@ -1,4 +1,4 @@
-"""The command line: `fit`, `validate`, `test` and `record`, from configuration files and flags."""
+"""The command line: `fit`, `validate`, `test`, `record`, `export` and `import`, from configuration files and flags."""
 
 import argparse
 import ctypes
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 from jsonargparse import Namespace
@@ -37,6 +37,7 @@ from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
 from td3_lightning.stopping import StopOnSignal
+from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
 
@@ -97,7 +98,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class Trainer(L.Trainer):
-    """Lightning's Trainer, which can also record."""
+    """Lightning's Trainer, which can also record, and exchange weights with other programs."""
 
     def record(
         self,
@@ -124,6 +125,54 @@ class Trainer(L.Trainer):
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
             print(f"{video.path}: return {video.episode_return:.2f}, {video.frames} frames")
+
+    def export(
+        self,
+        model: TD3,
+        datamodule: ReplayData,
+        ckpt_path: str,
+        files: str,
+        style: Literal["original", "notebook", "blog"] = "original",
+    ) -> None:
+        """Writes a checkpoint's weights, and Adam's state, as files of the original TD3.
+
+        Args:
+            model: Not used.
+            datamodule: Not used.
+            ckpt_path: The checkpoint.
+            files: How the files' names begin, such as models/car for models/car_actor.
+            style: Which program's names the layers get.
+        """
+        for file in write_weight_files(read_checkpoint(ckpt_path), files, style):
+            print(file)
+
+    def import_weights(
+        self, model: TD3, datamodule: ReplayData, ckpt_path: str | None, files: str, output: str | None = None
+    ) -> None:
+        """Makes a checkpoint from weight files of the original TD3, to test, to record and to train further.
+
+        Training begins with a warm-up and an empty replay. Adam's state is taken over, its learning rate is not.
+
+        Args:
+            model: Which gets the weights.
+            datamodule: Not used.
+            ckpt_path: Not used.
+            files: How the files' names begin, such as models/car for models/car_actor.
+            output: The checkpoint; by default `files` with the ending .ckpt.
+        """
+        self.strategy.connect(model)
+        model.trainer = self
+        self.strategy.setup_optimizers(self)
+        states = read_weight_files(model, files)
+        for optimizer, state in zip(self.optimizers, states, strict=False):
+            optimizer.load_state_dict(state)
+        self.save_checkpoint(output or f"{files}.ckpt")
+        adam = "Adam's state" if states else "no state of Adam"
+        print(f"{output or f'{files}.ckpt'}: weights and {adam}, after {model.updates:,} updates")
+
+
+# A method cannot be defined under this name, but a command can have it.
+setattr(Trainer, "import", Trainer.import_weights)
 
 
 class CommandLine(LightningCLI):
@@ -166,6 +215,8 @@ class CommandLine(LightningCLI):
             "validate": ours | {"dataloaders"},
             "test": ours | {"dataloaders"},
             "record": ours,
+            "export": ours,
+            "import": ours,
         }
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -237,7 +288,7 @@ class CommandLine(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Asks for a checkpoint where nothing goes without one."""
-        if self.subcommand != "fit" and self.checkpoint is None:
+        if self.subcommand not in ("fit", "import") and self.checkpoint is None:
             raise UsageError(
                 f"{self.subcommand} judges a checkpoint, but none came; add --ckpt_path, such as "
                 "lightning_logs/car/version_0/checkpoints/last.ckpt."
@@ -268,12 +319,13 @@ class CommandLine(LightningCLI):
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         progress = [] if settings["enable_progress_bar"] is False else [Progress()]
+        config = SaveConfig(self._parser(self.subcommand), self.config[self.subcommand])
         if self.subcommand != "fit":
-            return [*progress, Results()]
+            return [*progress, Results(), config]
         # The bar stands first, to be seen while the collector warms up.
         callbacks = [*progress, Salvage(), self._get(self.config_init, "collector"), Curve()]
         # A run that is stopped in its warm-up has its configuration too, by which its folder is known.
-        callbacks += [SaveConfig(self._parser("fit"), self.config["fit"]), StopOnSignal(), LogPosition()]
+        callbacks += [config, StopOnSignal(), LogPosition()]
         callbacks += _listed(settings["callbacks"])
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
@@ -282,6 +334,11 @@ class CommandLine(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Finds what would fail later, when the run has made its folder."""
+        if self.datamodule.pixels is not None and self.model.hparams["encoder"] is None:
+            raise UsageError(
+                "data.pixels came, but no network that takes pixels; add model.encoder, such as "
+                "td3_lightning.pixels.Convolutions."
+            )
         if self.subcommand == "fit":
             self.datamodule.setup("fit")
         if self.checkpoint is not None:

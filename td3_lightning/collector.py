@@ -1,7 +1,7 @@
 """The callback that steps the training environments and fills the replay."""
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import numpy as np
@@ -22,17 +22,31 @@ class Collector(Callback):
     """Random warm-up, then the policy with Gaussian noise; step, add, sample, update, as in the paper.
 
     Args:
-        warmup_steps: Environment steps with uniform random actions before the first update.
+        warmup_steps: Environment steps before the first update.
         exploration_noise: Standard deviation of the noise, in half-widths of the action box, or a schedule.
+        random_steps: Environment steps with uniform random actions; those of the warm-up if none are given.
+        collect: What is collected between updates: at least so many steps at once, or "episode" for steps until an
+            episode ends. The updates that are due for it follow it.
     """
 
-    def __init__(self, warmup_steps: int = 25_000, exploration_noise: float | Schedule = 0.1) -> None:
+    def __init__(
+        self,
+        warmup_steps: int = 25_000,
+        exploration_noise: float | Schedule = 0.1,
+        random_steps: int | None = None,
+        collect: int | Literal["episode"] = 1,
+    ) -> None:
         super().__init__()
         if warmup_steps < 1:
             raise UsageError(
                 f"warmup_steps is at least 1, but {warmup_steps} came; the first update needs a transition."
             )
         self.warmup_steps = warmup_steps
+        self.random_steps = warmup_steps if random_steps is None else random_steps
+        check_at_least("random_steps", self.random_steps, 0)
+        if collect != "episode":
+            check_at_least("collect", collect, 1)
+        self.collect = collect
         self.exploration_noise = as_schedule(exploration_noise)
         check_at_least("exploration_noise", self.exploration_noise(0), 0)
         self.rng = np.random.default_rng(derive_seed("exploration"))
@@ -50,12 +64,10 @@ class Collector(Callback):
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
-        low, high = module.action_box
         while module.env_steps < self.warmup_steps and not self.stopping:
-            action = self.rng.uniform(low, high, (data.num_envs, len(low)))
-            self._step(trainer, action.astype(np.float32))
+            self._step(trainer)
         while data.empty_replay and data.replay.steps_stored < self.warmup_steps and not self.stopping:
-            self._step(trainer, self._explore(module, data))
+            self._step(trainer)
         self._clock = (module.env_steps, time.perf_counter())
 
     def on_train_batch_end(
@@ -66,8 +78,7 @@ class Collector(Callback):
         check_losses(outputs, module.updates)
         self.updates_ahead += 1
         while self.updates_ahead > 0:
-            self._step(trainer, self._explore(module, data))
-            self.updates_ahead -= data.num_envs * data.updates_per_step
+            self.updates_ahead -= self._collect(trainer) * data.updates_per_step
         self._losses.update(outputs)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
         if every and module.updates % every == 0:
@@ -78,18 +89,33 @@ class Collector(Callback):
         module, _ = _parts(trainer)
         check_weights(module, module.updates)
 
-    def _explore(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
-        """The policy's actions (num_envs, action_dim) with noise, clipped to the box."""
+    def _collect(self, trainer: L.Trainer) -> int:
+        """Collects a round, and says of how many environment steps."""
+        module, _ = _parts(trainer)
+        begin, episodes, complete = module.env_steps, module.episodes, False
+        while not complete:
+            self._step(trainer)
+            if self.collect == "episode":
+                complete = module.episodes > episodes
+            else:
+                complete = module.env_steps - begin >= self.collect
+        return module.env_steps - begin
+
+    def _act(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
+        """Random actions (num_envs, action_dim), or the policy's with noise, clipped to the box."""
         low, high = module.action_box
+        if module.env_steps < self.random_steps:
+            return self.rng.uniform(low, high, (data.num_envs, len(low))).astype(np.float32)
         action = module.act(data.envs.obs)
         check_action(action, module.updates)
         noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
         return np.clip(action + np.float32(self.exploration_noise(module.env_steps)) * noise, low, high)
 
-    def _step(self, trainer: L.Trainer, action: NDArray[np.float32]) -> None:
+    def _step(self, trainer: L.Trainer) -> None:
         """Steps all environments once, and stores what came."""
         module, data = _parts(trainer)
-        obs, step = data.envs.obs, data.envs.step(action)
+        obs, action = data.envs.obs, self._act(module, data)
+        step = data.envs.step(action)
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
             data.replay.add(env, *row)

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from td3_lightning.checkpoint import refusal
 from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper
 from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.guarded import Deadline
+from td3_lightning.pixels import FrameStack, PixelReplay, Pixels
 from td3_lightning.ranks import of_every_rank, of_this_rank, ranks
 from td3_lightning.replay import Batch, Replay
 from td3_lightning.schedules import Schedule
@@ -39,6 +41,7 @@ class ReplayData(L.LightningDataModule):
         env_kwargs: Keyword arguments for making it.
         train_kwargs: Further keyword arguments for the training environments alone.
         wrappers: Wrappers around training and evaluation environments, the innermost first.
+        pixels: How frames become observations, where the environment observes frames.
         num_envs: Training environments that step together.
         capacity: Rows that the replay keeps: a transition each, and one for each episode's end.
         batch_size: Transitions in a batch.
@@ -62,6 +65,7 @@ class ReplayData(L.LightningDataModule):
         env_kwargs: dict[str, Any] | None = None,
         train_kwargs: dict[str, Any] | None = None,
         wrappers: list[Wrapper] | None = None,
+        pixels: Pixels | None = None,
         num_envs: int = 1,
         capacity: int = 1_000_000,
         batch_size: int = 256,
@@ -79,7 +83,8 @@ class ReplayData(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self.env_id, self.env_kwargs, self.train_kwargs = env_id, env_kwargs or {}, train_kwargs or {}
-        self.wrappers, self.num_envs, self.step_timeout = wrappers or [], num_envs, step_timeout
+        self.wrappers, self.pixels = wrappers or [], pixels
+        self.num_envs, self.step_timeout = num_envs, step_timeout
         check_at_least("steps_per_epoch", steps_per_epoch, 1)
         check_at_least("eval_episodes", eval_episodes, 1)
         check_at_least("test_episodes", test_episodes, 1)
@@ -98,7 +103,8 @@ class ReplayData(L.LightningDataModule):
         self.obs_dim = int(space.shape[0])
         self.action_low = [float(bound) for bound in actions.low]
         self.action_high = [float(bound) for bound in actions.high]
-        self.replay = Replay(
+        make_replay = Replay if pixels is None else partial(PixelReplay, pixels)
+        self.replay = make_replay(
             obs_dim=self.obs_dim,
             action_dim=len(self.action_low),
             capacity=capacity,
@@ -134,6 +140,8 @@ class ReplayData(L.LightningDataModule):
             env = Settled(env)
         for wrapper in self.wrappers:
             env = wrapper(env)
+        if self.pixels is not None:
+            env = FrameStack(env, self.pixels)
         return env if self.step_timeout is None else Deadline(env, self.step_timeout)
 
     def begin_episodes(self) -> None:

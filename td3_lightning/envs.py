@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, cast
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
@@ -44,6 +45,28 @@ class ActionRepeat(gym.Wrapper):
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
+
+
+class OneBound(gym.Wrapper):
+    """Takes every action in [-bound, bound] and clips it to the box, as the original TD3's one `max_action` does.
+
+    So that weight files of programs that clip, such as the car notebook, act here as they do there.
+
+    Args:
+        env: The environment to wrap.
+        bound: Largest action in either direction, above 0.
+    """
+
+    def __init__(self, env: gym.Env, bound: float = 1.0) -> None:
+        super().__init__(env)
+        if not bound > 0:
+            raise UsageError(f"OneBound needs bound > 0, but {bound} came; 1 is usual.")
+        self.box = cast(Box, env.action_space)
+        self.action_space = Box(-bound, bound, self.box.shape, np.float32)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps with the clipped action."""
+        return self.env.step(np.clip(action, self.box.low, self.box.high))
 
 
 class FreshWorld(gym.Wrapper):

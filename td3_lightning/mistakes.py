@@ -97,7 +97,7 @@ def _arguments(class_path: str) -> list[str]:
 def _missing(names: str, key: str, owner: str) -> str:
     if owner:
         return f"{key}: {owner} wants {names}, which did not come; give it under init_args."
-    names = re.sub(r"\b(fit|validate|test|record)\.", "", names)
+    names = re.sub(r"\b(fit|validate|test|record|export|import)\.", "", names)
     return f"{names} is missing; give it in a configuration (--config car.yaml) or as --{names.split(',')[0]}."
 
 

@@ -15,6 +15,7 @@ from torchmetrics import CatMetric, Metric
 from td3_lightning.averaging import average_gradients, leave_gradients_alone
 from td3_lightning.by_hand import ByHand
 from td3_lightning.checkpoint import FORMAT
+from td3_lightning.encoders import Encoder, as_encoder
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_weights
@@ -37,6 +38,7 @@ class TD3(L.LightningModule):
         hidden_dims: Width of each hidden layer of the actor and of every critic.
         num_critics: Q-functions, whose minimum is the target; the paper's twins are 2.
         layer_norm: Normalise each hidden layer before its ReLU.
+        encoder: A network before these layers, shared by actor and critics, or one for each; None for none.
         actor_lr: Adam's step size for the actor, a number or a schedule over env_steps.
         critic_lr: Adam's step size for the critics, a number or a schedule over env_steps.
         tau: Share of the online weights in each Polyak average, in (0, 1].
@@ -55,6 +57,7 @@ class TD3(L.LightningModule):
         hidden_dims: Sequence[int] = (256, 256),
         num_critics: int = 2,
         layer_norm: bool = False,
+        encoder: Encoder | None = None,
         actor_lr: float | Schedule = 3e-4,
         critic_lr: float | Schedule = 3e-4,
         tau: float = 0.005,
@@ -80,6 +83,8 @@ class TD3(L.LightningModule):
         check_at_least("critic_lr", self.critic_lr(0), 0)
         self.tau, self.policy_noise, self.noise_clip = tau, policy_noise, noise_clip
         self.policy_freq, self.max_grad_norm, self.gradients = policy_freq, max_grad_norm, gradients
+        encoder = as_encoder(encoder)
+        self.shares_encoder = encoder is not None and encoder.shared
 
         self.save_hyperparameters(  # as plain data, which is all that a checkpoint may hold
             {
@@ -89,6 +94,7 @@ class TD3(L.LightningModule):
                 "hidden_dims": [int(width) for width in hidden_dims],
                 "num_critics": num_critics,
                 "layer_norm": layer_norm,
+                "encoder": None if encoder is None else encoder.plain(),
                 "actor_lr": self.actor_lr.plain(),
                 "critic_lr": self.critic_lr.plain(),
                 "tau": tau,
@@ -100,8 +106,11 @@ class TD3(L.LightningModule):
             }
         )
 
-        self.actor = Actor(obs_dim, action_low, action_high, hidden_dims, layer_norm)
-        self.critics = Critics(obs_dim, len(action_low), hidden_dims, num_critics, layer_norm)
+        shared = encoder.build(obs_dim) if encoder is not None else nn.Identity()
+        own = encoder.build(obs_dim) if encoder is not None and not encoder.shared else nn.Identity()
+        features = _features(shared, obs_dim)
+        self.actor = Actor(features, action_low, action_high, hidden_dims, layer_norm, own)
+        self.critics = Critics(features, len(action_low), hidden_dims, num_critics, layer_norm, shared)
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
 
@@ -122,8 +131,9 @@ class TD3(L.LightningModule):
 
     def target(self, batch: Batch) -> Tensor:
         """What the critics learn, (batch,): the least of the target critics at the smoothed target action."""
-        next_action = self.smoothed(self.actor_target(batch.next_obs))
-        next_q: Tensor = self.critics_target(batch.next_obs, next_action).amin(dim=0)
+        features = self.critics_target.encoder(batch.next_obs)
+        next_action = self.smoothed(self.actor_target(self._seen(batch.next_obs, features)))
+        next_q: Tensor = self.critics_target(features, next_action).amin(dim=0)
         return batch.reward + batch.discount * next_q
 
     def smoothed(self, action: Tensor) -> Tensor:
@@ -138,12 +148,18 @@ class TD3(L.LightningModule):
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
         with torch.no_grad():
             target = self.target(batch)
-        q = self.critics(batch.obs, batch.action)
+        q = self.critics(self.critics.encoder(batch.obs), batch.action)
         return (q - target).square().mean(dim=1).sum(), q
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Minus the mean value that the first critic gives the actor's actions."""
-        return -self.critics.one(batch.obs, self.actor(batch.obs)).mean()
+        with torch.no_grad():  # the critics alone train their encoder
+            features = self.critics.encoder(batch.obs)
+        return -self.critics.one(features, self.actor(self._seen(batch.obs, features))).mean()
+
+    def _seen(self, obs: Tensor, features: Tensor) -> Tensor:
+        """What the actor is asked about: the critics' features of an observation, if it shares their encoder."""
+        return features if self.shares_encoder else obs
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """One update: critics; every `policy_freq` updates the actor and the targets too."""
@@ -225,7 +241,8 @@ class TD3(L.LightningModule):
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
-        action: Tensor = self.actor(torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale))
+        seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
+        action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
         low, high = self.action_box
         # The tanh's end, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action.float().cpu().numpy(), low), high)
@@ -279,6 +296,12 @@ class TD3(L.LightningModule):
         noise = of_this_rank(states if isinstance(states, list) else [states])
         if noise is not None:  # there were as many ranks
             self.noise_generator.set_state(noise.cpu())
+
+
+def _features(encoder: nn.Module, obs_dim: int) -> int:
+    """How many features an encoder makes."""
+    with torch.no_grad():
+        return int(encoder(torch.zeros(2, obs_dim)).shape[-1])
 
 
 def _rounded_up(bound: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -21,6 +21,7 @@ class Actor(nn.Module):
         action_high: Upper end of every action, in the environment's units.
         hidden_dims: Width of each hidden layer.
         layer_norm: Normalise each hidden layer before its ReLU.
+        encoder: A network of its own before these layers, whose features are `obs_dim` then.
     """
 
     scale: Tensor
@@ -33,6 +34,7 @@ class Actor(nn.Module):
         action_high: Sequence[float],
         hidden_dims: Sequence[int] = (256, 256),
         layer_norm: bool = False,
+        encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
         _check_widths(hidden_dims)
@@ -42,6 +44,7 @@ class Actor(nn.Module):
                 f"Actions lie in a finite box with low < high, but low={list(action_low)} and high={list(action_high)} "
                 "came; take both from the environment's action_space."
             )
+        self.encoder = encoder or nn.Identity()
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim, *hidden_dims]):
             layers.append(nn.Linear(fan_in, fan_out))
@@ -54,7 +57,7 @@ class Actor(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Actions (batch, action_dim), in the environment's units, for observations (batch, obs_dim)."""
-        return self.centre + self.scale * torch.tanh(self.layers(obs))
+        return self.centre + self.scale * torch.tanh(self.layers(self.encoder(obs)))
 
 
 class Linears(nn.Module):
@@ -115,12 +118,16 @@ class ReLU(nn.ReLU):
 class Critics(nn.Module):
     """N independent Q-functions on the first axis; the paper's twins are `num_critics=2`.
 
+    What they are asked about is what their `encoder` makes of an observation, so that it is asked once for all that
+    needs it; without one the two are the same.
+
     Args:
-        obs_dim: Numbers in an observation.
+        obs_dim: Numbers in an observation, or features.
         action_dim: Numbers in an action.
         hidden_dims: Width of each hidden layer.
         num_critics: How many Q-functions, N.
         layer_norm: Normalise each hidden layer before its ReLU.
+        encoder: The network that makes features of observations, trained with these.
     """
 
     def __init__(
@@ -130,9 +137,11 @@ class Critics(nn.Module):
         hidden_dims: Sequence[int] = (256, 256),
         num_critics: int = 2,
         layer_norm: bool = False,
+        encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
         _check_widths(hidden_dims)
+        self.encoder = encoder or nn.Identity()
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim + action_dim, *hidden_dims]):
             layers.append(Linears(num_critics, fan_in, fan_out))

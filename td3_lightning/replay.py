@@ -44,10 +44,13 @@ class Ring:
         starts: Memory for the first rows of finished transitions, (ring,), oldest first from `oldest`.
         obs_dim: Numbers in an observation.
         n_step: Rewards in a sum.
+        history: Rows before a transition's first that are read with it, and so must still be there.
     """
 
-    def __init__(self, rows: NDArray[np.float32], starts: NDArray[np.int32], obs_dim: int, n_step: int) -> None:
-        self.rows, self.starts, self.obs_dim, self.n_step = rows, starts, obs_dim, n_step
+    def __init__(
+        self, rows: NDArray[np.float32], starts: NDArray[np.int32], obs_dim: int, n_step: int, history: int = 0
+    ) -> None:
+        self.rows, self.starts, self.obs_dim, self.n_step, self.history = rows, starts, obs_dim, n_step, history
         self.length = len(starts)
         self.written = 0  # rows completed ever; their numbers count up from 0, and a new one takes the oldest's place
         self.oldest = 0  # where in `starts` the oldest transition stands
@@ -123,7 +126,7 @@ class Ring:
     def _write(self, obs: NDArray[np.float32], action: NDArray[np.float32] | float, reward: float, end: float) -> int:
         """Puts a row at the cursor, in place of the oldest, and says where that was."""
         slot = self.cursor
-        if self.count and self.starts[self.oldest] == slot:
+        while self.count and (self.starts[self.oldest] - slot) % self.length <= self.history:
             self.oldest, self.count = (self.oldest + 1) % self.length, self.count - 1
         for row in (slot, self.length + slot) if slot < self.n_step else (slot,):
             self.rows[row, : self.obs_dim] = obs
@@ -193,6 +196,7 @@ class Replay(IterableDataset[Batch]):
         gamma: Discount per environment step, in [0, 1].
         num_envs: Environments that write.
         reward_scale: Rewards are stored times this.
+        history: Rows before a transition's first that are read with it.
     """
 
     def __init__(
@@ -206,6 +210,7 @@ class Replay(IterableDataset[Batch]):
         gamma: float = 0.99,
         num_envs: int = 1,
         reward_scale: float = 1.0,
+        history: int = 0,
     ) -> None:
         super().__init__()
         check_at_least("num_envs", num_envs, 1)
@@ -214,7 +219,7 @@ class Replay(IterableDataset[Batch]):
         self.n_step_schedule = as_schedule(n_step)
         self.n_step = round(self.n_step_schedule(0))  # what every window has room for
         check_at_least("n_step", self.n_step, 1)
-        check_at_least("capacity", capacity, num_envs * (self.n_step + 2))
+        check_at_least("capacity", capacity, num_envs * (self.n_step + 2 + history))
         if not reward_scale > 0:
             raise UsageError(f"reward_scale is above 0, but {reward_scale} came; 1 leaves the rewards as they are.")
         if not 0 <= gamma <= 1:
@@ -227,7 +232,7 @@ class Replay(IterableDataset[Batch]):
         length, width = capacity // num_envs, obs_dim + action_dim + 2
         rows = _untouched_zeros((num_envs, length + self.n_step, width), np.dtype(np.float32))
         starts = _untouched_zeros((num_envs, length), np.dtype(np.int32))
-        self.rings = [Ring(*memory, obs_dim, self.n_step) for memory in zip(rows, starts, strict=True)]
+        self.rings = [Ring(*memory, obs_dim, self.n_step, history) for memory in zip(rows, starts, strict=True)]
         self._rows, self._starts = torch.from_numpy(rows.reshape(-1, width)), starts.reshape(-1)
         following = self.n_step + 1
         self._windows = self._rows.as_strided((len(self._rows) - self.n_step, following * width), (width, 1))
@@ -276,15 +281,21 @@ class Replay(IterableDataset[Batch]):
 
     def sample(self) -> Batch:
         """Draws a batch; every transition has the same chance each time."""
-        # Each with the rows that follow it. numpy from here on, whose small operations take a third of torch's time.
-        windows = self._windows.index_select(0, self._draw()).numpy().reshape(self.batch_size, self.n_step + 1, -1)
-        reward, steps = self._sum_rewards(windows[..., -2], windows[..., -1])
+        windows, reward, discount, steps = self._transitions(self._draw())
         rows = windows.reshape(-1, windows.shape[-1])
-        end = rows.take(self._window_starts + (steps - 1), axis=0)[:, -1]
         next_obs = rows.take(self._window_starts + steps, axis=0)[:, : self.obs_dim]
         obs, action = windows[:, 0, : self.obs_dim], windows[:, 0, self.obs_dim : -2]
-        discount = self._powers[steps] * (end != TERMINATED)
         return Batch(*map(torch.from_numpy, (obs, action, reward, discount, next_obs)))
+
+    def _transitions(
+        self, starts: Tensor
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
+        """Rows (batch, n_step + 1, row), sums of rewards, discounts and numbers of steps (batch,) of transitions."""
+        # Each with the rows that follow it. numpy from here on, whose small operations take a third of torch's time.
+        windows = self._windows.index_select(0, starts).numpy().reshape(self.batch_size, self.n_step + 1, -1)
+        reward, steps = self._sum_rewards(windows[..., -2], windows[..., -1])
+        end = windows[..., -1].reshape(-1).take(self._window_starts + (steps - 1))
+        return windows, reward, self._powers[steps] * (end != TERMINATED), steps
 
     def _sum_rewards(
         self, rewards: NDArray[np.float32], ends: NDArray[np.float32]
@@ -306,7 +317,7 @@ class Replay(IterableDataset[Batch]):
         drawn = torch.randint(int(counts.sum()), (self.batch_size,), generator=self.generator).numpy()
         length, ends = self.rings[0].length, counts.cumsum()
         env = np.searchsorted(ends, drawn, side="right")
-        oldest = np.array([ring.oldest for ring in self.rings]) - (ends - counts)
+        oldest = np.array([ring.oldest for ring in self.rings], np.intp) - (ends - counts)
         starts = self._starts.take(env * length + (drawn + oldest[env]) % length)
         return torch.from_numpy(starts + env * (length + self.n_step))
 

@@ -15,7 +15,7 @@ from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
 
 SECTIONS = ("model", "data", "collector")  # what a run takes from the checkpoint that it goes on from
-SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm")
+SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder")
 
 
 class SaveConfig(SaveConfigCallback):

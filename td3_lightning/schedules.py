@@ -6,22 +6,15 @@ from numbers import Real
 from typing import Any
 
 from td3_lightning.errors import UsageError
+from td3_lightning.recipes import Recipe, from_plain
 
 
-class Schedule(ABC):
-    """Turns `env_steps` into a value.
-
-    A subclass keeps each argument of its constructor as the attribute of that name, because its
-    attributes are what a checkpoint holds of it.
-    """
+class Schedule(Recipe, ABC):
+    """Turns `env_steps` into a value."""
 
     @abstractmethod
     def __call__(self, env_steps: int) -> float:
         """The value after `env_steps` environment steps."""
-
-    def plain(self) -> dict[str, Any]:
-        """The schedule as plain data, in the form that a config file has too."""
-        return {"class_path": f"{type(self).__module__}.{type(self).__qualname__}", "init_args": vars(self).copy()}
 
 
 class Constant(Schedule):
@@ -62,23 +55,15 @@ class Linear(Schedule):
 
 
 def as_schedule(value: float | Schedule | Mapping[str, Any]) -> Schedule:
-    """A schedule stays itself; a number becomes a `Constant`, and plain data what it was made from.
-
-    Only schedules that are imported already are made from plain data, so a checkpoint cannot run code.
-    """
+    """A schedule stays itself; a number becomes a `Constant`, and plain data what it was made from."""
     if isinstance(value, Schedule):
         return value
     if isinstance(value, Real):
         return Constant(float(value))
-    if isinstance(value, Mapping):
-        known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _subclasses(Schedule)}  # type: ignore[type-abstract]
-        if value.get("class_path") in known:
-            return known[value["class_path"]](**value.get("init_args", {}))
-    raise UsageError(
-        f"A number or a schedule is wanted, but {value!r} came; give a number, Linear(...), or a Schedule of "
-        "yours, imported before a checkpoint that holds it is loaded."
-    )
-
-
-def _subclasses(kind: type[Schedule]) -> list[type[Schedule]]:
-    return [sub for direct in kind.__subclasses__() for sub in (direct, *_subclasses(direct))]
+    schedule = from_plain(Schedule, value)  # type: ignore[type-abstract]
+    if schedule is None:
+        raise UsageError(
+            f"A number or a schedule is wanted, but {value!r} came; give a number, Linear(...), or a Schedule of "
+            "yours, imported before a checkpoint that holds it is loaded."
+        )
+    return schedule

@@ -16,6 +16,7 @@ from td3_lightning import TD3, Replay, config_files
 from td3_lightning.cli import main
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
+EXTRAS = {"bullet": "pybullet_envs_gymnasium", "mujoco": "mujoco"}
 SMALL = [
     *("--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
     *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=2"),
@@ -127,7 +128,11 @@ def test_versions_count_up():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(CONFIGS[0].parent).as_posix())
 def test_every_configuration_trains(path):
-    run("fit", "--config", path.relative_to(CONFIGS[0].parent), *SMALL)
+    for extra, module in EXTRAS.items():
+        if f'needs the extra "{extra}"' in path.read_text():
+            pytest.importorskip(module)
+    short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # drawing takes long
+    run("fit", "--config", path.relative_to(CONFIGS[0].parent), *SMALL, *short)
     assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == 1
 
 
@@ -200,7 +205,7 @@ def test_help(words, capsys):
     stop(*words)
     said = capsys.readouterr().out
     if words[0] == "--help":
-        assert all(command in said for command in ("fit", "validate", "test", "record"))
+        assert all(command in said for command in ("fit", "validate", "test", "record", "export", "import"))
     else:
         assert "--data.batch_size" in said
         assert "in half-widths of the action box" in re.sub(r"\s+", " ", said)
@@ -252,7 +257,7 @@ def test_a_checkpoint_runs_no_code_that_the_user_did_not_name(last, capsys):
 MISTAKES = {
     "no command": ([], "A command is missing"),
     "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
-    "strange command": (["xyz"], "begin with one of fit, validate, test, record"),
+    "strange command": (["xyz"], "begin with one of fit, validate, test, record, export, import"),
     "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),

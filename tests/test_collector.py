@@ -151,6 +151,53 @@ def test_updates_keep_pace_with_steps(num_envs: int, updates_per_step: float, ma
     assert max(lags) < num_envs * updates_per_step + 1e-9  # and no step before it is due
 
 
+@pytest.mark.parametrize(
+    ("collect", "num_envs", "updates_per_step", "expected"),
+    [
+        # env_steps at each update, after a warm-up of 4 and the one update that follows it; episodes have 5 steps.
+        (4, 1, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),
+        (4, 1, 0.5, [4, 8, 8, 12, 12, 16, 16, 20, 20, 24]),
+        (2, 1, 1.5, [4, 6, 6, 6, 8, 8, 8, 10, 10, 10]),
+        (3, 2, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),  # a round of 3 takes two steps of both
+        ("episode", 1, 1.0, [4, 5, 10, 10, 10, 10, 10, 15, 15, 15]),
+        ("episode", 1, 0.4, [4, 10, 10, 15, 15, 20, 20, 25, 25, 30]),
+        ("episode", 2, 0.5, [4, 10, 10, 10, 20, 20, 20, 20, 20, 30]),
+    ],
+)
+def test_updates_follow_what_was_collected_at_once(
+    collect: Any, num_envs: int, updates_per_step: float, expected: list[int], make_trainer: Any
+) -> None:
+    data = new_data(num_envs=num_envs, updates_per_step=updates_per_step, steps_per_epoch=round(10 / updates_per_step))
+    module, seen = new_module(data), []
+
+    class Look(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            seen.append(module.env_steps)
+
+    make_trainer(callbacks=[Collector(4, collect=collect), Look()]).fit(module, datamodule=data)
+    assert seen[:10] == expected
+
+
+def test_random_actions_and_updates_begin_and_end_apart(make_trainer: Any) -> None:
+    """As in the lander agent, which is never random, and in the walker blog, where updates begin after an episode."""
+    for warmup_steps, random_steps in ((10, 0), (5, 17), (10, None)):
+        data = new_data(steps_per_epoch=20)
+        module, steady_action = steady(data)
+        Counter.log.clear()
+        collector = Collector(warmup_steps, exploration_noise=0.0, random_steps=random_steps)
+        make_trainer(callbacks=[collector], limit_val_batches=0).fit(module, datamodule=data)
+        given = np.array([action for event, action in Counter.log if event == "step"])
+        is_random = np.abs(given - steady_action).max(axis=1) > 1e-6
+        expected = 10 if random_steps is None else random_steps
+        assert is_random.tolist() == [True] * expected + [False] * (warmup_steps + 20 - expected)
+
+
+@pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}])
+def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Collector(10, **wrong)
+
+
 def test_another_pace_on_resume_holds_from_there(make_trainer: Any, tmp_path: Any) -> None:
     steps = []
     for updates_per_step, resumed in ((1.0, None), (2.0, "ckpt"), (0.5, "ckpt"), (1.0, "ckpt")):

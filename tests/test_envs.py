@@ -11,7 +11,17 @@ import torch
 
 from td3_lightning import UsageError
 from td3_lightning.car_racing import Pedals
-from td3_lightning.envs import ActionRepeat, Episode, Episodes, FreshWorld, Resumable, Settled, TrainEnvs, numbers
+from td3_lightning.envs import (
+    ActionRepeat,
+    Episode,
+    Episodes,
+    FreshWorld,
+    OneBound,
+    Resumable,
+    Settled,
+    TrainEnvs,
+    numbers,
+)
 from td3_lightning.seeds import derive_seed
 from toys import Counter, Fussy, InPlace, Restless, Seeded, Talkative
 
@@ -73,6 +83,24 @@ def test_a_repeated_action_is_the_same_in_every_frame() -> None:
 def test_no_repeat_is_one_sentence() -> None:
     with pytest.raises(UsageError, match="repeat"):
         ActionRepeat(Counter(), 0)
+
+
+# OneBound
+
+
+def test_one_bound_is_offered_and_clipped_to_the_box() -> None:
+    env = OneBound(Counter(low=(-0.5, 0.0), high=(1.5, 1.0)), 1.25)
+    assert (env.action_space.low.tolist(), env.action_space.high.tolist()) == ([-1.25, -1.25], [1.25, 1.25])
+    env.reset()
+    Counter.log.clear()
+    for action in ([1.25, -1.25], [-1.25, 1.25], [0.25, 0.75]):
+        env.step(np.array(action, np.float32))
+    assert [given.tolist() for _, given in Counter.log] == [[1.25, 0.0], [-0.5, 1.0], [0.25, 0.75]]
+
+
+def test_no_bound_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="bound"):
+        OneBound(Counter(), 0.0)
 
 
 # TrainEnvs

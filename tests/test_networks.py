@@ -119,3 +119,43 @@ def test_a_box_that_is_none_is_one_sentence(low: list[float], high: list[float])
 def test_hidden_dims_may_be_any_sequence(hidden_dims: Any) -> None:
     assert Actor(2, [-1.0], [1.0], hidden_dims)(torch.zeros(1, 2)).shape == (1, 1)
     assert Critics(2, 1, hidden_dims)(torch.zeros(1, 2), torch.zeros(1, 1)).shape == (2, 1)
+
+
+# Optimizers: what the sources do otherwise is the same, or has a name here.
+
+
+def test_one_adam_for_all_critics_is_one_for_each() -> None:
+    """The lander agent has an optimizer for each critic; Adam treats every weight by itself."""
+    together = Critics(3, 2, (8, 6), 3).double()
+    apart = [Critics(3, 2, (8, 6), 1).double() for _ in range(3)]
+    for number, critic in enumerate(apart):
+        for own, shared in zip(critic.parameters(), together.parameters(), strict=True):
+            own.data[0] = shared[number].detach()
+    adams = [torch.optim.Adam(net.parameters(), lr=0.01, fused=True) for net in (together, *apart)]
+    for _ in range(20):
+        obs, action, target = torch.randn(16, 3).double(), torch.randn(16, 2).double(), torch.randn(16).double()
+        (together(obs, action) - target).square().mean(dim=1).sum().backward()
+        for critic in apart:
+            (critic(obs, action) - target).square().mean().backward()
+        for adam in adams:
+            adam.step()
+            adam.zero_grad()
+    for number, critic in enumerate(apart):
+        for own, shared in zip(critic.parameters(), together.parameters(), strict=True):
+            torch.testing.assert_close(own[0], shared[number], rtol=1e-12, atol=1e-14)
+
+
+def test_half_a_loss_is_a_loss_with_twice_adams_epsilon() -> None:
+    """The lander agent halves its losses: m / 2 over sqrt(v) / 2 + eps is m over sqrt(v) + 2 eps, to the bit."""
+    half, whole = Critics(3, 2, (8, 6)), Critics(3, 2, (8, 6))
+    whole.load_state_dict(half.state_dict())
+    adams = {half: torch.optim.Adam(half.parameters(), eps=1e-8), whole: torch.optim.Adam(whole.parameters(), eps=2e-8)}
+    for _ in range(20):
+        obs, action, target = torch.randn(16, 3), torch.randn(16, 2), torch.randn(16)
+        for critics, adam in adams.items():
+            loss = (critics(obs, action) - target).square().mean(dim=1).sum()
+            adam.zero_grad()
+            (loss / 2 if critics is half else loss).backward()
+            adam.step()
+    for one, other in zip(half.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(one, other)

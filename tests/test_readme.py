@@ -52,7 +52,7 @@ def test_every_command_runs(
     Path("lightning_logs").mkdir()
     Path("lightning_logs", "reference").symlink_to(ROOT / "lightning_logs" / "reference")
     found = commands()
-    assert {words[3] for words in found} == {"fit", "test", "record"}
+    assert {words[3] for words in found} == {"fit", "test", "record", "export", "import"}
     for words in found:
         run(words[3:], capsys)
     assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["env_id"] == "td3_lightning/CarRacing-v0"

@@ -32,6 +32,7 @@ from td3_lightning.best_and_last import LastCheckpoint
 from td3_lightning.car_racing import Pedals
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.envs import ActionRepeat
+from td3_lightning.evaluation import SaveEvaluations, StopWhenSolved
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.segments import FOLDER, with_rows
 from td3_lightning.stopping import StopOnSignal, Stopped
@@ -54,12 +55,16 @@ DATA: dict[str, dict[str, Any]] = {
     "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40}, "n_step": 3},
     "car, several": {**CAR, "num_envs": 2},
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
+    "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
 for package, env_id in SIMULATORS.items():
     if find_spec(package):
         DATA[package] = {"env_id": env_id, "num_envs": 2}
+COLLECTORS: dict[str, dict[str, Any]] = {
+    "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
+}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -89,7 +94,9 @@ class Run:
         self.trainer = L.Trainer(
             accelerator="cpu",
             callbacks=[
-                Collector(warmup_steps=150),
+                Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
+                StopWhenSolved(threshold=0.0, window=3),  # which no return is above
+                SaveEvaluations(),
                 *callbacks,
                 StopOnSignal(),
                 LogPosition(),

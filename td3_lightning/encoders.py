@@ -1,0 +1,55 @@
+"""Encoders: networks of the user's between the observation and the actor's and critics' own layers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+from td3_lightning.errors import UsageError
+from td3_lightning.recipes import Recipe, from_plain
+
+
+class Encoder(Recipe, ABC):
+    """How to build a network that turns observations into features.
+
+    All critics see the same features, and their loss trains it. The actor either sees them too, without training them,
+    or has a network of its own. Targets are averaged over its parameters, so that buffers which change are none of it.
+    """
+
+    shared = True  # whether the actor sees the critics' features; a subclass may have an argument for it
+
+    @abstractmethod
+    def build(self, obs_dim: int) -> nn.Module:
+        """A network with fresh weights, from observations (batch, obs_dim), or one (obs_dim,), to features."""
+
+
+class Trunk(Encoder):
+    """Linear layers, each with a ReLU.
+
+    Args:
+        widths: Width of each layer; the last one's is the number of features.
+        shared: Whether the actor sees the critics' features, or has such a trunk of its own.
+    """
+
+    def __init__(self, widths: Sequence[int], shared: bool = True) -> None:
+        if not widths or min(widths) < 1:
+            raise UsageError(f"Trunk has at least one layer, of a width of at least 1, but {list(widths)} came.")
+        self.widths, self.shared = [int(width) for width in widths], shared
+
+    def build(self, obs_dim: int) -> nn.Module:
+        """The layers."""
+        pairs = pairwise([obs_dim, *self.widths])
+        return nn.Sequential(*(layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())))
+
+
+def as_encoder(encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:
+    """An encoder, or none, stays itself; plain data becomes what it was made from."""
+    made = encoder if encoder is None or isinstance(encoder, Encoder) else from_plain(Encoder, encoder)  # type: ignore[type-abstract]
+    if encoder is not None and made is None:
+        raise UsageError(
+            f"An encoder is wanted, but {encoder!r} came; give Trunk(...), or an Encoder of yours, imported before a "
+            "checkpoint that holds it is loaded."
+        )
+    return made

@@ -1,0 +1,113 @@
+"""Evaluations beyond Lightning's own at an epoch's end: after every episode, and all of them in one array."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+
+from td3_lightning.data import ReplayData
+from td3_lightning.durable import write_durably
+from td3_lightning.envs import Episode
+from td3_lightning.errors import check_at_least
+
+
+class StopWhenSolved(Callback):
+    """Plays an episode without noise after each training episode, and stops the run when their running mean is high.
+
+    Each of these episodes has a seed of its own, from `eval_seed` up.
+
+    Args:
+        threshold: The task is solved when the mean return is above it.
+        window: Episodes in the mean, the last ones.
+    """
+
+    def __init__(self, threshold: float, window: int = 100) -> None:
+        super().__init__()
+        check_at_least("window", window, 1)
+        self.threshold, self.window = threshold, window
+        self.played = 0
+        self.returns: list[float] = []  # the last of them, at most `window`
+
+    @property
+    def solved(self) -> bool:
+        """Whether there are enough episodes, and good enough ones."""
+        return len(self.returns) == self.window and float(np.mean(self.returns)) > self.threshold
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Ends a run at once that is resumed from where it was solved."""
+        self._stop_if_solved(trainer)
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Plays as many as the training has had; before an update, since a run may be stopped and saved after one."""
+        data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # set without a type
+        while self.played < pl_module.episodes and not self.solved:
+            report = Episode(data.eval_env, data.eval_seeds.start + self.played).play(pl_module.act)
+            self.played += 1
+            self.returns = [*self.returns, report["return"]][-self.window :]
+            values = {"eval/episode_return": report["return"], "eval/running_mean": float(np.mean(self.returns))}
+            for logger in trainer.loggers:
+                logger.log_metrics(values, pl_module.env_steps)
+        self._stop_if_solved(trainer)
+
+    def _stop_if_solved(self, trainer: L.Trainer) -> None:
+        if self.solved and not trainer.should_stop:
+            mean = f"the mean return of the last {self.window} evaluation episodes is {np.mean(self.returns):,.2f}"
+            rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last returns, and how many there have been."""
+        return {"returns": list(self.returns), "played": self.played}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes them back."""
+        self.returns, self.played = list(state_dict["returns"])[-self.window :], state_dict["played"]
+
+
+class SaveEvaluations(Callback):
+    """Writes `evaluations.npz` beside the logs: `env_steps` (n,) and `returns` (n, episodes) of all evaluations so far.
+
+    With `trainer.num_sanity_val_steps: -1` the first one is of the policy before training.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.env_steps: list[int] = []
+        self.returns: list[list[float]] = []
+        self._running: list[float] = []
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begins an evaluation; one that was stopped in the middle is begun again."""
+        self._running = []
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Notes an episode's return."""
+        self._running.append(outputs["return"])
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Adds the evaluation, and writes the file once training has begun."""
+        if trainer.sanity_checking and self.env_steps:
+            return  # Lightning checks a resumed run again
+        self.env_steps.append(pl_module.env_steps)
+        self.returns.append(self._running)
+        if not trainer.sanity_checking and trainer.loggers and trainer.log_dir is not None:
+            self._write(Path(trainer.log_dir, "evaluations.npz"))
+
+    @rank_zero_only
+    def _write(self, path: Path) -> None:
+        episodes = max(map(len, self.returns))
+        rows = [row + [float("nan")] * (episodes - len(row)) for row in self.returns]  # their number may change
+        write_durably(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All evaluations."""
+        return {"env_steps": list(self.env_steps), "returns": [list(row) for row in self.returns]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes them back."""
+        self.env_steps, self.returns = list(state_dict["env_steps"]), [list(row) for row in state_dict["returns"]]

@@ -1,0 +1,224 @@
+"""Pixels: frames that are stacked for the policy, stored once in the replay, and shifted at random for the learner."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from td3_lightning.encoders import Encoder
+from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.replay import Batch, Replay
+
+CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How frames become observations: the last `stack` of them, cropped, the oldest first, as one axis of bytes.
+
+    Args:
+        stack: Frames in an observation.
+        height: Rows that are kept of a frame, from the top.
+        width: Columns that are kept of a frame, from the middle.
+        shift: Pixels by which the learner's frames are shifted at most, in each direction; 0 leaves them.
+    """
+
+    stack: int = 4
+    height: int = 84
+    width: int = 84
+    shift: int = 4
+
+    def __post_init__(self) -> None:
+        for name, least in (("stack", 1), ("height", 1), ("width", 1), ("shift", 0)):
+            check_at_least(name, getattr(self, name), least)
+        if self.frame_bytes % 4:
+            raise UsageError(f"Frames have a multiple of 4 bytes, but {self.shape} came; change height or width.")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of a frame: rows, columns, colours."""
+        return (self.height, self.width, CHANNELS)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a frame."""
+        return self.height * self.width * CHANNELS
+
+
+class FrameStack(gym.Wrapper):
+    """Observes the last frames as one axis of bytes; an episode's first frame stands for those before it.
+
+    Args:
+        env: An environment that observes frames (height, width, 3) of bytes.
+        pixels: What becomes of them.
+    """
+
+    def __init__(self, env: gym.Env, pixels: Pixels) -> None:
+        super().__init__(env)
+        space, (height, width, _) = env.observation_space, pixels.shape
+        fits = (
+            isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[2] == CHANNELS
+        )
+        if not fits or space.shape[0] < height or space.shape[1] < width:  # type: ignore[index]  # a Box here
+            raise UsageError(
+                f"data.pixels wants frames of bytes, at least {pixels.shape}, but the environment observes {space}; "
+                "leave it out, or change its height and width."
+            )
+        left = (space.shape[1] - width) // 2  # type: ignore[index]
+        self._crop = (slice(height), slice(left, left + width))
+        self._frames: deque[NDArray[np.uint8]] = deque(maxlen=pixels.stack)
+        self.observation_space = Box(0, 255, (pixels.stack * pixels.frame_bytes,), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets, and fills the stack with the first frame."""
+        frame, info = self.env.reset(seed=seed, options=options)
+        self._frames.extend([frame[self._crop]] * (self._frames.maxlen or 0))
+        return self._stacked(), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Steps, and puts the frame in the place of the oldest."""
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        self._frames.append(frame[self._crop])
+        return self._stacked(), reward, terminated, truncated, info
+
+    def _stacked(self) -> NDArray[np.uint8]:
+        return np.concatenate([frame.ravel() for frame in self._frames])
+
+
+class PixelReplay(Replay):
+    """A replay of frames, each stored once, as bytes; stacks are put together and shifted when a batch is drawn.
+
+    A row holds the newest frame of an observation, its bytes taken for float32, and how many frames of its episode came
+    before it, which is as far back as its stack may reach.
+
+    Args:
+        pixels: The frames.
+        obs_dim: Bytes in a stack.
+        **settings: What `Replay` takes besides.
+    """
+
+    def __init__(self, pixels: Pixels, obs_dim: int, **settings: Any) -> None:
+        self.pixels = pixels
+        super().__init__(pixels.frame_bytes // 4 + 1, history=pixels.stack - 1, **settings)
+        self._frames = self._rows.view(torch.uint8)[:, : pixels.frame_bytes]
+
+    def add(
+        self,
+        env: int,
+        obs: NDArray[np.float32],
+        action: NDArray[np.float32],
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        next_obs: NDArray[np.float32],
+    ) -> None:
+        """Stores one step of environment `env`, of the observations (obs_dim,) only their newest frame."""
+        ring = self.rings[env]
+        age = ring.rows[ring.cursor, self.obs_dim - 1] if ring.running else 0.0
+        rows = self._packed(obs, age), self._packed(next_obs, age + 1)
+        super().add(env, rows[0], action, reward, terminated, truncated, rows[1])
+
+    def _packed(self, stack: NDArray[np.float32], age: float) -> NDArray[np.float32]:
+        frame = stack[-self.pixels.frame_bytes :].astype(np.uint8)
+        return np.append(frame.view(np.float32), np.float32(min(age, self.pixels.stack - 1)))
+
+    def sample(self) -> Batch:
+        """Draws a batch of stacks (batch, obs_dim) of bytes, each shifted by an amount of its own."""
+        rows = self._draw()
+        windows, reward, discount, steps = self._transitions(rows)
+        return Batch(
+            obs=self._shifted(self._stacks(rows)),
+            action=torch.from_numpy(windows[:, 0, self.obs_dim : -2]),
+            reward=torch.from_numpy(reward),
+            discount=torch.from_numpy(discount),
+            next_obs=self._shifted(self._stacks(rows + torch.from_numpy(steps))),
+        )
+
+    def _stacks(self, rows: Tensor) -> Tensor:
+        """Stacks (batch, stack, height, width, 3) that end with the frames in these rows."""
+        age = self._rows[rows, self.obs_dim - 1].long()
+        back = torch.arange(self.pixels.stack - 1, -1, -1).minimum(age[:, None])
+        length = self.rings[0].length
+        ring, slot = rows // (length + self.n_step), rows % (length + self.n_step)
+        frames = ring[:, None] * (length + self.n_step) + (slot[:, None] - back) % length
+        return self._frames[frames.flatten()].view(len(rows), self.pixels.stack, *self.pixels.shape)
+
+    def _shifted(self, stacks: Tensor) -> Tensor:
+        """Moves each stack as a whole; its edge's pixels fill what is laid bare (Kostrikov et al., 2020)."""
+        most, (height, width, _) = self.pixels.shift, self.pixels.shape
+        if not most:
+            return stacks.flatten(1)
+        corners = torch.randint(2 * most + 1, (len(stacks), 2), generator=self.generator).tolist()
+        framed = _with_edges(stacks, most)
+        moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in zip(framed, corners, strict=True)]
+        return torch.stack(moved).flatten(1)
+
+
+def _with_edges(stacks: Tensor, most: int) -> Tensor:
+    """Stacks (batch, stack, height, width, 3) with their outermost pixels repeated `most` times on every side."""
+    batch, stack, height, width, channels = stacks.shape
+    framed = stacks.new_empty(batch, stack, height + 2 * most, width + 2 * most, channels)
+    middle = framed[:, :, :, most:-most]
+    middle[:, :, most:-most] = stacks
+    middle[:, :, :most], middle[:, :, -most:] = stacks[:, :, :1], stacks[:, :, -1:]
+    framed[:, :, :, :most], framed[:, :, :, -most:] = middle[:, :, :, :1], middle[:, :, :, -1:]
+    return framed
+
+
+class Convolutions(Encoder):
+    """Three convolutions over stacked frames, then a normalised linear layer (after Yarats et al., 2021, but smaller).
+
+    Args:
+        features: Numbers that a stack is made into.
+        stack: Frames in an observation, as in `Pixels`.
+        height: Rows of a frame.
+        width: Columns of a frame.
+        shared: Whether the actor sees the critics' features, or has such an encoder of its own.
+    """
+
+    def __init__(
+        self, features: int = 64, stack: int = 4, height: int = 84, width: int = 84, shared: bool = True
+    ) -> None:
+        self.features, self.stack, self.height, self.width, self.shared = features, stack, height, width, shared
+
+    def build(self, obs_dim: int) -> nn.Module:
+        """The layers."""
+        shape = (self.stack, self.height, self.width, CHANNELS)
+        if obs_dim != np.prod(shape):
+            raise UsageError(
+                f"Convolutions are for {shape} bytes, but an observation has {obs_dim}; give data.pixels and this "
+                "encoder the same stack, height and width."
+            )
+        convolutions = nn.Sequential(
+            Planes(shape),
+            *(nn.Conv2d(self.stack * CHANNELS, 16, 8, stride=4), nn.ReLU()),
+            *(nn.Conv2d(16, 32, 4, stride=2), nn.ReLU()),
+            *(nn.Conv2d(32, 32, 3), nn.ReLU()),
+            nn.Flatten(-3),
+        )
+        with torch.no_grad():
+            numbers = convolutions(torch.zeros(1, obs_dim)).shape[1]
+        return nn.Sequential(convolutions, nn.Linear(numbers, self.features), nn.LayerNorm(self.features), nn.Tanh())
+
+
+class Planes(nn.Module):
+    """Bytes (..., stack * height * width * 3) as planes (..., stack * 3, height, width) in [-0.5, 0.5].
+
+    Args:
+        shape: stack, height, width, 3.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The planes, in the precision of floating-point inputs, float32 for bytes."""
+        stacks = obs.view(*obs.shape[:-1], *self.shape).movedim(-1, -3).flatten(-4, -3)
+        return (stacks if stacks.is_floating_point() else stacks.float()) / 255 - 0.5

@@ -1,0 +1,100 @@
+"""Evaluations after every episode, stopping when solved, and the array of all evaluations."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toys  # noqa: F401  # registers them
+from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.envs import Episode
+from td3_lightning.evaluation import SaveEvaluations, StopWhenSolved
+from td3_lightning.run_logger import RunLogger, read_metrics
+
+
+def new_data(**kwargs: Any) -> ReplayData:
+    """Training episodes of 5 steps, in evaluation of a length and a return that follow the seed."""
+    settings = {"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, "eval_episodes": 2}
+    return ReplayData("toys/Seeded-v0", **(settings | kwargs))
+
+
+def new_module(data: ReplayData) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+
+
+def seeded_return(data: ReplayData, seed: int) -> float:
+    return Episode(data.eval_env, seed).play(new_module(data).act)["return"]  # no action changes it
+
+
+# After every episode.
+
+
+def test_every_training_episode_has_its_evaluation_episode(make_trainer: Any, tmp_path: Path) -> None:
+    data, stop = new_data(eval_seed=300), StopWhenSolved(threshold=1e9, window=4)
+    module, logger = new_module(data), RunLogger(str(tmp_path))
+    make_trainer(callbacks=[Collector(40), stop], logger=logger, max_epochs=2).fit(module, datamodule=data)
+    # Those of the warm-up are played before the first update; one that the last step ends is not played any more.
+    assert stop.played in (module.episodes, module.episodes - 1)
+    expected = [seeded_return(data, 300 + number) for number in range(stop.played)]
+    assert stop.returns == expected[-4:]
+    points = read_metrics(Path(logger.log_dir, "metrics.csv"), ["eval/episode_return", "eval/running_mean"])
+    np.testing.assert_array_equal(points["eval/episode_return"][:, 1], expected)
+    means = [np.mean(expected[max(0, end - 4) : end]) for end in range(1, len(expected) + 1)]
+    np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
+    assert (points["eval/running_mean"][:, 0] >= 40).all()
+    assert len(set(points["eval/running_mean"][:, 0])) > 3  # along the run, not at its end
+
+
+def test_a_solved_run_stops_and_does_not_go_on_when_resumed(make_trainer: Any, tmp_path: Path) -> None:
+    returns = [seeded_return(new_data(eval_seed=300), 300 + number) for number in range(100)]
+    means = [np.mean(returns[end - 5 : end]) for end in range(5, 100)]
+    threshold = float(np.sort(means[:20])[-2]) + 1e-9  # one of the first twenty is above
+    solved_after = next(end for end, mean in enumerate(means, start=5) if mean > threshold)
+    updates = []
+    for resumed in (False, True):
+        data, stop = new_data(eval_seed=300), StopWhenSolved(threshold, window=5)
+        module = new_module(data)
+        trainer = make_trainer(callbacks=[Collector(10), stop], max_epochs=50)
+        trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "solved.ckpt" if resumed else None)
+        trainer.save_checkpoint(tmp_path / "solved.ckpt")
+        assert stop.played == module.episodes == solved_after
+        assert stop.returns == returns[solved_after - 5 : solved_after]
+        updates.append(module.updates)
+    assert updates[0] == updates[1] < 50 * 20
+
+
+def test_a_mean_of_few_episodes_solves_nothing() -> None:
+    stop = StopWhenSolved(threshold=1.0, window=3)
+    for returns, solved in (([5.0, 5.0], False), ([1.0, 1.0, 1.0], False), ([1.0, 1.0, 1.1], True)):
+        stop.returns = returns
+        assert stop.solved is solved
+    with pytest.raises(UsageError, match="window"):
+        StopWhenSolved(200.0, window=0)
+
+
+# The array.
+
+
+def test_all_evaluations_are_in_one_array_the_untrained_one_first(make_trainer: Any, tmp_path: Path) -> None:
+    logger, ends = RunLogger(str(tmp_path)), []
+    for max_epochs, ckpt_path in ((2, None), (3, tmp_path / "two.ckpt")):
+        data = new_data(eval_seed=300, eval_episodes=max_epochs)  # another number on resume
+        callbacks = [Collector(10), SaveEvaluations()]
+        settings = {"logger": logger, "max_epochs": max_epochs, "num_sanity_val_steps": -1}
+        trainer = make_trainer(callbacks=callbacks, **settings)
+        trainer.fit(new_module(data), datamodule=data, ckpt_path=ckpt_path)
+        trainer.save_checkpoint(tmp_path / "two.ckpt")
+        with np.load(Path(logger.log_dir, "evaluations.npz")) as file:
+            ends.append((file["env_steps"].tolist(), file["returns"]))
+    one, two, three = (seeded_return(data, 300 + number) for number in range(3))
+    assert ends[0][0] == [0, 30, 50]
+    np.testing.assert_array_equal(ends[0][1], [[one, two]] * 3)
+    assert ends[1][0] == [0, 30, 50, 70]
+    np.testing.assert_array_equal(ends[1][1], [[one, two, np.nan]] * 3 + [[one, two, three]])
+
+
+def test_without_a_logger_there_is_no_array(make_trainer: Any, tmp_path: Path) -> None:
+    data = new_data()
+    make_trainer(callbacks=[Collector(10), SaveEvaluations()]).fit(new_module(data), datamodule=data)
+    assert not list(tmp_path.rglob("*.npz"))
