@@ -37,7 +37,7 @@ PARTS: list[tuple[type, str, str]] = [
     (Replay, "add", "storing"),
     (Replay, "sample", "sampling"),
     (TD3, "act", "acting"),
-    (Collector, "_explore", "exploration noise"),
+    (Collector, "_act", "exploration noise"),
     (TD3, "target", "target"),
     (ByHand, "_target", "target"),
     (TD3, "critic_loss", "critics: forward"),

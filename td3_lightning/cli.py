@@ -68,6 +68,10 @@ def main(args: Sequence[str] | None = None) -> int:
         CommandLine(sys.argv[1:] if args is None else args)
     except KeyboardInterrupt:
         return 130
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning's own ending, outside of the training
+            return 130
+        raise
     except Exception as error:
         said = sentence(error)
         if said is None:

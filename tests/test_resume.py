@@ -95,7 +95,7 @@ class Run:
             accelerator="cpu",
             callbacks=[
                 Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
-                StopWhenSolved(threshold=0.0, window=3),  # which no return is above
+                StopWhenSolved(threshold=1e9, window=3),  # which no return is above
                 SaveEvaluations(),
                 *callbacks,
                 StopOnSignal(),

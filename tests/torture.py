@@ -56,6 +56,8 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
 STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
+# Before `fit` and after it a signal is not ours, and kills as it does any program.
+DEATHS = {name: getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1")}
 WRITES = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "os.link"}
 
 
@@ -163,16 +165,16 @@ def compare(folder: Path, whole: Path) -> list[str]:
         return ["no last.ckpt"]
     found = [name for name in differences(one, other) if not re.search(r"Checkpoint.*(models/|path$|/dirpath$)", name)]
     found += ["metrics.csv"] * (rows(one.parents[1]) != rows(other.parents[1]))
-    found += ["other files"] * (files(one.parent) != files(other.parent))
+    found += sorted(f"{name} is in one folder only" for name in files(one.parent) ^ files(other.parent))
     named = {
         name for path in one.parent.glob("last*.ckpt") for name in names_in(list(replays_in(read_checkpoint(path))))
     }
     return found + [f"{path} is of no use" for path in (one.parent / FOLDER).iterdir() if path.name not in named]
 
 
-def files(folder: Path) -> list[str]:
+def files(folder: Path) -> set[str]:
     """What lies in a folder; the names of the best checkpoints tell their steps and returns."""
-    return sorted(path.name for path in folder.iterdir())
+    return {path.name for path in folder.iterdir()}
 
 
 class World:
@@ -217,7 +219,7 @@ class World:
                 counts[kind] += status != 0
                 if status == 0 and kind:
                     kinds.append(kind)  # it ended before
-                elif status != STATUS.get(kind, 0):
+                elif status not in (STATUS.get(kind, 0), -DEATHS.get(kind, 0)):
                     counts["lost"] += 1
                     print(f"{folder} ended with {status} after {history}: {(folder / 'log').read_text()[-500:]}")
                     break
