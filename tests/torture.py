@@ -108,6 +108,7 @@ def watch_writes(at: float, delay: float) -> list[str]:
 def run(folder: Path, ckpt_path: Path | None, kind: str, moment: float, delay: float) -> None:
     """Trains in a folder, with trouble to come."""
     os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     callbacks.write_curve = lambda metrics: metrics  # it has no state, and takes most of the time
     sys.stdout = sys.stderr = Path("log").open("a", buffering=1)  # noqa: SIM115
     began: list[float] = []
