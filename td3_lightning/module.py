@@ -184,9 +184,9 @@ class TD3(L.LightningModule):
         return loss.detach(), q.detach()
 
     def _differentiate_actor(self, batch: Batch) -> Tensor:
-        """Gives the actor its gradients; returns `actor_loss`."""
-        if by_hand := self._by_hand_for(batch):
-            return by_hand.of_actor(batch)
+        """Gives the actor its gradients, after the critics had theirs; returns `actor_loss`."""
+        if self._by_hand is not None:
+            return self._by_hand.of_actor(batch)
         loss = self.actor_loss(batch)
         self._differentiate(loss, self.actor)
         return loss.detach()
