@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from td3_lightning import TD3, Replay, config_files
+from td3_lightning import TD3, Replay, cli, config_files
 from td3_lightning.cli import main
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
@@ -421,3 +421,18 @@ def test_the_program_refuses(folder):
     assert ended.returncode == 2
     assert ended.stderr == "batch_size is at least 1, but 0 came; give a larger number.\n"
     assert [path.name for path in folder.iterdir()] == ["here.yaml"]
+
+
+def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_lightning_ends(_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+    monkeypatch.setattr(cli, "CommandLine", as_lightning_ends)
+    assert cli.main([]) == 130
+    monkeypatch.setattr(cli, "CommandLine", lambda _: sys.exit(3))
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 3
