@@ -73,6 +73,7 @@ def keep_as(path: Path, target: Path) -> None:
         write_durably(target, lambda file: file.write(path.read_bytes()))
     else:
         os.replace(unfinished, target)
+        remove(unfinished)  # where both names stand for one file already, a rename leaves both
 
 
 def remove(path: Path) -> None:

@@ -20,7 +20,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
-from td3_lightning.durable import write_durably
+from td3_lightning.durable import keep_as, write_durably
 from td3_lightning.stopping import StopOnSignal, Stopped
 
 CONTENT = {"clocks": {"updates": 3}, "weights": torch.arange(20_000.0)}
@@ -65,6 +65,14 @@ def test_file_is_on_disk_before_its_name_and_the_name_before_the_end(
     note("replace")
     save(tmp_path / "last.ckpt")
     assert order == ["fsync", "replace", "fsync folder"]
+
+
+def test_a_second_name_is_kept_again_after_a_kill_and_leaves_no_third(tmp_path: Path) -> None:
+    """A kill between `keep_as` and what comes next leaves one file with both names, and the resumed run repeats it."""
+    save(tmp_path / "last.ckpt")
+    for _ in range(2):
+        keep_as(tmp_path / "last.ckpt", tmp_path / "last-1.ckpt")
+        assert names(tmp_path) == ["last-1.ckpt", "last.ckpt"]
 
 
 @pytest.fixture

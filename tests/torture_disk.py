@@ -102,7 +102,10 @@ class Disk:
     def replace(self, source: Any, target: Any) -> None:
         self._operate()
         folder, name = self._split(source)
-        self.folders[folder][self._split(target)[1]] = self.folders[folder].pop(name)
+        files, other = self.folders[folder], self._split(target)[1]
+        if files[name] is files.get(other):
+            return  # two names of one file: nothing happens
+        files[other] = files.pop(name)
         self._changed(folder)
 
     def link(self, source: Any, target: Any) -> None:
