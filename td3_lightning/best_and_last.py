@@ -7,16 +7,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from td3_lightning.checkpoint import replays_in
 from td3_lightning.data import ReplayData, SavedReplay
+from td3_lightning.evaluation import StopWhenSolved
 from td3_lightning.generations import Generations
 from td3_lightning.ranks import of_this_rank
 from td3_lightning.run_logger import holds_a_run
 from td3_lightning.segments import FOLDER, Segments, names_in
+
+CRITERIA = (
+    "monitor",
+    "mode",
+    "min_delta",
+    "patience",
+    "stopping_threshold",
+    "divergence_threshold",
+    "threshold",
+    "window",
+)
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -106,8 +118,9 @@ class LastCheckpoint(ModelCheckpoint):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Goes on from the files that the checkpoint names, if it lies in this folder."""
         path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
-        # What ended the run ends it again, as long as it is asked for.
-        trainer.should_stop = checkpoint.get("stopped_early", False) and bool(trainer.early_stopping_callbacks)
+        # What ended the run ends it again, as long as the same is asked for.
+        trainer.should_stop = bool(_criteria(trainer)) and checkpoint.get("stopped_early") == _criteria(trainer)
+        _keep_patience(trainer, checkpoint)
         if not _same_folder(path.parent, self.dirpath):
             return
         self._goes_on = True
@@ -124,8 +137,8 @@ class LastCheckpoint(ModelCheckpoint):
         self._goes_on = True
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Notes which files the checkpoint names, of all ranks, and whether it is a run's end."""
-        checkpoint["stopped_early"] = trainer.should_stop
+        """Notes which files the checkpoint names, of all ranks, and by what the run was ended, if it was."""
+        checkpoint["stopped_early"] = _criteria(trainer) if trainer.should_stop else []
         self._named = names_in(list(replays_in(checkpoint)))
 
     def save(self, trainer: L.Trainer) -> str | None:
@@ -151,6 +164,20 @@ class LastCheckpoint(ModelCheckpoint):
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the folder says what there is."""
         return {}
+
+
+def _criteria(trainer: L.Trainer) -> list[dict[str, Any]]:
+    """When the callbacks that stop a run early do so."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    stoppers = [callback for callback in callbacks if isinstance(callback, EarlyStopping | StopWhenSolved)]
+    return [{name: vars(stopper)[name] for name in CRITERIA if name in vars(stopper)} for stopper in stoppers]
+
+
+def _keep_patience(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
+    """Leaves EarlyStopping the patience that it was given; Lightning has the checkpoint's win."""
+    for callback in trainer.early_stopping_callbacks:
+        if state := checkpoint["callbacks"].get(callback.state_key):
+            state["patience"] = callback.patience
 
 
 def _same_folder(one: Path, other: str | Path | None) -> bool:

@@ -367,7 +367,7 @@ class CommandLine(LightningCLI):
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
             print(
                 f"The run was over after {self.model.env_steps:,} env_steps, so nothing was trained; a larger "
-                "--trainer.max_epochs goes on, or a configuration without the EarlyStopping that ended it."
+                "--trainer.max_epochs goes on, or a configuration that asks for more where EarlyStopping ended it."
             )
         best = self.trainer.checkpoint_callback
         if isinstance(best, ModelCheckpoint) and best.best_model_path:

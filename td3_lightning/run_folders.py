@@ -1,5 +1,9 @@
-"""Where runs lie: lightning_logs/name/version_N, with their checkpoints in `checkpoints`."""
+"""Where runs lie: lightning_logs/name/version_N, with their checkpoints in `checkpoints`; one process works in each."""
 
+import contextlib
+import fcntl
+import os
+import time
 from pathlib import Path
 
 from td3_lightning.errors import UsageError
@@ -20,3 +24,48 @@ def newest_last(runs: Path, name: str) -> Path:
             f"--ckpt_path last is the newest run's last.ckpt, but {runs / name} has none; leave it out to begin a run."
         )
     return max(found, key=lambda path: path.stat().st_mtime)
+
+
+class Hold:
+    """A run's folder, held by this process until `release` or its end, however that comes.
+
+    The folder itself is locked, so nothing is left in it. Where that cannot be done, as the file system has no locks
+    or there is no folder, nothing is held.
+
+    Args:
+        folder: The folder.
+        patience: How long to wait for a process that is ending, in seconds.
+
+    Raises:
+        UsageError: Another process holds it.
+    """
+
+    def __init__(self, folder: Path, patience: float = 3.0) -> None:
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(folder, os.O_RDONLY)
+        until = time.monotonic() + patience
+        while not self._locked():
+            if time.monotonic() > until:
+                self.release()
+                raise UsageError(
+                    f"{folder} is in use: another process trains there; stop that one first, or give this run another "
+                    "folder (--name)."
+                )
+            time.sleep(0.1)
+
+    def _locked(self) -> bool:
+        if self._descriptor is not None:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError:  # no locks
+                pass
+        return True
+
+    def release(self) -> None:
+        """Lets go of it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.durable import sync
 from td3_lightning.errors import UsageError
+from td3_lightning.run_folders import Hold
 
 AXIS = "env_steps"  # the first column, and what every scalar is drawn against
 
@@ -112,13 +113,13 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float
 class RunLogger(TensorBoardLogger):
     """Writes TensorBoard's events and `metrics.csv`, a row for each call, in one folder.
 
-    The folder, `save_dir/name/version_N`, is made when the first metric comes. If it holds a `metrics.csv`
-    already, that is continued.
+    The folder is `save_dir/name/version_N`. If it holds a `metrics.csv` already, that is continued.
 
     Args:
         save_dir: Folder of all runs.
         name: Folder of the runs of one kind.
-        version: Number or name of this run; None takes the next free number.
+        version: Number or name of this run; None takes the next free number, with an empty folder that is gone again
+            if nothing is logged.
     """
 
     def __init__(
@@ -127,6 +128,26 @@ class RunLogger(TensorBoardLogger):
         super().__init__(save_dir, name=name, version=version, default_hp_metric=False)
         self.began = False  # this process has logged something
         self._warned = False
+        self._made: list[Path] = []  # folders that this process made, the innermost first
+
+    def _get_next_version(self) -> int:
+        """A free number, which is taken at once: another run may begin at the same time."""
+        number = super()._get_next_version()
+        while not self.take(Path(self.root_dir, f"version_{number}")):
+            number += 1
+        return number
+
+    def take(self, folder: Path) -> bool:
+        """Has rank 0 make a folder, if there is none; false if there is, as another run may have been faster."""
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            rank_zero_only(folder.mkdir)(parents=True)
+        except FileExistsError:
+            return False
+        except OSError:  # said when something is logged
+            return True
+        self._made += missing
+        return True
 
     @cached_property
     def metrics(self) -> MetricsFile:
@@ -236,20 +257,25 @@ class RunLogger(TensorBoardLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Closes the events."""
+        """Closes the events; a folder in which nothing was logged goes."""
         with self._going_on():
             super().finalize(status)
+        if not self.began:
+            with contextlib.suppress(OSError):  # something else is there
+                for folder in self._made:
+                    folder.rmdir()
 
 
 class LogPosition(Callback):
     """Has a run that goes on in its own folder begin its log where the checkpoint was saved.
 
     What a killed process logged after that is taken away, so that no row is there twice. A new run is refused in the
-    folder of another.
+    folder of another, and every run in one that another process works in.
     """
 
     def __init__(self) -> None:
         self._loggers: list[RunLogger] = []
+        self._hold: Hold | None = None
         self._position: dict[str, Any] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -268,12 +294,27 @@ class LogPosition(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Cuts the log back, or refuses to go on with another run's."""
         for logger in self._loggers:
+            logger.take(Path(logger.log_dir))
+            self._hold = Hold(Path(logger.log_dir))
             if not logger.metrics.rows or logger.began:
                 return
             folder = Path(logger.log_dir)
             if trainer.ckpt_path is None or folder.resolve() not in Path(trainer.ckpt_path).resolve().parents:
                 raise holds_a_run(folder)
             logger.go_on_from(self._position)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Lets other processes into the folder."""
+        self._let_go()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Lets other processes into the folder."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.release()
 
 
 def holds_a_run(folder: Path) -> UsageError:

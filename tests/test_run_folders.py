@@ -3,6 +3,9 @@
 import csv
 import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,9 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from td3_lightning.cli import main
-from td3_lightning.run_folders import newest_last, run_of
+from td3_lightning.errors import UsageError
+from td3_lightning.run_folders import Hold, newest_last, run_of
+from td3_lightning.run_logger import RunLogger
 from test_cli import PENDULUM, SMALL, run
 
 RUNS = Path("lightning_logs", "here")
@@ -62,6 +67,13 @@ def steps(version="version_0"):
 def events(version="version_0"):
     shown = EventAccumulator(str(RUNS / version)).Reload()
     return [event.step for event in shown.Scalars("eval/return_mean")]
+
+
+def wait_for(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def versions():
@@ -158,6 +170,32 @@ def test_a_run_that_was_stopped_early_stays_stopped(capsys):
     assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
 
 
+STOPPING = "trainer: {{callbacks: [{{class_path: {}, init_args: {{{}}}}}]}}\n"
+EARLY = "lightning.pytorch.callbacks.EarlyStopping"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "then", "updates"),
+    [
+        (EARLY, "monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9", "stopping_threshold: 0.0", 20),
+        (EARLY, "monitor: eval/return_mean, mode: min, min_delta: 1.0e+9, patience: 1", "patience: 3", 16),
+        # The epoch in which it stopped stays short.
+        ("td3_lightning.evaluation.StopWhenSolved", "threshold: -1.0e+9, window: 1", "threshold: 0.0", 17),
+    ],
+)
+def test_a_run_that_was_stopped_early_goes_on_when_more_is_asked_for(kind, first, then, updates):
+    Path("here.yaml").write_text(PENDULUM + STOPPING.format(kind, first))
+    short = "--data.env_kwargs={max_episode_steps: 3}"
+    fit(short, epochs=5)
+    last = RUNS / "version_1/checkpoints/last.ckpt"
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] < updates
+    settings = dict(setting.split(": ") for setting in f"{first}, {then}".split(", "))
+    more = ", ".join(f"{name}: {value}" for name, value in settings.items())
+    Path("here.yaml").write_text(PENDULUM + STOPPING.format(kind, more))
+    fit("--ckpt_path", last, short, epochs=5)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == updates
+
+
 RUN_LOGGER = "--trainer.logger={class_path: td3_lightning.run_logger.RunLogger, init_args: {name: here, version: 0}}"
 
 
@@ -169,6 +207,43 @@ def test_a_new_run_in_the_folder_of_another_is_refused(words, capsys):
     assert "--ckpt_path" in said
     assert "another folder" in said
     assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_another_process_works_in_is_refused(capsys):
+    before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
+    hold = Hold(RUNS / "version_0")
+    said = refusal(capsys, "--ckpt_path", LAST)
+    assert "version_0 is in use: another process trains there" in said
+    assert "--name" in said
+    assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
+    hold.release()
+    fit("--ckpt_path", LAST)
+    assert steps() == [14, 18]
+
+
+def test_a_running_process_holds_its_folder_and_a_killed_one_does_not(folder):
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=100000"]
+    program = f"from td3_lightning.cli import main; main({words})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, env=environment)
+    try:
+        last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+        wait_for(last.exists)
+        with pytest.raises(UsageError, match="in use"):
+            Hold(last.parents[1], patience=0.0)
+    finally:
+        process.kill()
+        process.wait()
+    Hold(last.parents[1]).release()
+
+
+def test_runs_that_begin_at_once_take_different_folders(folder):
+    loggers = [RunLogger("lightning_logs", "here") for _ in range(3)]
+    assert [logger.version for logger in loggers] == [1, 2, 3]
+    loggers[1].log_metrics({"x": 1.0}, 1)
+    for logger in loggers:
+        logger.finalize("success")
+    assert versions() == ["version_0", "version_2"]  # the others logged nothing
 
 
 def test_a_log_folder_that_cannot_be_written_is_one_sentence(capsys):
