@@ -242,11 +242,13 @@ class TD3(L.LightningModule):
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
         seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
-        action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
+        seen = self.critics.encoder(seen) if self.shares_encoder else seen
+        several = seen.ndim > 1 and len(seen) > 1
+        action: Tensor = self.actor(seen) if several else self.actor.one(seen.flatten())
         low, high = self.action_box
         # The tanh's end, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action.float().cpu().numpy(), low), high)
-        return clipped
+        return clipped.reshape(*obs.shape[:-1], len(low))
 
     # Evaluation: one step is one episode.
 
