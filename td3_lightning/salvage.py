@@ -1,12 +1,15 @@
 """What is saved of a run whose environment fails."""
 
+import math
+from typing import Any
+
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
 from td3_lightning.errors import EnvError, RunError
 from td3_lightning.module import TD3
-from td3_lightning.stopping import save_last
+from td3_lightning.stopping import evaluate_first, save_last
 
 
 class Salvage(Callback):
@@ -20,6 +23,7 @@ class Salvage(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._training = False  # between a run's restoration and its end
+        self._salvaging = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """From here on there is something to save."""
@@ -37,8 +41,23 @@ class Salvage(Callback):
             return
         if not trainer.validating:
             trainer.datamodule.envs.abandon()  # type: ignore[attr-defined]  # set without a type
+        self._salvaging = True
         try:
             said = save_last(trainer)
         except (OSError, RunError) as error:
             said = f"this state could not be saved: {error}"
+        self._salvaging = False
         rank_zero_info(f"An environment failed after {pl_module.env_steps:,} env_steps: {said}.")
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Has a run that failed right before an evaluation begin with that when it is resumed."""
+        loops = checkpoint["loops"]["fit_loop"]
+        batches, episodes = loops["epoch_loop.batch_progress"], loops["epoch_loop.val_loop.batch_progress"]
+        updates = batches["current"]["processed"]
+        after_an_update = self._salvaging and not trainer.validating and updates > batches["current"]["completed"]
+        due = updates % (trainer.val_check_batch or math.inf) == 0
+        due = due and (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
+        if after_an_update and due:
+            for counts in (batches["current"], batches["total"]):
+                counts["completed"] = counts["processed"]
+            evaluate_first(episodes, episodes["total"]["completed"])

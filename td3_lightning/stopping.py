@@ -103,11 +103,7 @@ class StopOnSignal(Callback):
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
         current, total = progress["current"], progress["total"]
         if trainer.validating and current["ready"] > current["completed"]:
-            # To Lightning this is an evaluation stopped in its first episode.
-            before = total["completed"] - current["completed"]
-            for counts, done in ((current, 0), (total, before)):
-                counts.update(ready=done + 1, started=done + 1, processed=done, completed=done)
-            progress["is_last_batch"] = False
+            evaluate_first(progress, total["completed"] - current["completed"])
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Puts the signals' handlers back."""
@@ -125,6 +121,16 @@ class StopOnSignal(Callback):
         self._previous = {}
         for collector in self._collectors:
             collector.stopping = False
+
+
+def evaluate_first(progress: dict[str, Any], before: int) -> None:
+    """Has a resumed run begin with an evaluation, by what a checkpoint says of its progress.
+
+    To Lightning it is an evaluation that was stopped in its first episode, after so many episodes of others.
+    """
+    for counts, done in ((progress["current"], 0), (progress["total"], before)):
+        counts.update(ready=done + 1, started=done + 1, processed=done, completed=done)
+    progress["is_last_batch"] = False
 
 
 def save_last(trainer: L.Trainer) -> str:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,37 @@ def test_what_was_good_is_saved_and_goes_on(
         ends = ring.rows[: ring.cursor, -1]
         assert ends.astype(bool).sum() >= 3
         assert (ends == 2).sum() == (env_steps > 0 and step != 1 and env_steps // num_envs % LENGTH != 0)
+
+
+class Evaluated(L.Callback):
+    """Notes at which `env_steps` there were evaluations."""
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self.at.append(pl_module.env_steps)
+
+
+@pytest.mark.parametrize(
+    # The step after an epoch's last update; the next one; the same where the evaluation is every second epoch's.
+    ("step", "every", "before", "after"),
+    [(1, 1, [24], [35, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [35]), (2, 2, [36], [])],
+)
+def test_an_evaluation_that_was_due_when_a_step_failed_comes_first(
+    step: int, every: int, before: list[int], after: list[int], make_trainer: Any, spoil: Any, tmp_path: Path
+) -> None:
+    evaluated = []
+    for ckpt_path in (None, tmp_path / "last.ckpt"):
+        spoil(None if ckpt_path else raising, 8, step)
+        module, data, trainer = new_run(tmp_path, 1, make_trainer)
+        trainer.check_val_every_n_epoch = every
+        evaluated.append(Evaluated())
+        trainer.callbacks.append(evaluated[-1])  # type: ignore[attr-defined]
+        with nullcontext() if ckpt_path else pytest.raises(EnvError):
+            trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+    assert [each.at for each in evaluated] == [before, after]
+    assert module.updates == 36
 
 
 class FaultySeeded(Faulty, Seeded):
