@@ -242,13 +242,11 @@ class TD3(L.LightningModule):
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
         seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
-        seen = self.critics.encoder(seen) if self.shares_encoder else seen
-        several = seen.ndim > 1 and len(seen) > 1
-        action: Tensor = self.actor(seen) if several else self.actor.one(seen.flatten())
+        action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
         low, high = self.action_box
         # The tanh's end, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action.float().cpu().numpy(), low), high)
-        return clipped.reshape(*obs.shape[:-1], len(low))
+        return clipped
 
     # Evaluation: one step is one episode.
 

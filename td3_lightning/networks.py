@@ -59,13 +59,6 @@ class Actor(nn.Module):
         """Actions (batch, action_dim), in the environment's units, for observations (batch, obs_dim)."""
         return self.centre + self.scale * torch.tanh(self.layers(self.encoder(obs)))
 
-    def one(self, obs: Tensor) -> Tensor:
-        """The action (action_dim,) for one observation (obs_dim,), in half the time of a batch of one."""
-        hidden: Tensor = self.encoder(obs)
-        for layer in self.layers:
-            hidden = torch.addmv(layer.bias, layer.weight, hidden) if isinstance(layer, nn.Linear) else layer(hidden)
-        return self.centre + self.scale * torch.tanh(hidden)
-
 
 class Linears(nn.Module):
     """N independent linear layers as one batched product.
