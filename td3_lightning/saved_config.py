@@ -14,7 +14,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
 
-SECTIONS = ("model", "data", "collector")  # what a run takes from the checkpoint that it goes on from
+SECTIONS = ("model", "data", "collector")
+KEPT = (*SECTIONS, "seed_everything")  # what a run takes from the checkpoint that it goes on from
 SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder")
 
 
@@ -43,7 +44,7 @@ class SaveConfig(SaveConfigCallback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the settings that go on with the run, as plain data."""
         config = self.config.as_dict()
-        checkpoint["config"] = json.loads(json.dumps({key: config[key] for key in SECTIONS}, default=str))
+        checkpoint["config"] = json.loads(json.dumps({key: config[key] for key in KEPT}, default=str))
 
 
 def saved_settings(checkpoint: Mapping[str, Any], path: str, given: str) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def saved_settings(checkpoint: Mapping[str, Any], path: str, given: str) -> dict
             checkpoint runs none.
     """
     config = checkpoint.get("config", {})
-    settings = {key: config[key] for key in SECTIONS if key in config}
+    settings = {key: config[key] for key in KEPT if key in config}
     for text in _texts(settings):
         if re.search("[.:]|^/", text) and text not in given and not _is_ours(text):
             raise UsageError(

@@ -95,6 +95,18 @@ def test_a_resumed_run_goes_on_in_its_own_folder():
     assert config["trainer"]["max_epochs"] == 3
 
 
+def test_a_resumed_run_keeps_its_seed_unless_one_is_typed():
+    def seeds():
+        config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
+        return config["seed_everything"], torch.load(last, weights_only=True)["config"]["seed_everything"]
+
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--seed_everything", "5", epochs=1)
+    for epochs, words, seed in ((2, [], 5), (3, ["--seed_everything", "6"], 6), (4, [], 6)):
+        fit("--ckpt_path", last, *words, epochs=epochs)
+        assert seeds() == (seed, seed)
+
+
 def test_what_a_killed_process_logged_after_the_checkpoint_is_taken_away(folder):
     """As if killed between the second epoch's end and its save: the first one's checkpoint is the last."""
     shutil.copytree(LAST.parent, folder / "first")
