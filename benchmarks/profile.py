@@ -48,7 +48,7 @@ PARTS: list[tuple[type, str, str]] = [
     (Perceptron, "differentiate", "backward"),
     (Perceptron, "slope_in_inputs", "backward"),
     (torch.optim.Adam, "step", "Adam"),
-    (TD3, "_polyak", "Polyak averages"),
+    (TD3, "_move_targets", "Polyak averages"),
 ]
 NETS = ("critics", "actor")
 SHARED = ("backward", "Adam")  # what the critics and then the actor go through

@@ -80,7 +80,12 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.places = [weight.data_ptr() for weight in module.parameters()]
+        # Walking through a module for its parameters takes longer than averaging them.
+        self.actor_weights: list[Tensor] = list(module.actor.parameters())
+        self.critic_weights: list[Tensor] = list(module.critics.parameters())
+        self.online = self.actor_weights + self.critic_weights
+        self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
+        self.places = self._places()
         self.actor, self.actor_target = (
             Perceptron(_actor_layers(_weights(actor)), batch_size) for actor in (module.actor, module.actor_target)
         )
@@ -89,7 +94,7 @@ class ByHand:
             for critics in (module.critics, module.critics_target)
         )
         self.actor_gradients, self.critic_gradients = (
-            [torch.zeros_like(weight) for weight in network.parameters()] for network in (module.actor, module.critics)
+            [torch.zeros_like(weight) for weight in weights] for weights in (self.actor_weights, self.critic_weights)
         )
         self._of_actor, self._of_critics = _actor_layers(self.actor_gradients), _critic_layers(self.critic_gradients)
 
@@ -105,8 +110,10 @@ class ByHand:
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are where they were in memory."""
-        places = [weight.data_ptr() for weight in self.module.parameters()]
-        return len(batch.reward) == self.batch_size and places == self.places
+        return len(batch.reward) == self.batch_size and self._places() == self.places
+
+    def _places(self) -> list[int]:
+        return [weight.data_ptr() for weight in self.online + self.targets]
 
     @torch.no_grad()
     def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -117,7 +124,7 @@ class ByHand:
         slopes = error * (2 / self.batch_size)
         for critic, slope, gradients in zip(self.critics, slopes, self._of_critics, strict=True):
             critic.differentiate(slope.unsqueeze(1), gradients)
-        _hand_over(self.module.critics, self.critic_gradients)
+        _hand_over(self.critic_weights, self.critic_gradients)
         return error.square().mean(dim=1).sum(), q
 
     def _target(self, batch: Batch) -> Tensor:
@@ -136,12 +143,17 @@ class ByHand:
         q = self.critics[0].forward(inputs)
         in_action = self.critics[0].slope_in_inputs(torch.full_like(q, -1 / self.batch_size), len(scale))
         self.actor.differentiate(in_action * scale * (1 - squashed.square()), self._of_actor)
-        _hand_over(self.module.actor, self.actor_gradients)
+        _hand_over(self.actor_weights, self.actor_gradients)
         return -q.mean()
 
+    @torch.no_grad()
+    def move_targets(self, tau: float) -> None:
+        """target <- (1 - tau) target + tau online, for all weights at once."""
+        torch._foreach_lerp_(self.targets, self.online, tau)
 
-def _hand_over(network: nn.Module, gradients: Sequence[Tensor]) -> None:
-    for weight, gradient in zip(network.parameters(), gradients, strict=True):
+
+def _hand_over(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    for weight, gradient in zip(weights, gradients, strict=True):
         weight.grad = gradient
 
 

@@ -125,6 +125,10 @@ class TD3(L.LightningModule):
 
     # The update.
 
+    def on_fit_start(self) -> None:
+        """Forgets the networks of an earlier fit, for which there may be others now."""
+        self._by_hand = None
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Takes the averaging of several processes' gradients upon itself."""
         leave_gradients_alone(self.trainer.strategy.model)
@@ -171,8 +175,7 @@ class TD3(L.LightningModule):
         if self.updates % self.policy_freq == 0:
             logs["actor_loss"] = self._differentiate_actor(batch)
             self._descend(actor_optimizer, self.actor_lr)
-            self._polyak(self.critics, self.critics_target)
-            self._polyak(self.actor, self.actor_target)
+            self._move_targets()
         return logs
 
     def _differentiate_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -217,9 +220,13 @@ class TD3(L.LightningModule):
         optimizer.step()
 
     @torch.no_grad()
-    def _polyak(self, online: nn.Module, target: nn.Module) -> None:
-        """target <- (1 - tau) target + tau online."""
-        torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), self.tau)
+    def _move_targets(self) -> None:
+        """target <- (1 - tau) target + tau online, for the actor and the critics."""
+        if self._by_hand is not None:
+            self._by_hand.move_targets(self.tau)
+            return
+        for online, target in ((self.critics, self.critics_target), (self.actor, self.actor_target)):
+            torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), self.tau)
 
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
         """Adam for the actor and Adam for the critics."""
