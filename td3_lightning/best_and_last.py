@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,6 +63,11 @@ class BestCheckpoint(ModelCheckpoint):
         self._warned = False
         self._at_home = False  # the checkpoint that is loaded lies in this folder
 
+    @cached_property
+    def state_key(self) -> str:
+        """What its state is called in a checkpoint; Lightning asks for it at every hook."""
+        return super().state_key
+
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Looks whether the run goes on in its own folder."""
         self._at_home = _same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
@@ -107,6 +113,11 @@ class LastCheckpoint(ModelCheckpoint):
         self._warned = False
         self._goes_on = False  # the folder is this run's
         self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
+
+    @cached_property
+    def state_key(self) -> str:
+        """What its state would be called; Lightning asks for it at every hook."""
+        return super().state_key
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Finds the folder."""
