@@ -26,6 +26,7 @@ from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
 
 CLOCKS = ("env_steps", "updates", "episodes")
+QUICK = (*CLOCKS, "_current_fx_name")  # attributes that are set all the time
 
 
 class TD3(L.LightningModule):
@@ -123,11 +124,22 @@ class TD3(L.LightningModule):
         self.evaluation: dict[str, Metric] = {}  # one for each number that an episode reports
         self._by_hand: ByHand | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Spares what changes all the time torch's search for weights: Lightning notes 25 hooks in every update."""
+        if name in QUICK:
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     # The update.
 
     def on_fit_start(self) -> None:
         """Forgets the networks of an earlier fit, for which there may be others now."""
         self._by_hand = None
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """The batch where the learner is; on a CPU that is where it comes from."""
+        return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Takes the averaging of several processes' gradients upon itself."""
