@@ -32,7 +32,7 @@ from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
 from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
-from td3_lightning.mistakes import explain, sentence
+from td3_lightning.mistakes import explain, sentence, was_left_alone
 from td3_lightning.module import TD3
 from td3_lightning.run_folders import newest_last, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
@@ -79,7 +79,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         print(said, file=sys.stderr)
-        return 1 if isinstance(error, RunError) else 2
+        return 1 if isinstance(error, RunError) or was_left_alone(error) else 2
     return 0
 
 

@@ -27,12 +27,19 @@ def sentence(error: BaseException) -> str | None:
     for cause in _causes(error):
         if isinstance(cause, UsageError | RunError):
             return str(cause)
+        if was_left_alone(cause):
+            return "Another process of this run has ended, and this one with it; what the other one said tells why."
         if isinstance(cause, MisconfigurationException) or "conditioned on metric" in str(cause):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             # jsonargparse, making an object, keeps only the text of what its constructor raised.
             return next(iter(re.findall(r"^  - (?!Expected a)(.*)", str(cause), re.MULTILINE)), None)
     return None
+
+
+def was_left_alone(error: BaseException) -> bool:
+    """Whether an exception is gloo's in a process whose partner has ended, whatever the two were at."""
+    return isinstance(error, RuntimeError) and "Connection closed by peer" in str(error)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -436,3 +436,12 @@ def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch:
     with pytest.raises(SystemExit) as ended:
         cli.main([])
     assert ended.value.code == 3
+
+
+def test_a_process_whose_partner_has_ended_says_so(monkeypatch, capsys):
+    def left_alone(words):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416.\nGood luck!")
+
+    monkeypatch.setattr("td3_lightning.cli.CommandLine", left_alone)
+    assert main(["fit"]) == 1
+    assert capsys.readouterr().err.startswith("Another process of this run has ended")
