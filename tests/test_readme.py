@@ -97,3 +97,10 @@ def test_every_named_file_is_there() -> None:
         assert (ROOT / path).exists(), path
     for name in re.findall(r"^\| `(\S+\.yaml)` \|", README, re.MULTILINE):
         assert (ROOT / "configs" / name).is_file(), name
+
+
+def test_every_named_test_is_there() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "checkpoints.md").read_text())
+    assert len(named) >= 18
+    assert [name for name in named if f"def {name}(" not in tests] == []
