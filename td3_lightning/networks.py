@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -162,8 +163,9 @@ class Critics(nn.Module):
     def one(self, obs: Tensor, action: Tensor) -> Tensor:
         """Q-values (batch,) of the first critic alone, which is the one that the actor climbs."""
         hidden = torch.cat([obs, action], dim=-1)
+        layer: Any  # every one here has a method of that name
         for layer in self.layers:
-            hidden = layer.one(hidden)  # type: ignore[operator]  # every layer here has it
+            hidden = layer.one(hidden)
         return hidden.squeeze(-1)
 
 

@@ -210,8 +210,9 @@ class RunLogger(TensorBoardLogger):
         if not self.metrics.rows:
             return {"rows": 0, "events": {}}
         with self._going_on():
-            if self._experiment is not None:
-                self._experiment.flush()
+            events: Any = self._experiment  # older releases of torch have no types for it
+            if events is not None:
+                events.flush()
             for path in (self.metrics.path, *self._events()):
                 sync(path)
         return {"rows": self.metrics.rows, "events": {path.name: path.stat().st_size for path in self._events()}}
