@@ -7,6 +7,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from td3_lightning.errors import RunError, one_line
+from td3_lightning.ranks import ranks
 
 
 def average_gradients(weights: Sequence[Tensor]) -> None:
@@ -15,7 +16,7 @@ def average_gradients(weights: Sequence[Tensor]) -> None:
     Raises:
         RunError: Another process has ended.
     """
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+    if ranks() == 1:
         return
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     together = torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -26,7 +27,7 @@ def average_gradients(weights: Sequence[Tensor]) -> None:
             f"The gradients of the processes could not be averaged ({one_line(error)}), as one of them has ended; see "
             "what it said, and resume."
         ) from error
-    together /= distributed.get_world_size()
+    together /= ranks()
     means = torch.split(together, [gradient.numel() for gradient in gradients])
     torch._foreach_copy_(gradients, [mean.view_as(each) for mean, each in zip(means, gradients, strict=True)])
 

@@ -17,7 +17,7 @@ from td3_lightning.data import ReplayData, SavedReplay
 from td3_lightning.evaluation import StopWhenSolved
 from td3_lightning.generations import Generations
 from td3_lightning.ranks import of_this_rank
-from td3_lightning.run_logger import holds_a_run
+from td3_lightning.run_folders import holds_a_run
 from td3_lightning.segments import FOLDER, Segments, names_in
 
 CRITERIA = (

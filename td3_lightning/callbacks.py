@@ -348,7 +348,8 @@ def _last_env_step(trainer: L.Trainer, env_steps: int, collector: Collector | No
         return None
     done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
     updates = trainer.max_epochs * int(trainer.num_training_batches) - done
-    begin = max(env_steps, collector.warmup_steps if collector is not None else 0)
+    warmup = collector.warmup_steps if collector is not None else 0
+    begin = env_steps + max(warmup - min(env_steps, data.replay.steps_stored), 0)
 
     def rounded_up(steps: float) -> int:
         return math.ceil(steps / data.num_envs) * data.num_envs

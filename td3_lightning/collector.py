@@ -64,11 +64,15 @@ class Collector(Callback):
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
-        while module.env_steps < self.warmup_steps and not self.stopping:
-            self._step(trainer)
-        while data.empty_replay and data.replay.steps_stored < self.warmup_steps and not self.stopping:
+        while self._is_short(module, data) and not self.stopping:
             self._step(trainer)
         self._clock = (module.env_steps, time.perf_counter())
+
+    def _is_short(self, module: TD3, data: ReplayData) -> bool:
+        """Whether a run that begins, or a replay that began empty, has too few steps for an update."""
+        # A checkpoint that lacks its replay is another thing, of which sampling complains.
+        filling = data.empty_replay or data.replay.steps_stored > 0
+        return module.env_steps < self.warmup_steps or (filling and data.replay.steps_stored < self.warmup_steps)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import lightning as L
 import numpy as np
+import torch
 from gymnasium.spaces import Box
 
 from td3_lightning.checkpoint import refusal
@@ -88,6 +89,8 @@ class ReplayData(L.LightningDataModule):
         check_at_least("steps_per_epoch", steps_per_epoch, 1)
         check_at_least("eval_episodes", eval_episodes, 1)
         check_at_least("test_episodes", test_episodes, 1)
+        check_at_least("eval_seed", eval_seed, 0)
+        check_at_least("test_seed", test_seed, 0)
         if not 1 <= steps_per_epoch * updates_per_step < float("inf"):
             raise UsageError(
                 f"An epoch is at least one update, but steps_per_epoch={steps_per_epoch} and "
@@ -131,18 +134,32 @@ class ReplayData(L.LightningDataModule):
         except TypeError as error:
             if "argument" not in str(error):
                 raise
-            raise UsageError(
-                f"{self.env_id} does not take {settings} ({error}); change data.env_kwargs or data.train_kwargs."
-            ) from error
+            raise self._unfit(settings, error) from error
+        except (AssertionError, ValueError) as error:
+            raise self._unfit(settings, error) from error
         if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
             env = FreshWorld(env)
         if type(env.unwrapped).__module__.startswith("pybullet_envs_gymnasium."):
             env = Settled(env)
         for wrapper in self.wrappers:
-            env = wrapper(env)
+            env = self._wrapped(env, wrapper)
         if self.pixels is not None:
             env = FrameStack(env, self.pixels)
         return env if self.step_timeout is None else Deadline(env, self.step_timeout)
+
+    def _unfit(self, settings: dict[str, Any], error: Exception) -> UsageError:
+        return UsageError(
+            f"{self.env_id} does not take {settings} ({one_line(error)}); change data.env_kwargs or data.train_kwargs."
+        )
+
+    def _wrapped(self, env: gym.Env, wrapper: Wrapper) -> gym.Env:
+        try:
+            return wrapper(env)
+        except UsageError:
+            raise
+        except (gym.error.Error, AssertionError, ValueError) as error:
+            name = getattr(wrapper, "__name__", type(wrapper).__name__)
+            raise UsageError(f"{name} does not fit {self.env_id} ({one_line(error)}); change data.wrappers.") from error
 
     def begin_episodes(self) -> None:
         """Resets every training environment; what was running is closed as truncated."""
@@ -161,12 +178,10 @@ class ReplayData(L.LightningDataModule):
         """Makes the training environments when they are needed."""
         if stage == "fit" and self._envs is None:
             self._envs = TrainEnvs(lambda: self.make_env(**self.train_kwargs), self.num_envs)
-            log.info(
-                "The replay holds %s rows of %d bytes, %.0f MB when full.",
-                f"{self.replay.capacity:,}",
-                self.replay.row_bytes,
-                self.replay.capacity * self.replay.row_bytes / 1e6,
-            )
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """The batch where the learner is; on a CPU that is where it comes from."""
+        return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def train_dataloader(self) -> "Batches":
         """The replay: an epoch is so many freshly drawn batches."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from shutil import copyfileobj
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
@@ -27,6 +28,10 @@ def write_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
     for name in names(path.parent):  # a killed process could not clear up
         if name.startswith(".") and name.endswith(UNFINISHED):
             os.unlink(path.parent / name)
+    _write(path, write)
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     unfinished = unfinished_of(path)
     try:
         with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
@@ -70,7 +75,8 @@ def keep_as(path: Path, target: Path) -> None:
     try:
         os.link(path, unfinished)
     except OSError:  # not every file system has links
-        write_durably(target, lambda file: file.write(path.read_bytes()))
+        with os.fdopen(os.open(path, os.O_RDONLY), "rb") as file:
+            _write(target, lambda copy: copyfileobj(file, copy))
     else:
         os.replace(unfinished, target)
         remove(unfinished)  # where both names stand for one file already, a rename leaves both

@@ -26,8 +26,8 @@ class LearnerError(RunError):
 
 
 def check_at_least(name: str, value: float, least: float) -> None:
-    """Raises `UsageError` for a setting that is too small."""
-    if value < least:
+    """Raises `UsageError` for a setting that is too small, or no number at all."""
+    if not value >= least:
         raise UsageError(f"{name} is at least {least}, but {value} came; give a larger number.")
 
 

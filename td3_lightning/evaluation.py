@@ -6,7 +6,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 from td3_lightning.data import ReplayData
 from td3_lightning.durable import write_durably
@@ -42,21 +42,30 @@ class StopWhenSolved(Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Plays as many as the training has had; before an update, since a run may be stopped and saved after one."""
+        if trainer.is_global_zero:
+            self._play(trainer, pl_module)
+        self._stop_if_solved(trainer)
+
+    def _play(self, trainer: L.Trainer, module: Any) -> None:
         data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # set without a type
-        while self.played < pl_module.episodes and not self.solved:
-            report = Episode(data.eval_env, data.eval_seeds.start + self.played).play(pl_module.act)
+        while self.played < module.episodes and not self.solved:
+            report = Episode(data.eval_env, data.eval_seeds.start + self.played).play(module.act)
             self.played += 1
             self.returns = [*self.returns, report["return"]][-self.window :]
             values = {"eval/episode_return": report["return"], "eval/running_mean": float(np.mean(self.returns))}
             for logger in trainer.loggers:
-                logger.log_metrics(values, pl_module.env_steps)
-        self._stop_if_solved(trainer)
+                logger.log_metrics(values, module.env_steps)
 
     def _stop_if_solved(self, trainer: L.Trainer) -> None:
-        if self.solved and not trainer.should_stop:
-            mean = f"the mean return of the last {self.window} evaluation episodes is {np.mean(self.returns):,.2f}"
-            rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
+        """Stops all processes when the first one, which plays the episodes, has it solved."""
+        if trainer.strategy.broadcast(self.solved) and not trainer.should_stop:
             trainer.should_stop = True
+            self._announce()
+
+    @rank_zero_only
+    def _announce(self) -> None:
+        mean = f"the mean return of the last {self.window} evaluation episodes is {np.mean(self.returns):,.2f}"
+        rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
 
     def state_dict(self) -> dict[str, Any]:
         """The last returns, and how many there have been."""
@@ -78,6 +87,7 @@ class SaveEvaluations(Callback):
         self.env_steps: list[int] = []
         self.returns: list[list[float]] = []
         self._running: list[float] = []
+        self._warned = False
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begins an evaluation; one that was stopped in the middle is begun again."""
@@ -102,7 +112,12 @@ class SaveEvaluations(Callback):
     def _write(self, path: Path) -> None:
         episodes = max(map(len, self.returns))
         rows = [row + [float("nan")] * (episodes - len(row)) for row in self.returns]  # their number may change
-        write_durably(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
+        try:
+            write_durably(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
+        except OSError as error:
+            if not self._warned:
+                rank_zero_warn(f"The run goes on without {path.name}, which could not be written: {error}")
+            self._warned = True
 
     def state_dict(self) -> dict[str, Any]:
         """All evaluations."""

@@ -127,6 +127,8 @@ class Deadline(gym.Wrapper):
     def __init__(self, env: gym.Env, seconds: float) -> None:
         super().__init__(env)
         check_at_least("step_timeout", seconds, 0.001)
+        if seconds == float("inf"):
+            raise UsageError("step_timeout is a finite number of seconds, but inf came; null waits for ever.")
         self.seconds = seconds
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -34,6 +34,8 @@ def sentence(error: BaseException) -> str | None:
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             # jsonargparse, making an object, keeps only the text of what its constructor raised.
             return next(iter(re.findall(r"^  - (?!Expected a)(.*)", str(cause), re.MULTILINE)), None)
+        if isinstance(cause, OSError) and cause.filename is not None:
+            return f"{cause.filename} cannot be used ({cause.strerror}); give another path, or mend this one."
     return None
 
 

@@ -136,10 +136,11 @@ class TD3(L.LightningModule):
     def on_fit_start(self) -> None:
         """Forgets the networks of an earlier fit, for which there may be others now."""
         self._by_hand = None
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """The batch where the learner is; on a CPU that is where it comes from."""
-        return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if self.max_grad_norm is not None and self.trainer.precision == "16-mixed":
+            raise UsageError(
+                "max_grad_norm is for true gradients, but precision 16-mixed came, which multiplies them; use "
+                "bf16-mixed, or leave max_grad_norm out."
+            )
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Takes the averaging of several processes' gradients upon itself."""
@@ -269,6 +270,10 @@ class TD3(L.LightningModule):
 
     # Evaluation: one step is one episode.
 
+    def on_validation_epoch_start(self) -> None:
+        """Begins an evaluation; one that was stopped in its middle leaves nothing."""
+        self.evaluation.clear()
+
     def validation_step(self, episode: Episode, batch_idx: int) -> dict[str, float]:
         """Plays an episode without noise; every number that it reports is kept, and given to the callbacks."""
         report = episode.play(self.act)
@@ -283,10 +288,7 @@ class TD3(L.LightningModule):
         stage = "test" if self.trainer.testing else "eval"
         logs = {}
         for name, metric in self.evaluation.items():
-            if not metric.update_called:  # some numbers are reported by some episodes only
-                continue
             values = metric.compute().double().reshape(-1)
-            metric.reset()
             logs[f"{stage}/{name}_mean" if name in ("return", "length") else f"{stage}/{name}"] = values.mean()
             if name == "return":
                 logs[f"{stage}/return_std"] = values.std(correction=0)
@@ -295,6 +297,7 @@ class TD3(L.LightningModule):
         clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.env_steps}
         self.log_dict(logs | {name: torch.tensor(count, dtype=torch.float64) for name, count in clocks.items()})
 
+    on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step
     on_test_epoch_end = on_validation_epoch_end
 

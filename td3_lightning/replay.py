@@ -312,7 +312,7 @@ class Replay(IterableDataset[Batch]):
         if not counts.any():
             raise UsageError(
                 "A batch is wanted, but the replay holds no finished transition; add the Collector to the trainer's "
-                f"callbacks, with warmup_steps of at least n_step={self.n_step}."
+                f"callbacks, with warmup_steps of at least n_step x num_envs = {self.n_step * len(self.rings)}."
             )
         drawn = torch.randint(int(counts.sum()), (self.batch_size,), generator=self.generator).numpy()
         length, ends = self.rings[0].length, counts.cumsum()
@@ -364,5 +364,11 @@ class Replay(IterableDataset[Batch]):
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Zeros that take no memory before they are written; malloc may hand out pages that are in use already."""
-    pages = mmap(-1, math.prod(shape) * dtype.itemsize)
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        pages = mmap(-1, size)
+    except OSError as error:
+        raise UsageError(
+            f"The replay's rows take {size / 1e9:.1f} GB, which this machine does not give ({error}); lower capacity."
+        ) from error
     return np.frombuffer(pages, dtype).reshape(shape)

@@ -26,6 +26,14 @@ def newest_last(runs: Path, name: str) -> Path:
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
+def holds_a_run(folder: Path) -> UsageError:
+    """The refusal of a new run in the folder of another, with the two ways out."""
+    return UsageError(
+        f"{folder} holds a run already; go on with that (--ckpt_path and its last.ckpt), or give the new one another "
+        "folder (--name, or leave version and dirpath out)."
+    )
+
+
 class Hold:
     """A run's folder, held by this process until `release` or its end, however that comes.
 

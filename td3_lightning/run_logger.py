@@ -19,8 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from numpy.typing import NDArray
 
 from td3_lightning.durable import sync
-from td3_lightning.errors import UsageError
-from td3_lightning.run_folders import Hold
+from td3_lightning.run_folders import Hold, holds_a_run
 
 AXIS = "env_steps"  # the first column, and what every scalar is drawn against
 
@@ -48,8 +47,13 @@ class MetricsFile:
         new = [name for name in row if name not in self.columns]
         if new:
             self._widen(new)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(_line(_cell(row.get(name)) for name in self.columns))
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(_line(_cell(row.get(name)) for name in self.columns))
+        except OSError:
+            os.truncate(self.path, size)  # the next row would be glued to half of this one
+            raise
         self.rows += 1
 
     def is_deleted(self) -> bool:
@@ -75,14 +79,15 @@ class MetricsFile:
     def _widen(self, new: list[str]) -> None:
         """Adds columns; a reader, or a kill, meets the old file or the new one, never half of it."""
         old = self.path.read_text(encoding="utf-8").split("\n")[1:-1] if self.path.exists() else []
-        self.columns = self.columns + new
+        columns = self.columns + new
         self.path.parent.mkdir(parents=True, exist_ok=True)
         wider = self.path.with_name(f".{self.path.name}.new")
         padding = "," * len(new) + "\n"
         with wider.open("w", encoding="utf-8", newline="") as file:
-            file.write(_line(self.columns))
+            file.write(_line(columns))
             file.writelines(row + padding for row in old)
         wider.replace(self.path)
+        self.columns = columns
 
 
 def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
@@ -280,8 +285,19 @@ class LogPosition(Callback):
         self._position: dict[str, Any] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Finds the RunLogger, if there is one."""
+        """Finds the RunLogger, if there is one, and enters its folder.
+
+        This comes before the checkpoint is read: a process that is ending there may be writing a newer one.
+        """
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger)][:1]
+        if stage == "fit":
+            self._enter()
+
+    @rank_zero_only
+    def _enter(self) -> None:
+        for logger in self._loggers:
+            logger.take(Path(logger.log_dir))
+            self._hold = Hold(Path(logger.log_dir))
 
     def state_dict(self) -> dict[str, Any]:
         """How far the log is."""
@@ -295,8 +311,6 @@ class LogPosition(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Cuts the log back, or refuses to go on with another run's."""
         for logger in self._loggers:
-            logger.take(Path(logger.log_dir))
-            self._hold = Hold(Path(logger.log_dir))
             if not logger.metrics.rows or logger.began:
                 return
             folder = Path(logger.log_dir)
@@ -316,14 +330,6 @@ class LogPosition(Callback):
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()
-
-
-def holds_a_run(folder: Path) -> UsageError:
-    """The refusal of a new run in the folder of another, with the two ways out."""
-    return UsageError(
-        f"{folder} holds a run already; go on with that (--ckpt_path and its last.ckpt), or give the new one another "
-        "folder (--name, or leave version and dirpath out)."
-    )
 
 
 def _line(cells: Iterable[str]) -> str:

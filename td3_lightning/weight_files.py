@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from td3_lightning.durable import write_durably
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, one_line
 from td3_lightning.module import TD3
 
 Tensors = Sequence[Tensor]  # weight, bias, weight, bias, ... of layers that follow each other
@@ -193,14 +193,28 @@ def _their_adam(state: Mapping[str, Any], rearrange: Rearrange, parameters: int)
 def _our_adam(adam: torch.optim.Optimizer, file: Path, rearrange: Rearrange) -> dict[str, Any]:
     """The state that a file holds, for our Adam's parameters."""
     state, ours = _read(file), adam.state_dict()["param_groups"]
+    if not _is_adams(state):
+        raise UsageError(f"{file} holds no state of an Adam; export it again, or leave out both _optimizer files.")
     for name in SAME_ADAM:
         held = [group.get(name, ours[0][name]) for group in state["param_groups"]]
         if held != [ours[0][name]]:
             raise UsageError(f"{file} is of an Adam with {name}={held}, but here it is {ours[0][name]}; leave it out.")
-    entries = _rearranged(state["state"], rearrange)
+    try:
+        entries = _rearranged(state["state"], rearrange)
+    except RuntimeError as error:  # tensors that are not alike do not make a stack
+        raise UsageError(
+            f"{file} holds an Adam of other networks ({one_line(error)}); give the one that was saved with them."
+        ) from error
     for moment in MOMENTS if entries else ():
         _check_shapes(adam.param_groups[0]["params"], [entry[moment] for entry in entries.values()], file)
     return {"state": entries, "param_groups": ours}
+
+
+def _is_adams(state: Mapping[str, Any]) -> bool:
+    """Whether it has the parts of one, with moments for all parameters or for none."""
+    if not {"state", "param_groups"} <= state.keys():
+        return False
+    return all({"step", *MOMENTS} <= entry.keys() for entry in state["state"].values())
 
 
 def _rearranged(entries: Mapping[int, Mapping[str, Any]], rearrange: Rearrange) -> dict[int, dict[str, Any]]:

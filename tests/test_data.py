@@ -94,6 +94,16 @@ def test_arguments_it_does_not_take_are_one_sentence() -> None:
         new_data(env_kwargs={"nope": 1})
 
 
+def test_values_it_does_not_take_are_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"LunarLanderContinuous-v3 does not take \{'gravity': 5\} \(gravity "):
+        new_data("LunarLanderContinuous-v3", env_kwargs={"gravity": 5})
+
+
+def test_a_wrapper_that_does_not_fit_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"^GrayscaleObservation does not fit toys/Counter-v0 \("):
+        new_data(wrappers=[gym.wrappers.GrayscaleObservation])
+
+
 def test_an_environments_own_mistakes_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise TypeError("unsupported operand")
@@ -145,6 +155,11 @@ def test_wrappers_stand_from_the_inside_out_around_all() -> None:
         {"n_step": 0},
         {"reward_scale": float("nan")},
         {"updates_per_step": float("inf")},
+        {"eval_seed": -1},
+        {"test_seed": -1},
+        {"step_timeout": float("inf")},
+        {"step_timeout": float("nan")},
+        {"capacity": 10**15},
     ],
     ids=str,
 )
@@ -180,15 +195,6 @@ def test_rewards_are_scaled_for_the_learner_alone(make_trainer: Any) -> None:
     torch.testing.assert_close(batch.reward, expected)
     report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
     assert report["eval/return_mean"] > 10
-
-
-def test_the_replays_size_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    data = new_data(capacity=1_000_000)
-    with caplog.at_level(logging.INFO, logger="td3_lightning"):
-        data.setup("fit")
-    assert "1,000,000 rows" in caplog.text
-    assert "28 bytes" in caplog.text  # 3 + 1 + 2 numbers, and an entry in the list of starts
-    assert "28 MB" in caplog.text
 
 
 # A life longer than one fit

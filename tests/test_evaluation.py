@@ -94,6 +94,16 @@ def test_all_evaluations_are_in_one_array_the_untrained_one_first(make_trainer: 
     np.testing.assert_array_equal(ends[1][1], [[one, two, np.nan]] * 3 + [[one, two, three]])
 
 
+def test_an_array_that_cannot_be_written_warns_once_and_stops_nothing(make_trainer: Any, tmp_path: Path) -> None:
+    data, logger = new_data(), RunLogger(str(tmp_path))
+    Path(logger.log_dir, "evaluations.npz", "in the way").mkdir(parents=True)
+    module = new_module(data)
+    with pytest.warns(UserWarning, match="evaluations.npz, which could not be written") as warned:
+        make_trainer(callbacks=[Collector(10), SaveEvaluations()], logger=logger, max_epochs=3).fit(module, data)
+    assert module.updates == 60
+    assert len([one for one in warned if "evaluations.npz" in str(one.message)]) == 1
+
+
 def test_without_a_logger_there_is_no_array(make_trainer: Any, tmp_path: Path) -> None:
     data = new_data()
     make_trainer(callbacks=[Collector(10), SaveEvaluations()]).fit(new_module(data), datamodule=data)

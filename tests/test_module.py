@@ -1,5 +1,6 @@
 """The module beyond its arithmetic: acting, evaluating, checkpoints, resuming."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 
 import toys  # noqa: F401  # registers them
@@ -152,8 +154,30 @@ def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, 
     fit(data, module, make_trainer, precision=precision)
     assert module.updates == 20
     assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
-    after = [parameter.to(old) for parameter, old in zip(module.actor.parameters(), before, strict=False)]
-    assert not all(map(torch.equal, after, before))
+    actor = list(zip(module.actor.parameters(), before, strict=False))
+    assert not all(torch.equal(parameter, old.to(parameter)) for parameter, old in actor)  # as `precision` rounds it
+
+
+def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(L.Trainer, "precision", "16-mixed")  # which wants a GPU
+    with pytest.raises(UsageError, match="16-mixed"):
+        fit(new_data(), new_module(new_data(), max_grad_norm=0.5), make_trainer)
+
+
+def test_an_evaluation_that_was_stopped_leaves_nothing(make_trainer: Any) -> None:
+    """The next one, of the same episodes, is as if there had been none."""
+
+    class Stop(Callback):
+        def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any, **__: Any) -> None:
+            raise InterruptedError
+
+    data = new_data()
+    module = new_module(data)
+    reports = []
+    for callbacks in ([], [Stop()], []):
+        with contextlib.suppress(InterruptedError):
+            reports += make_trainer(callbacks=callbacks).validate(module, datamodule=data, verbose=False)
+    assert reports[0] == reports[1]
 
 
 # Doors

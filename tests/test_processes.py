@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 import conftest  # noqa: F401  # no screen, one thread
 from td3_lightning import TD3, Batch, Collector, ReplayData
 from td3_lightning.cli import main
+from td3_lightning.evaluation import StopWhenSolved
 
 UPDATES = 30
 
@@ -96,6 +97,11 @@ def train(number: int, folder: Path, *further: Callback) -> None:
     trainer.fit(new_module(data), datamodule=data)
     rows = data.replay.rings[0].rows[:30].tolist()
     torch.save({"batches": watch.batches, "weights": watch.weights, "rows": rows}, folder / f"{number}.pt")
+
+
+def solve(number: int, folder: Path) -> None:
+    """Trains until the first process has solved it; the other one is never to."""
+    train(number, folder, StopWhenSolved(-1e9, window=(2, 1000)[number]))
 
 
 def command_line(number: int, folder: Path) -> None:
@@ -185,6 +191,13 @@ def test_one_that_is_killed_ends_the_other(victim: int, pairs: Any) -> None:
     assert "RunError The gradients of the processes could not be averaged" in said
 
 
+def test_both_stop_when_the_first_one_has_solved_it(pairs: Any) -> None:
+    folder, ended = pairs
+    assert ended["solved"]["codes"] == [0, 0]
+    updates = [len(torch.load(folder / "solved" / f"{number}.pt")["batches"]) for number in (0, 1)]
+    assert updates[0] == updates[1] < UPDATES
+
+
 def test_the_command_line_does_it_too(pairs: Any) -> None:
     folder, ended = pairs
     folder = folder / "command line"
@@ -197,6 +210,7 @@ def test_the_command_line_does_it_too(pairs: Any) -> None:
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     reports = {"whole": pair(root / "whole", train), "command line": pair(root / "command line", command_line)}
+    reports["solved"] = pair(root / "solved", solve)
     for victim in (0, 1):
         reports[f"victim {victim}"] = pair(root / f"victim {victim}", train, Dies(victim))
     (root / "ended.json").write_text(json.dumps(reports))

@@ -13,6 +13,7 @@ import pytest
 import toys
 from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.envs import ActionRepeat
+from td3_lightning.mistakes import sentence
 from td3_lightning.recording import record
 
 
@@ -113,6 +114,20 @@ def test_an_environment_without_pictures_is_a_usage_error(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r'toys/Counter-v0 has the render modes \[\].*"rgb_array"'):
         record(policy_for(data), data, 1, tmp_path / "videos")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file") as caught:
+        record(policy_for(data), data, 1, tmp_path / "file")
+    said = sentence(caught.value)
+    assert said == f"{tmp_path / 'file'} cannot be used (File exists); give another path, or mend this one."
+
+
+def test_a_video_is_drawn_whatever_the_render_mode(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
+    assert record(policy_for(data), data, 1, tmp_path, {"render_mode": "human"})[0].frames == 5
 
 
 def test_a_keyword_that_the_environment_does_not_take_is_a_usage_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from td3_lightning import TD3
 from td3_lightning.cli import main
 from td3_lightning.errors import UsageError
 from td3_lightning.run_folders import Hold, newest_last, run_of
@@ -116,6 +118,26 @@ def test_what_a_killed_process_logged_after_the_checkpoint_is_taken_away(folder)
     shutil.copytree(folder / "first", LAST.parent)
     fit("--ckpt_path", LAST, epochs=3)
     assert steps() == events() == [14, 18, 22]
+
+
+def test_it_waits_for_a_process_that_is_ending_and_goes_on_from_what_that_saved(folder, monkeypatch):
+    shutil.copytree(LAST.parent, folder / "first")
+    fit("--ckpt_path", LAST)
+    shutil.move(LAST.parent, folder / "second")
+    shutil.copytree(folder / "first", LAST.parent)
+    ending = Hold(RUNS / "version_0")
+
+    def end():
+        shutil.rmtree(LAST.parent)
+        shutil.move(folder / "second", LAST.parent)
+        ending.release()
+
+    updates, update = [], TD3.training_step
+    monkeypatch.setattr(TD3, "training_step", lambda *step: updates.append(step) or update(*step))
+    threading.Timer(1.0, end).start()
+    fit("--ckpt_path", LAST, epochs=3)
+    assert steps() == [14, 18, 22]
+    assert len(updates) == 4
 
 
 def test_moved_as_a_whole_it_still_knows_its_best_ones(folder):

@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,25 @@ def test_a_file_without_a_whole_header_is_begun_anew(path: Path, content: str) -
     metrics.append({"env_steps": 1, "x": 2})
     assert path.read_text() == "env_steps,x\n1,2\n"
     assert metrics.rows == 1
+
+
+@pytest.mark.parametrize("new", [{}, {"b": 4.0}])
+def test_what_a_full_disk_does_not_take_spoils_nothing(path: Path, new: dict[str, float]) -> None:
+    """Neither half of a row, nor columns that the file did not get."""
+    metrics = MetricsFile(path)
+    metrics.append({"env_steps": 1, "a": 2.0})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2, before[1]))
+        with pytest.raises(OSError, match="too large"):
+            metrics.append({"env_steps": 12, "a": 3.0, **new})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    metrics.append({"env_steps": 13, "a": 5.0, **new})
+    series = read_metrics(path, ["a", "b"])
+    assert series["a"].tolist() == [[1, 2], [13, 5]]
+    assert series["b"].tolist() == [[13, value] for value in new.values()]
+    assert MetricsFile(path).rows == metrics.rows == 2
 
 
 def test_a_run_with_a_known_version_goes_on_in_its_folder(tmp_path: Path) -> None:

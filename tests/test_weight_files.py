@@ -252,6 +252,13 @@ def spoil(name: str, change: Any) -> None:
             "betas",
         ),
         ("actor", lambda state: Path("code"), "could run code"),
+        ("actor_optimizer", lambda state: torch.load("theirs_actor"), "no state of an Adam"),
+        (
+            "critic_optimizer",
+            lambda state: {**state, "state": {0: {"square_avg": torch.zeros(1)}}},
+            "no state of an Adam",
+        ),
+        ("critic_optimizer", lambda state: torch.load("theirs_actor_optimizer"), "of other networks"),
     ],
 )
 def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | None, original: Original) -> None:

@@ -48,12 +48,15 @@ class Disk:
         kind: "cut" takes the power away, "error" raises what a full or broken disk raises, there and for a while.
         chance: Draws how much of what was not synced is there after a cut.
         syncs: What syncing does something for; less than "files and folders" is for controls.
+        links: Whether a file may have two names.
     """
 
     O_WRONLY, O_CREAT, O_EXCL, O_APPEND, O_RDONLY = 1, 2, 4, 8, 0
 
-    def __init__(self, fault: int, kind: str, chance: random.Random, syncs: str = "files and folders") -> None:
-        self.fault, self.kind, self.chance, self.syncs = fault, kind, chance, syncs
+    def __init__(
+        self, fault: int, kind: str, chance: random.Random, syncs: str = "files and folders", links: bool = True
+    ) -> None:
+        self.fault, self.kind, self.chance, self.syncs, self.links = fault, kind, chance, syncs, links
         self.operations = 0
         self.folders: dict[str, dict[str, Inode]] = {}  # as a program sees them
         self.durable: dict[str, dict[str, Inode]] = {}  # the names that are there for certain
@@ -110,6 +113,8 @@ class Disk:
 
     def link(self, source: Any, target: Any) -> None:
         self._operate()
+        if not self.links:
+            raise PermissionError(errno.EPERM, "simulated")
         folder, name = self._split(source)
         self.folders[folder][self._split(target)[1]] = self.folders[folder][name]
         self._changed(folder)
@@ -193,16 +198,26 @@ class Disk:
 
 
 class File(io.RawIOBase):
-    """A file that is being written on it."""
+    """A file that is being written on it, or read."""
 
     def __init__(self, disk: Disk, handle: int) -> None:
         self.disk, self.handle = disk, handle
+        self.read_so_far = 0
 
     def writable(self) -> bool:
         return True
 
+    def readable(self) -> bool:
+        return True
+
     def fileno(self) -> int:
         return self.handle
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.disk.handles[self.handle].content[self.read_so_far :][: len(buffer)]
+        buffer[: len(content)] = content
+        self.read_so_far += len(content)
+        return len(content)
 
     def write(self, data: Any) -> int:
         content = memoryview(data).tobytes()
@@ -282,6 +297,8 @@ def recovered(folder: Path) -> tuple[Path, dict[str, Any], Replay] | None:
 def trial(seed: int, faults: list[tuple[int, str]], syncs: str = "files and folders") -> int:
     """A run of as many processes as faults, each of which begins with what the one before left.
 
+    Half of the disks, those of odd seeds, know no links.
+
     Returns:
         How many operations the disk did in the last process.
 
@@ -291,13 +308,14 @@ def trial(seed: int, faults: list[tuple[int, str]], syncs: str = "files and fold
     chance = random.Random(seed)
     run, replay, begun_from, found, operations = Run(chance), empty(), None, {}, 0
     for fault, kind in faults:
-        disk = Disk.holding(found, fault, "error" if kind == "error" else "cut", chance, syncs)
+        disk = Disk.holding(found, fault, "error" if kind == "error" else "cut", chance, syncs, seed % 2 == 0)
         try:
             run.live(disk, replay, begun_from)
         except PowerCut:
             pass
         else:
             if fault < 0:
+                assert run.done == run.saves, "lost: a save without a fault was not done"
                 check_tidy(disk)
         operations = disk.operations
         found = disk.found(power=kind != "kill")
