@@ -10,7 +10,7 @@ import pygame
 from gymnasium.envs.box2d import car_racing
 from gymnasium.utils import EzPickle
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, check_at_least
 
 Floats = npt.NDArray[np.float64]
 Observation = npt.NDArray[np.float32]
@@ -18,6 +18,7 @@ Observation = npt.NDArray[np.float32]
 RAY_DEGREES = np.array([-45.0, -15.0, -5.0, 0.0, 5.0, 15.0, 45.0])  # negative to the left, as the steering
 RAY_RANGES = np.array([30.0, 60.0, 100.0, 140.0, 100.0, 60.0, 30.0])  # track units that read as 1
 TILES_AHEAD = (3, 5, 7, 10, 15, 20)
+PASSED = range(3, 13)  # this many tiles behind one that a wheel touches lies the road that the car has passed
 POINTS_AHEAD = TILES_AHEAD[-1] + 2  # what the road 20 and a part tiles ahead lies between
 TOP_SPEED = 100.0  # Box2D moves no body further than 2 units in a step of 1/50 s
 WHEEL_LIMIT = 0.4  # radians, where the wheel's joint stops
@@ -64,6 +65,8 @@ class CarRacing(car_racing.CarRacing):
         render_mode: None draws nothing; "rgb_array" or "human" draw what Gymnasium draws.
         track_seed: seed of CarRacing-v3's track to drive in every episode; None makes a new track each time.
         stall_limit: frames without a new tile after which the episode is truncated; None never does.
+        missed_cost: taken off the reward once for each tile that the car has passed without touching it, which
+            Gymnasium does not: for training, where a discounted sum makes it worth while to cut a corner.
         draw_rays: whether the rays and the points where they meet the road's edge are drawn on the frames.
 
     Raises:
@@ -72,6 +75,7 @@ class CarRacing(car_racing.CarRacing):
 
     # Gymnasium's types allow None, which only an environment never reset has.
     car: Any
+    road: Any
     surf: Any
     metadata = {"render_modes": ["human", "rgb_array"], "render_fps": car_racing.FPS}  # noqa: RUF012
 
@@ -81,16 +85,19 @@ class CarRacing(car_racing.CarRacing):
         track_seed: int | None = None,
         stall_limit: int | None = None,
         draw_rays: bool = False,
+        missed_cost: float = 0.0,
     ) -> None:
         if render_mode not in (None, "human", "rgb_array"):
             raise UsageError(f'render_mode is {render_mode!r}; give "human", "rgb_array" or None.')
         _check_whole("track_seed", track_seed, least=0)
         _check_whole("stall_limit", stall_limit, least=1)
         super().__init__(render_mode=render_mode)
-        EzPickle.__init__(self, render_mode, track_seed, stall_limit, draw_rays)
+        EzPickle.__init__(self, render_mode, track_seed, stall_limit, draw_rays, missed_cost)
+        check_at_least("missed_cost", missed_cost, 0)
         self.track_seed = track_seed
         self.stall_limit = stall_limit
         self.draw_rays = draw_rays
+        self.missed_cost = missed_cost
         self.observation_space = gymnasium.spaces.Box(LOW, HIGH)
 
     def reset(
@@ -98,6 +105,7 @@ class CarRacing(car_racing.CarRacing):
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode; a fixed track leaves the environment's own generator as it was."""
         self.frames = self._last_new_tile = self._tiles_seen = 0
+        self._missed: set[int] = set()
         if self.track_seed is None:
             observation, _ = super().reset(seed=seed, options=options)
         else:
@@ -115,9 +123,19 @@ class CarRacing(car_racing.CarRacing):
             self.frames += 1
         if self.tile_visited_count > self._tiles_seen:
             self._tiles_seen, self._last_new_tile = self.tile_visited_count, self.frames
+            if self.missed_cost:
+                reward -= self.missed_cost * self._newly_missed()
         stalled = self.stall_limit is not None and self.frames - self._last_new_tile >= self.stall_limit
         truncated = truncated or (stalled and not terminated)
         return observation, float(reward), terminated, truncated, {**info, **self._progress()}
+
+    def _newly_missed(self) -> int:
+        """Count the tiles that the car has passed by now, and that it has neither touched nor been charged for."""
+        before = len(self._missed)
+        for touched in {tile.idx for wheel in self.car.wheels for tile in wheel.tiles}:
+            passed = self.road[max(touched - PASSED[-1], 0) : max(touched - PASSED[0] + 1, 0)]
+            self._missed.update(tile.idx for tile in passed if not tile.road_visited)
+        return len(self._missed) - before
 
     def _progress(self) -> dict[str, Any]:
         tiles, total = self.tile_visited_count, len(self.track)

@@ -67,6 +67,19 @@ def look_from(car, x, y, angle):
     return car._render("state_pixels")
 
 
+def put(car, tile):
+    """Stand the car on the middle of a tile, along the road; it touches that in the next step."""
+    _, heading, x, y = car.track[tile]
+    hull = car.car.hull
+    turn, (left, bottom) = heading - hull.angle, hull.position
+    cosine, sine = math.cos(turn), math.sin(turn)
+    for body in (*car.car.wheels, hull):
+        right, up = body.position[0] - left, body.position[1] - bottom
+        body.position = x + cosine * right - sine * up, y + sine * right + cosine * up
+        body.angle += turn
+        body.linearVelocity, body.angularVelocity = (0, 0), 0
+
+
 # The slow reference: one segment at a time, nothing shared with the environment but its list of tiles.
 
 
@@ -321,6 +334,28 @@ def test_stall_limit_truncates_at_that_frame_and_never_terminates(make, limit, d
     assert env.step(action)[3] == (limit == 1)
 
 
+def test_a_passed_tile_costs_once_whatever_comes_of_it_later(make):
+    costly, plain = (make(track_seed=123, missed_cost=cost).unwrapped for cost in (5.0, 0.0))
+    charged, counts = set(), []
+    for env in (costly, plain):
+        env.reset()
+    for tile in (8, 12, 40, 41, 35, 20, 100):
+        rewards = []
+        for env in (costly, plain):
+            put(env, tile)
+            rewards.append(env.step(np.zeros(3))[1])
+        visited = {number for number, road in enumerate(plain.road) if road.road_visited}
+        touched = {other.idx for wheel in plain.car.wheels for other in wheel.tiles}
+        passed = {number for end in touched for number in range(322) if 3 <= end - number <= 12} - visited - charged
+        charged |= passed
+        assert rewards[0] == pytest.approx(rewards[1] - 5 * len(passed))
+        counts.append(len(passed))
+    assert counts == [5, 2, 11, 1, 5, 6, 11]
+    costly.reset()
+    put(costly, 8)
+    assert costly.step(np.zeros(3))[1] < 0  # a new episode forgets what the one before was charged
+
+
 def test_leaving_the_playfield_is_no_truncation_even_at_the_stall_limit(make):
     car = make(track_seed=123, stall_limit=1).unwrapped
     car.reset()
@@ -342,7 +377,7 @@ def test_info_counts_tiles_and_frames_from_the_reset_on(make):
 
 
 def test_a_simple_controller_drives_a_whole_lap(make):
-    env = make(track_seed=123, stall_limit=100)
+    env = make(track_seed=123, stall_limit=100, missed_cost=1000.0)  # it misses none
     observation, info = env.reset()
     rewards, terminated, truncated = [], False, False
     while not (terminated or truncated):
@@ -424,9 +459,9 @@ def test_frames_are_gymnasiums_and_rays_are_drawn_where_they_end(make):
 
 
 def test_it_survives_pickling_with_its_arguments():
-    given = ("rgb_array", 123, 50, True)
+    given = ("rgb_array", 123, 50, True, 5.0)
     again = pickle.loads(pickle.dumps(CarRacing(*given)))
-    assert (again.render_mode, again.track_seed, again.stall_limit, again.draw_rays) == given
+    assert (again.render_mode, again.track_seed, again.stall_limit, again.draw_rays, again.missed_cost) == given
 
 
 @pytest.mark.parametrize(
