@@ -8,40 +8,58 @@ and no product that nobody asks for. A reader may skip it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from td3_lightning.networks import Linears
+from td3_lightning.networks import Actor, Critics
 from td3_lightning.replay import Batch
 
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
-Layers = list[tuple[Tensor, Tensor]]  # weight (fan_in, fan_out) and bias (fan_out,) of each, the first one first
+EPSILON = nn.LayerNorm(1).eps  # what keeps a normalisation from dividing by 0
+
+
+class Layer(NamedTuple):
+    """The weights of a linear layer and of the normalisation after it, or their gradients."""
+
+    weight: Tensor  # (fan_in, fan_out)
+    bias: Tensor  # (fan_out,)
+    norm: Sequence[Tensor]  # gain and shift (fan_out,) of the normalisation, or nothing
+
+
+Layers = list[Layer]  # the first one first
 
 
 class Perceptron:
     """A network of linear layers with a ReLU after all but the last, and its gradient.
 
+    A layer may be normalised before its ReLU.
+
     Args:
-        layers: Its weights and biases.
+        layers: Its weights.
         batch_size: Rows of every input.
     """
 
     def __init__(self, layers: Layers, batch_size: int) -> None:
         self.layers = layers
-        self.inputs = layers[0][0].new_empty(0)  # what `forward` was given last
-        self.outputs = [weight.new_empty(batch_size, weight.shape[1]) for weight, _ in layers]
+        self.inputs = layers[0].weight.new_empty(0)  # what `forward` was given last
+        self.sums = [layer.bias.new_empty(batch_size, len(layer.bias)) for layer in layers]  # not normalised yet
+        self.outputs = list(self.sums)  # the same tensors where nothing is normalised
+        self.moments: list[list[Tensor]] = [[] for _ in layers]  # each row's, where something is
         self.slopes = [torch.empty_like(output) for output in self.outputs[:-1]]  # the loss's, in each hidden layer
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs (batch, fan_out) of the last layer for inputs (batch, fan_in); the next call overwrites them."""
         self.inputs = hidden = inputs
         last = len(self.layers) - 1
-        for depth, (weight, bias) in enumerate(self.layers):
-            hidden = torch.addmm(bias, hidden, weight, out=self.outputs[depth])
+        for depth, (weight, bias, norm) in enumerate(self.layers):
+            hidden = torch.addmm(bias, hidden, weight, out=self.sums[depth])
+            if norm:
+                hidden, *self.moments[depth] = torch.native_layer_norm(hidden, bias.shape, *norm, EPSILON)
+                self.outputs[depth] = hidden
             if depth < last:
                 hidden.relu_()
         return hidden
@@ -49,20 +67,34 @@ class Perceptron:
     def differentiate(self, slope: Tensor, gradients: Layers) -> None:
         """Writes the gradients of all layers, given the loss's slope (batch, fan_out) in the outputs."""
         for depth in reversed(range(len(self.layers))):
-            of_weight, of_bias = gradients[depth]
-            torch.mm((self.outputs[depth - 1] if depth else self.inputs).t(), slope, out=of_weight)
-            torch.sum(slope, 0, out=of_bias)
+            slope = self._slope_in_sums(depth, slope, gradients[depth])
+            torch.mm((self.outputs[depth - 1] if depth else self.inputs).t(), slope, out=gradients[depth].weight)
+            torch.sum(slope, 0, out=gradients[depth].bias)
             if depth:
                 slope = self._slope_below(depth, slope)
 
     def slope_in_inputs(self, slope: Tensor, columns: int) -> Tensor:
         """The loss's slope (batch, columns) in the last columns of the inputs, given that in the outputs."""
         for depth in reversed(range(1, len(self.layers))):
-            slope = self._slope_below(depth, slope)
-        return torch.mm(slope, self.layers[0][0][-columns:].t())
+            slope = self._slope_below(depth, self._slope_in_sums(depth, slope))
+        return torch.mm(self._slope_in_sums(0, slope), self.layers[0].weight[-columns:].t())
+
+    def _slope_in_sums(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
+        """From the slope in what a layer's normalisation makes, if it has one, whose gradients it writes if wanted."""
+        norm, wanted = self.layers[depth].norm, gradients is not None
+        if not norm:
+            return slope
+        below: Tensor
+        below, *of_norm = torch.ops.aten.native_layer_norm_backward(
+            slope, self.sums[depth], norm[0].shape, *self.moments[depth], *norm, [True, wanted, wanted]
+        )
+        if gradients is not None:
+            torch._foreach_copy_(gradients.norm, of_norm)
+        return below
 
     def _slope_below(self, depth: int, slope: Tensor) -> Tensor:
-        below = torch.mm(slope, self.layers[depth][0].t(), out=self.slopes[depth - 1])
+        """From the slope in a layer's sums, that in the layer before it, ahead of its ReLU."""
+        below = torch.mm(slope, self.layers[depth].weight.t(), out=self.slopes[depth - 1])
         outputs: Tensor = self.outputs[depth - 1]  # where the ReLU gave 0, its slope is 0
         torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)
         return below
@@ -87,23 +119,22 @@ class ByHand:
         self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
         self.places = self._places()
         self.actor, self.actor_target = (
-            Perceptron(_actor_layers(_weights(actor)), batch_size) for actor in (module.actor, module.actor_target)
+            Perceptron(self._actor_layers(_weights(actor)), batch_size) for actor in (module.actor, module.actor_target)
         )
         self.critics, self.critics_target = (
-            [Perceptron(layers, batch_size) for layers in _critic_layers(_weights(critics))]
+            [Perceptron(layers, batch_size) for layers in self._critic_layers(_weights(critics))]
             for critics in (module.critics, module.critics_target)
         )
         self.actor_gradients, self.critic_gradients = (
             [torch.zeros_like(weight) for weight in weights] for weights in (self.actor_weights, self.critic_weights)
         )
-        self._of_actor, self._of_critics = _actor_layers(self.actor_gradients), _critic_layers(self.critic_gradients)
+        self._of_actor = self._actor_layers(self.actor_gradients)
+        self._of_critics = self._critic_layers(self.critic_gradients)
 
     @staticmethod
     def suits(module: TD3, batch: Batch) -> bool:
         """Whether the networks are plain ones of one process, on a CPU, and not under autocast."""
-        layers = (*module.actor.layers, *module.critics.layers)
-        plain = all(isinstance(layer, nn.Linear | Linears | nn.ReLU) for layer in layers)
-        plain = plain and module.hparams["encoder"] is None
+        plain = type(module.actor) is Actor and type(module.critics) is Critics and module.hparams["encoder"] is None
         one_process = module._trainer is None or module.trainer.world_size == 1
         on_cpu = batch.obs.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         return plain and one_process and on_cpu
@@ -114,6 +145,19 @@ class ByHand:
 
     def _places(self) -> list[int]:
         return [weight.data_ptr() for weight in self.online + self.targets]
+
+    def _actor_layers(self, tensors: Sequence[Tensor]) -> Layers:
+        """From the actor's parameters or their gradients; its weights are (fan_out, fan_in)."""
+        return self._layers([tensor.t() for tensor in tensors])
+
+    def _critic_layers(self, tensors: Sequence[Tensor]) -> list[Layers]:
+        """Each member's, from the critics' parameters or their gradients, the members on the first axis."""
+        return [self._layers(member) for member in zip(*tensors, strict=True)]
+
+    def _layers(self, tensors: Sequence[Tensor]) -> Layers:
+        each = 4 if self.module.hparams["layer_norm"] else 2
+        layers = (tensors[first : first + each] for first in range(0, len(tensors), each))
+        return [Layer(weight, bias.view(-1), [vector.view(-1) for vector in norm]) for weight, bias, *norm in layers]
 
     @torch.no_grad()
     def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -159,14 +203,3 @@ def _hand_over(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
 
 def _weights(network: nn.Module) -> list[Tensor]:
     return [weight.detach() for weight in network.parameters()]
-
-
-def _actor_layers(tensors: Sequence[Tensor]) -> Layers:
-    """From weight (fan_out, fan_in) and bias (fan_out,) of each layer."""
-    return [(weight.t(), bias) for weight, bias in zip(tensors[::2], tensors[1::2], strict=True)]
-
-
-def _critic_layers(tensors: Sequence[Tensor]) -> list[Layers]:
-    """Each member's, from weight (N, fan_in, fan_out) and bias (N, 1, fan_out) of each layer."""
-    pairs = list(zip(tensors[::2], tensors[1::2], strict=True))
-    return [[(weight[member], bias[member, 0]) for weight, bias in pairs] for member in range(len(tensors[0]))]

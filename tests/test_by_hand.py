@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from td3_lightning import TD3, Batch
 from td3_lightning.by_hand import ByHand
@@ -42,11 +42,14 @@ def gradients(module: TD3, batch: Batch, wanted: str) -> tuple[dict[str, Tensor]
 
 @pytest.mark.parametrize("hidden_dims", [(33, 17), (8,), ()], ids=str)
 @pytest.mark.parametrize("num_critics", [1, 2, 5])
+@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)], ids=str)
 def test_gradients_and_losses_are_autograds(
-    hidden_dims: tuple[int, ...], num_critics: int, dtype: torch.dtype, close: float
+    hidden_dims: tuple[int, ...], num_critics: int, layer_norm: bool, dtype: torch.dtype, close: float
 ) -> None:
-    module = new_module(hidden_dims=hidden_dims, num_critics=num_critics).to(dtype)
+    module = new_module(hidden_dims=hidden_dims, num_critics=num_critics, layer_norm=layer_norm).to(dtype)
+    for weight in module.parameters():  # or no gain would differ from 1, and no shift from 0
+        weight.data += 0.1 * torch.rand_like(weight)
     batch = new_batch(dtype=dtype)
     ours, our_losses = gradients(module, batch, "by hand")
     expected, losses = gradients(module, batch, "autograd")
@@ -66,6 +69,7 @@ def chosen(module: TD3, batch: Batch) -> bool:
 
 def test_plain_networks_are_done_by_hand_unless_autograd_is_asked_for() -> None:
     assert chosen(new_module(), new_batch())
+    assert chosen(new_module(layer_norm=True), new_batch())
     assert not chosen(new_module(gradients="autograd"), new_batch())
 
 
@@ -74,8 +78,10 @@ def test_autograd_works_where_hands_do_not() -> None:
         def actor_loss(self, batch: Batch) -> Tensor:
             return super().actor_loss(batch) + 1
 
-    assert not chosen(new_module(layer_norm=True), new_batch())
     assert not chosen(Penalised(4, LOW, HIGH), new_batch())
+    of_another_kind = new_module()
+    of_another_kind.actor = nn.Linear(4, 3)
+    assert not chosen(of_another_kind, new_batch())
     with torch.autocast("cpu", torch.bfloat16):
         assert not chosen(new_module(), new_batch())
 
@@ -89,4 +95,4 @@ def test_another_batch_size_or_weights_that_moved_get_buffers_of_their_own() -> 
     next(module.critics_target.parameters()).data = torch.zeros(2, 7, 33)
     third = module._by_hand_for(new_batch())
     assert third is not second
-    assert third.critics_target[1].layers[0][0].abs().max() == 0
+    assert third.critics_target[1].layers[0].weight.abs().max() == 0
