@@ -27,7 +27,7 @@ class Layer(NamedTuple):
 
     weight: Tensor  # (fan_in, fan_out)
     bias: Tensor  # (fan_out,)
-    norm: Sequence[Tensor]  # gain and shift (fan_out,) of the normalisation, or nothing
+    norm: list[Tensor]  # gain and shift (fan_out,) of the normalisation, or nothing
 
 
 Layers = list[Layer]  # the first one first
@@ -58,7 +58,8 @@ class Perceptron:
         for depth, (weight, bias, norm) in enumerate(self.layers):
             hidden = torch.addmm(bias, hidden, weight, out=self.sums[depth])
             if norm:
-                hidden, *self.moments[depth] = torch.native_layer_norm(hidden, bias.shape, *norm, EPSILON)
+                gain, shift = norm
+                hidden, *self.moments[depth] = torch.native_layer_norm(hidden, gain.shape, gain, shift, EPSILON)
                 self.outputs[depth] = hidden
             if depth < last:
                 hidden.relu_()
