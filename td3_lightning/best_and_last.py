@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
 from td3_lightning.checkpoint import replays_in
@@ -60,7 +60,7 @@ class BestCheckpoint(ModelCheckpoint):
             auto_insert_metric_name=False,
             enable_version_counter=False,  # an evaluation that is repeated on resume writes its file again
         )
-        self._warned = False
+        self._warnings = WarningCache()
         self._at_home = False  # the checkpoint that is loaded lies in this folder
 
     @cached_property
@@ -92,7 +92,7 @@ class BestCheckpoint(ModelCheckpoint):
             error = _attempt(trainer, lambda: save(trainer, monitor_candidates))
         if error is not None:
             self.load_state_dict(before)  # the ones before are still the best there are
-            self._warned = self._warned or _warn("the best checkpoint", error)
+            _warn(self._warnings, "the best checkpoint", error)
 
     def _save_checkpoint(self, trainer: L.Trainer, filepath: str) -> None:
         with _meeting(trainer):
@@ -110,7 +110,7 @@ class LastCheckpoint(ModelCheckpoint):
 
     def __init__(self, dirpath: str | Path | None = None) -> None:
         super().__init__(dirpath, "last", enable_version_counter=False)
-        self._warned = False
+        self._warnings = WarningCache()
         self._goes_on = False  # the folder is this run's
         self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
 
@@ -156,7 +156,7 @@ class LastCheckpoint(ModelCheckpoint):
         """Saves last.ckpt, on every rank, and says where it is; None, after a warning, if the disk did not take it."""
         error = _attempt(trainer, lambda: self._save(trainer))
         if error is not None:
-            self._warned = self._warned or _warn(self.last_model_path, error)
+            _warn(self._warnings, self.last_model_path, error)
         return None if error else self.last_model_path
 
     def _save(self, trainer: L.Trainer) -> None:
@@ -226,7 +226,6 @@ def _meeting(trainer: L.Trainer) -> Iterator[None]:
         raise
 
 
-def _warn(what: str, error: OSError) -> bool:
+def _warn(warnings: WarningCache, what: str, error: OSError) -> None:
     reason = error.strerror or error
-    rank_zero_warn(f"{what} could not be saved ({reason}); the run goes on, and what was saved before is as it was.")
-    return True
+    warnings.warn(f"{what} could not be saved ({reason}); the run goes on, and what was saved before is as it was.")

@@ -13,7 +13,8 @@ import numpy as np
 import rich
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
-from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_only
+from lightning_utilities.core.rank_zero import WarningCache
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
@@ -37,7 +38,7 @@ class Curve(Callback):
     """
 
     def __init__(self) -> None:
-        self._warned = False
+        self._warnings = WarningCache()
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -48,9 +49,7 @@ class Curve(Callback):
         try:
             write_curve(logger.metrics.path)
         except OSError as error:
-            if not self._warned:
-                rank_zero_warn(f"The run goes on without curve.png, which could not be written: {error}")
-            self._warned = True
+            self._warnings.warn(f"The run goes on without curve.png, which could not be written: {error}")
 
 
 def write_curve(metrics: Path) -> Path:

@@ -91,9 +91,9 @@ class CarRacing(car_racing.CarRacing):
             raise UsageError(f'render_mode is {render_mode!r}; give "human", "rgb_array" or None.')
         _check_whole("track_seed", track_seed, least=0)
         _check_whole("stall_limit", stall_limit, least=1)
+        check_at_least("missed_cost", missed_cost, 0)
         super().__init__(render_mode=render_mode)
         EzPickle.__init__(self, render_mode, track_seed, stall_limit, draw_rays, missed_cost)
-        check_at_least("missed_cost", missed_cost, 0)
         self.track_seed = track_seed
         self.stall_limit = stall_limit
         self.draw_rays = draw_rays

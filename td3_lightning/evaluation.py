@@ -6,7 +6,8 @@ from typing import Any
 import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.data import ReplayData
 from td3_lightning.durable import write_durably
@@ -87,7 +88,7 @@ class SaveEvaluations(Callback):
         self.env_steps: list[int] = []
         self.returns: list[list[float]] = []
         self._running: list[float] = []
-        self._warned = False
+        self._warnings = WarningCache()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begins an evaluation; one that was stopped in the middle is begun again."""
@@ -115,9 +116,7 @@ class SaveEvaluations(Callback):
         try:
             write_durably(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
         except OSError as error:
-            if not self._warned:
-                rank_zero_warn(f"The run goes on without {path.name}, which could not be written: {error}")
-            self._warned = True
+            self._warnings.warn(f"The run goes on without {path.name}, which could not be written: {error}")
 
     def state_dict(self) -> dict[str, Any]:
         """All evaluations."""

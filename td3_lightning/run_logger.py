@@ -16,6 +16,7 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from lightning_utilities.core.rank_zero import WarningCache
 from numpy.typing import NDArray
 
 from td3_lightning.durable import sync
@@ -132,7 +133,7 @@ class RunLogger(TensorBoardLogger):
     ) -> None:
         super().__init__(save_dir, name=name, version=version, default_hp_metric=False)
         self.began = False  # this process has logged something
-        self._warned = False
+        self._warnings = WarningCache()
         self._made: list[Path] = []  # folders that this process made, the innermost first
 
     def _get_next_version(self) -> int:
@@ -204,9 +205,9 @@ class RunLogger(TensorBoardLogger):
             reason = error if isinstance(error, OSError) else error.__cause__
             if not isinstance(reason, OSError):
                 raise
-            if not self._warned:
-                rank_zero_warn(f"The run goes on, but some of its log in {self.log_dir} could not be written: {reason}")
-            self._warned = True
+            self._warnings.warn(
+                f"The run goes on, but some of its log in {self.log_dir} could not be written: {reason}"
+            )
 
     # Going on in the folder of a run.
 

@@ -482,6 +482,12 @@ def test_a_wrong_argument_is_named(keywords):
         CarRacing(**keywords)
 
 
+@pytest.mark.parametrize("missed_cost", [-1, math.nan])
+def test_a_missed_cost_that_is_none_is_named(missed_cost):
+    with pytest.raises(UsageError, match=f"missed_cost is at least 0, but {missed_cost} came"):
+        CarRacing(missed_cost=missed_cost)
+
+
 def test_pedals_put_gas_and_brake_on_one_axis(make):
     env, bare = Pedals(make(track_seed=123)), make(track_seed=123)
     assert env.action_space == gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
