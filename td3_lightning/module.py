@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
 from td3_lightning.averaging import average_gradients, leave_gradients_alone
-from td3_lightning.by_hand import ByHand
+from td3_lightning.by_hand import ByHand, Quick
 from td3_lightning.checkpoint import FORMAT
 from td3_lightning.encoders import Encoder, as_encoder
 from td3_lightning.envs import Episode
@@ -123,6 +123,7 @@ class TD3(L.LightningModule):
         self.noise_generator = new_generator("target noise")
         self.evaluation: dict[str, Metric] = {}  # one for each number that an episode reports
         self._by_hand: ByHand | None = None
+        self._quick: Quick | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Spares what changes all the time torch's search for weights: Lightning notes 25 hooks in every update."""
@@ -251,7 +252,6 @@ class TD3(L.LightningModule):
 
     # The policy.
 
-    @torch.inference_mode()
     def act(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """Greedy actions for observations, without noise.
 
@@ -261,12 +261,29 @@ class TD3(L.LightningModule):
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
-        seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
-        action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
+        quick = self._quick_for(obs)
+        action = quick(obs.reshape(-1)).reshape(*obs.shape[:-1], -1) if quick else self._actions(obs)
         low, high = self.action_box
         # The tanh's end, centre + scale, may round to just outside the box.
-        clipped: NDArray[np.float32] = np.minimum(np.maximum(action.float().cpu().numpy(), low), high)
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
         return clipped
+
+    @torch.inference_mode()
+    def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
+        action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
+        actions: NDArray[np.float32] = action.float().cpu().numpy()
+        return actions
+
+    def _quick_for(self, obs: NDArray[Any]) -> Quick | None:
+        """What acts on a single observation faster, if that is wanted and suits."""
+        if obs.size != obs.shape[-1]:
+            return None
+        actor: Any = self._modules["actor"]  # four times as fast as self.actor
+        if self._quick is None or not self._quick.fits(actor):
+            wanted = self.gradients == "by hand" and not self.shares_encoder
+            self._quick = Quick(actor) if wanted and Quick.suits(actor) else None
+        return self._quick
 
     # Evaluation: one step is one episode.
 

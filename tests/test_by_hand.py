@@ -1,13 +1,18 @@
-"""The gradients by hand against autograd's, and when autograd works instead."""
+"""The gradients by hand against autograd's, single actions against the actor's, and when those work instead."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from td3_lightning import TD3, Batch
 from td3_lightning.by_hand import ByHand
+from td3_lightning.encoders import Trunk
+from td3_lightning.networks import Actor
 
 LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
 
@@ -61,6 +66,58 @@ def test_gradients_and_losses_are_autograds(
         torch.testing.assert_close(ours[name], gradient, rtol=close, atol=close)
     for one, other in zip(our_losses, losses, strict=True):
         torch.testing.assert_close(one, other, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("hidden_dims", [(33, 17), (8,), ()], ids=str)
+@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
+def test_a_single_action_is_the_actors_own(hidden_dims: tuple[int, ...], layer_norm: bool) -> None:
+    module = new_module(hidden_dims=hidden_dims, layer_norm=layer_norm)
+    for obs in new_batch(50).obs.numpy():
+        for given in (obs, obs[None], obs.astype(np.float64)):
+            action = module.act(given)
+            expected = module.actor(torch.from_numpy(given).float()).detach().numpy()
+            assert (action.shape, action.dtype) == (expected.shape, np.float32)
+            np.testing.assert_allclose(action, expected.clip(*module.action_box), rtol=0, atol=1e-6)
+        assert len(set(action)) == 3
+
+
+def test_single_actions_follow_the_weights() -> None:
+    module, obs = new_module(), new_batch().obs[0].numpy()
+
+    def changes(change: Callable[[], Any]) -> bool:
+        before = module.act(obs).copy()
+        change()
+        after = module.act(obs)
+        expected = module.actor(torch.from_numpy(obs).to(module.actor.scale)).detach().numpy()
+        np.testing.assert_allclose(after, expected.clip(*module.action_box), rtol=0, atol=1e-6)
+        return not np.array_equal(before, after)
+
+    assert module._quick is None
+    assert changes(lambda: module.actor.load_state_dict(new_module(num_critics=3).actor_target.state_dict())) is False
+    assert module._quick is not None
+    assert changes(lambda: nn.init.normal_(module.actor.layers[0].weight))
+    assert changes(lambda: setattr(module.actor.layers[0].weight, "data", torch.zeros(33, 4)))
+    assert changes(lambda: setattr(module, "actor", Actor(4, LOW, HIGH)))
+    assert changes(lambda: nn.init.normal_(copy.deepcopy(module).actor.layers[0].weight)) is False
+    module.double()
+    assert not changes(lambda: None)
+
+
+def test_modules_act_where_hands_do_not() -> None:
+    obs = new_batch().obs.numpy()
+    several, autograd = new_module(), new_module(gradients="autograd")
+    encoded = [new_module(encoder=Trunk([6], shared=shared)) for shared in (True, False)]
+    several.act(obs)
+    assert several._quick is None
+    for module in (autograd, *encoded):
+        action = module.act(obs[0])
+        assert module._quick is None
+        np.testing.assert_allclose(action, module.act(obs)[0], rtol=0, atol=1e-6)
+    several.act(obs[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = several.act(obs[0])
+        assert several._quick is None
+    assert np.abs(rough - several.act(obs[0])).max() > 1e-5
 
 
 def chosen(module: TD3, batch: Batch) -> bool:
