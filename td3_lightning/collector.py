@@ -113,7 +113,9 @@ class Collector(Callback):
         action = module.act(data.envs.obs)
         check_action(action, module.updates)
         noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
-        return np.clip(action + np.float32(self.exploration_noise(module.env_steps)) * noise, low, high)
+        noisy = action + np.float32(self.exploration_noise(module.env_steps)) * noise
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(noisy, low), high)  # np.clip takes three times as long
+        return clipped
 
     def _step(self, trainer: L.Trainer) -> None:
         """Steps all environments once, and stores what came."""

@@ -23,6 +23,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -47,13 +48,14 @@ CAR: dict[str, Any] = {
     "train_kwargs": {"stall_limit": 40},
     "wrappers": [Pedals, lambda env: ActionRepeat(env, 4)],
 }
+STACK = [lambda env: FrameStackObservation(env, 2), FlattenObservation]
 DATA: dict[str, dict[str, Any]] = {
     "Pendulum": PENDULUM,
     "Pendulum, n-step": {**PENDULUM, "n_step": 3, "capacity": 100},
     "Lander, several": {**LANDER, "num_envs": 3, "n_step": 5},
     "Lander, wind": {**LANDER, "train_kwargs": {"enable_wind": True}},
     "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40}, "n_step": 3},
-    "car, several": {**CAR, "num_envs": 2},
+    "car, several": {**CAR, "wrappers": [*CAR["wrappers"], *STACK], "num_envs": 2},
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
     "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
