@@ -206,6 +206,7 @@ class Quick:
         actor: Whose action it is; plain, and on a CPU.
     """
 
+    @torch.inference_mode(mode=False)  # it may be made in an evaluation and act in training
     def __init__(self, actor: Actor) -> None:
         self.actor, self.weights = actor, list(actor.parameters())
         self.places = self._places()

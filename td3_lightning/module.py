@@ -124,6 +124,7 @@ class TD3(L.LightningModule):
         self.evaluation: dict[str, Metric] = {}  # one for each number that an episode reports
         self._by_hand: ByHand | None = None
         self._quick: Quick | None = None
+        self.obs_dim = int(obs_dim)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Spares what changes all the time torch's search for weights: Lightning notes 25 hooks in every update."""
@@ -277,7 +278,7 @@ class TD3(L.LightningModule):
 
     def _quick_for(self, obs: NDArray[Any]) -> Quick | None:
         """What acts on a single observation faster, if that is wanted and suits."""
-        if obs.size != obs.shape[-1]:
+        if obs.size != self.obs_dim:
             return None
         actor: Any = self._modules["actor"]  # four times as fast as self.actor
         if self._quick is None or not self._quick.fits(actor):

@@ -103,8 +103,17 @@ def test_single_actions_follow_the_weights() -> None:
     assert not changes(lambda: None)
 
 
+def test_single_actions_go_on_after_an_evaluation() -> None:
+    module, obs = new_module(), new_batch().obs[0].numpy()
+    with torch.inference_mode():  # as Lightning evaluates
+        evaluated = module.act(obs)
+    np.testing.assert_array_equal(module.act(obs), evaluated)
+
+
 def test_modules_act_where_hands_do_not() -> None:
     obs = new_batch().obs.numpy()
+    with pytest.raises(RuntimeError, match="shapes"):
+        new_module().act(obs[0, :1])
     several, autograd = new_module(), new_module(gradients="autograd")
     encoded = [new_module(encoder=Trunk([6], shared=shared)) for shared in (True, False)]
     several.act(obs)
