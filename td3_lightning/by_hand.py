@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from td3_lightning.networks import Actor, Critics
+from td3_lightning.networks import Actor, Critics, LayerNorms, Linears
 from td3_lightning.replay import Batch
 
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
 EPSILON = nn.LayerNorm(1).eps  # what keeps a normalisation from dividing by 0
+PLAIN = (nn.Linear, Linears, nn.LayerNorm, LayerNorms, nn.ReLU)  # the layers written out here
 
 
 class Layer(NamedTuple):
@@ -137,7 +138,7 @@ class ByHand:
     @staticmethod
     def suits(module: TD3, batch: Batch) -> bool:
         """Whether the networks are plain ones of one process, on a CPU, and not under autocast."""
-        plain = type(module.actor) is Actor and type(module.critics) is Critics and module.hparams["encoder"] is None
+        plain = _is_plain(module.actor) and _is_plain(module.critics) and module.hparams["encoder"] is None
         one_process = module._trainer is None or module.trainer.world_size == 1
         on_cpu = batch.obs.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         return plain and one_process and on_cpu
@@ -216,9 +217,9 @@ class Quick:
         self.view = self.obs.numpy()
 
     @staticmethod
-    def suits(actor: nn.Module) -> bool:
+    def suits(actor: Any) -> bool:
         """Whether the actor is a plain one on a CPU, in float32, and not under autocast."""
-        plain = type(actor) is Actor and type(actor.encoder) is nn.Identity
+        plain = _is_plain(actor) and type(actor.encoder) is nn.Identity
         usual = plain and actor.scale.device.type == "cpu" and actor.scale.dtype == torch.float32
         return usual and not torch.is_autocast_enabled("cpu")
 
@@ -237,6 +238,11 @@ class Quick:
 
     def _places(self) -> list[int]:
         return [weight.data_ptr() for weight in self.weights]
+
+
+def _is_plain(network: Any) -> bool:
+    """Whether it is one of `networks.py`, with no layer of another kind put into it."""
+    return type(network) in (Actor, Critics) and all(isinstance(layer, PLAIN) for layer in network.layers)
 
 
 def _step(layer: nn.Module) -> Callable[[Tensor], Tensor]:

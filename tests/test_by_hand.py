@@ -145,9 +145,13 @@ def test_autograd_works_where_hands_do_not() -> None:
             return super().actor_loss(batch) + 1
 
     assert not chosen(Penalised(4, LOW, HIGH), new_batch())
-    of_another_kind = new_module()
+    of_another_kind, with_another_layer = new_module(), new_module()
     of_another_kind.actor = nn.Linear(4, 3)
-    assert not chosen(of_another_kind, new_batch())
+    with_another_layer.actor.layers[1] = nn.Tanh()
+    for module in (of_another_kind, with_another_layer):
+        assert not chosen(module, new_batch())
+    with_another_layer.act(new_batch().obs[0].numpy())
+    assert with_another_layer._quick is None
     with torch.autocast("cpu", torch.bfloat16):
         assert not chosen(new_module(), new_batch())
 
