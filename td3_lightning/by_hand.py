@@ -200,7 +200,7 @@ class ByHand:
         torch._foreach_lerp_(self.targets, self.online, tau)
 
 
-class Quick:
+class SingleActions:
     """An actor's action for one observation, the same as its own but without the cost of its modules.
 
     Args:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
 from td3_lightning.averaging import average_gradients, leave_gradients_alone
-from td3_lightning.by_hand import ByHand, Quick
+from td3_lightning.by_hand import ByHand, SingleActions
 from td3_lightning.checkpoint import FORMAT
 from td3_lightning.encoders import Encoder, as_encoder
 from td3_lightning.envs import Episode
@@ -123,7 +123,7 @@ class TD3(L.LightningModule):
         self.noise_generator = new_generator("target noise")
         self.evaluation: dict[str, Metric] = {}  # one for each number that an episode reports
         self._by_hand: ByHand | None = None
-        self._quick: Quick | None = None
+        self._single_actions: SingleActions | None = None
         self.obs_dim = int(obs_dim)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -262,8 +262,8 @@ class TD3(L.LightningModule):
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
-        quick = self._quick_for(obs)
-        action = quick(obs.reshape(-1)).reshape(*obs.shape[:-1], -1) if quick else self._actions(obs)
+        act = self._single_actions_for(obs)
+        action = act(obs.reshape(-1)).reshape(*obs.shape[:-1], -1) if act else self._actions(obs)
         low, high = self.action_box
         # The tanh's end, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
@@ -276,15 +276,15 @@ class TD3(L.LightningModule):
         actions: NDArray[np.float32] = action.float().cpu().numpy()
         return actions
 
-    def _quick_for(self, obs: NDArray[Any]) -> Quick | None:
+    def _single_actions_for(self, obs: NDArray[Any]) -> SingleActions | None:
         """What acts on a single observation faster, if that is wanted and suits."""
         if obs.size != self.obs_dim:
             return None
         actor: Any = self._modules["actor"]  # four times as fast as self.actor
-        if self._quick is None or not self._quick.fits(actor):
+        if self._single_actions is None or not self._single_actions.fits(actor):
             wanted = self.gradients == "by hand" and not self.shares_encoder
-            self._quick = Quick(actor) if wanted and Quick.suits(actor) else None
-        return self._quick
+            self._single_actions = SingleActions(actor) if wanted and SingleActions.suits(actor) else None
+        return self._single_actions
 
     # Evaluation: one step is one episode.
 

@@ -318,12 +318,13 @@ class Replay(IterableDataset[Batch]):
 
     def _draw(self) -> Tensor:
         """The first rows (batch,) of transitions drawn from all rings alike."""
-        if not self.num_transitions:
+        num_transitions = self.num_transitions
+        if not num_transitions:
             raise UsageError(
                 "A batch is wanted, but the replay holds no finished transition; add the Collector to the trainer's "
                 f"callbacks, with warmup_steps of at least n_step x num_envs = {self.n_step * len(self.rings)}."
             )
-        drawn = torch.randint(self.num_transitions, (self.batch_size,), generator=self.generator).numpy()
+        drawn = torch.randint(num_transitions, (self.batch_size,), generator=self.generator).numpy()
         if len(self.rings) == 1:  # the same as below, without the search
             return torch.from_numpy(self._starts.take(drawn + self.rings[0].oldest, mode="wrap"))
         counts = np.array([ring.count for ring in self.rings])

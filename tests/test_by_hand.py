@@ -92,9 +92,10 @@ def test_single_actions_follow_the_weights() -> None:
         np.testing.assert_allclose(after, expected.clip(*module.action_box), rtol=0, atol=1e-6)
         return not np.array_equal(before, after)
 
-    assert module._quick is None
-    assert changes(lambda: module.actor.load_state_dict(new_module(num_critics=3).actor_target.state_dict())) is False
-    assert module._quick is not None
+    assert module._single_actions is None
+    module.act(obs)
+    assert module._single_actions is not None
+    assert changes(lambda: module.actor.load_state_dict(Actor(4, LOW, HIGH, [33, 17]).state_dict()))
     assert changes(lambda: nn.init.normal_(module.actor.layers[0].weight))
     assert changes(lambda: setattr(module.actor.layers[0].weight, "data", torch.zeros(33, 4)))
     assert changes(lambda: setattr(module, "actor", Actor(4, LOW, HIGH)))
@@ -117,15 +118,15 @@ def test_modules_act_where_hands_do_not() -> None:
     several, autograd = new_module(), new_module(gradients="autograd")
     encoded = [new_module(encoder=Trunk([6], shared=shared)) for shared in (True, False)]
     several.act(obs)
-    assert several._quick is None
+    assert several._single_actions is None
     for module in (autograd, *encoded):
         action = module.act(obs[0])
-        assert module._quick is None
+        assert module._single_actions is None
         np.testing.assert_allclose(action, module.act(obs)[0], rtol=0, atol=1e-6)
     several.act(obs[0])
     with torch.autocast("cpu", torch.bfloat16):
         rough = several.act(obs[0])
-        assert several._quick is None
+        assert several._single_actions is None
     assert np.abs(rough - several.act(obs[0])).max() > 1e-5
 
 
@@ -151,7 +152,7 @@ def test_autograd_works_where_hands_do_not() -> None:
     for module in (of_another_kind, with_another_layer):
         assert not chosen(module, new_batch())
     with_another_layer.act(new_batch().obs[0].numpy())
-    assert with_another_layer._quick is None
+    assert with_another_layer._single_actions is None
     with torch.autocast("cpu", torch.bfloat16):
         assert not chosen(new_module(), new_batch())
 
