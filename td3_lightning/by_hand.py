@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from td3_lightning.networks import Actor, Critics, LayerNorms, Linears
+from td3_lightning.networks import Actor, Critics, LayerNorms, Linears, ReLU
 from td3_lightning.replay import Batch
 
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
 EPSILON = nn.LayerNorm(1).eps  # what keeps a normalisation from dividing by 0
-PLAIN = (nn.Linear, Linears, nn.LayerNorm, LayerNorms, nn.ReLU)  # the layers written out here
+PLAIN = {nn.Linear, Linears, nn.LayerNorm, LayerNorms, nn.ReLU, ReLU}  # the layers written out here
 
 
 class Layer(NamedTuple):
@@ -116,12 +116,13 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
+        self.layers = self._layers_now()
         # Walking through a module for its parameters takes longer than averaging them.
         self.actor_weights: list[Tensor] = list(module.actor.parameters())
         self.critic_weights: list[Tensor] = list(module.critics.parameters())
         self.online = self.actor_weights + self.critic_weights
         self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
-        self.places = self._places()
+        self.places = _places(self.layers)
         self.actor, self.actor_target = (
             Perceptron(self._actor_layers(_weights(actor)), batch_size) for actor in (module.actor, module.actor_target)
         )
@@ -139,16 +140,19 @@ class ByHand:
     def suits(module: TD3, batch: Batch) -> bool:
         """Whether the networks are plain ones of one process, on a CPU, and not under autocast."""
         plain = _is_plain(module.actor) and _is_plain(module.critics) and module.hparams["encoder"] is None
+        trained = all(weight.requires_grad for net in (module.actor, module.critics) for weight in net.parameters())
         one_process = module._trainer is None or module.trainer.world_size == 1
         on_cpu = batch.obs.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        return plain and one_process and on_cpu
+        return plain and trained and one_process and on_cpu
 
     def fits(self, batch: Batch) -> bool:
-        """Whether the batch has the size that it was made for, and the networks are where they were in memory."""
-        return len(batch.reward) == self.batch_size and self._places() == self.places
+        """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
+        return len(batch.reward) == self.batch_size and _are_still(self.layers, self._layers_now(), self.places)
 
-    def _places(self) -> list[int]:
-        return [weight.data_ptr() for weight in self.online + self.targets]
+    def _layers_now(self) -> list[nn.Module]:
+        module = self.module
+        networks = (module.actor, module.critics, module.actor_target, module.critics_target)
+        return [layer for network in networks for layer in network.layers]
 
     def _actor_layers(self, tensors: Sequence[Tensor]) -> Layers:
         """From the actor's parameters or their gradients; its weights are (fan_out, fan_in)."""
@@ -209,11 +213,11 @@ class SingleActions:
 
     @torch.inference_mode(mode=False)  # it may be made in an evaluation and act in training
     def __init__(self, actor: Actor) -> None:
-        self.actor, self.weights = actor, list(actor.parameters())
-        self.places = self._places()
-        self.steps = [_step(layer) for layer in actor.layers]
+        self.actor, self.layers = actor, list(actor.layers)
+        self.places = _places(self.layers)
+        self.steps = [_step(layer) for layer in self.layers]
         self.scale, self.centre = actor.scale.numpy(), actor.centre.numpy()
-        self.obs = self.weights[0].new_empty(self.weights[0].shape[1])
+        self.obs = actor.scale.new_empty(next(actor.parameters()).shape[1])
         self.view = self.obs.numpy()
 
     @staticmethod
@@ -223,9 +227,10 @@ class SingleActions:
         usual = plain and actor.scale.device.type == "cpu" and actor.scale.dtype == torch.float32
         return usual and not torch.is_autocast_enabled("cpu")
 
-    def fits(self, actor: nn.Module) -> bool:
-        """Whether that holds still, of the same actor, with its weights where they were in memory."""
-        return actor is self.actor and self._places() == self.places and not torch.is_autocast_enabled("cpu")
+    def fits(self, actor: Any) -> bool:
+        """Whether that holds still, of the same actor and layers, with its weights where they were in memory."""
+        still = actor is self.actor and _are_still(self.layers, list(actor.layers), self.places)
+        return still and not torch.is_autocast_enabled("cpu")
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """The action (action_dim,), in the environment's units, for an observation (obs_dim,)."""
@@ -236,13 +241,29 @@ class SingleActions:
         action: NDArray[np.float32] = self.centre + self.scale * hidden.tanh().numpy()
         return action
 
-    def _places(self) -> list[int]:
-        return [weight.data_ptr() for weight in self.weights]
-
 
 def _is_plain(network: Any) -> bool:
-    """Whether it is one of `networks.py`, with no layer of another kind put into it."""
-    return type(network) in (Actor, Critics) and all(isinstance(layer, PLAIN) for layer in network.layers)
+    """Whether it is one of `networks.py`, and so is each of its layers, as it was made."""
+    return type(network) in (Actor, Critics) and _is_unhooked([network]) and all(map(_is_usual, network.layers))
+
+
+def _is_usual(layer: nn.Module) -> bool:
+    whole = None not in layer._parameters.values() and getattr(layer, "eps", EPSILON) == EPSILON
+    return type(layer) in PLAIN and whole and _is_unhooked([layer])
+
+
+def _is_unhooked(modules: Sequence[nn.Module]) -> bool:
+    return not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+
+
+def _are_still(layers: Sequence[nn.Module], now: Sequence[nn.Module], places: Sequence[int]) -> bool:
+    """Whether the layers of a network are the same ones, without hooks, with their weights at those places."""
+    return now == layers and _places(layers) == places and _is_unhooked(layers)
+
+
+def _places(layers: Sequence[Any]) -> list[int]:
+    """Where the weights of some layers are in memory."""
+    return [weight.data_ptr() for layer in layers for weight in layer._parameters.values()]
 
 
 def _step(layer: nn.Module) -> Callable[[Tensor], Tensor]:

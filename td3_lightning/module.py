@@ -133,11 +133,15 @@ class TD3(L.LightningModule):
         else:
             super().__setattr__(name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves what is made anew when it is needed out of a copy or a pickle."""
+        return {**super().__getstate__(), "_by_hand": None, "_single_actions": None}
+
     # The update.
 
     def on_fit_start(self) -> None:
         """Forgets the networks of an earlier fit, for which there may be others now."""
-        self._by_hand = None
+        self._by_hand = self._single_actions = None
         if self.max_grad_norm is not None and self.trainer.precision == "16-mixed":
             raise UsageError(
                 "max_grad_norm is for true gradients, but precision 16-mixed came, which multiplies them; use "
@@ -212,7 +216,7 @@ class TD3(L.LightningModule):
     def _differentiate(self, loss: Tensor, network: nn.Module) -> None:
         """Gives the network its gradients, and no other one."""
         network.zero_grad()
-        self.manual_backward(loss, inputs=list(network.parameters()))
+        self.manual_backward(loss, inputs=[weight for weight in network.parameters() if weight.requires_grad])
 
     def _by_hand_for(self, batch: Batch) -> ByHand | None:
         """What writes the gradients by hand, if that is wanted and suits."""

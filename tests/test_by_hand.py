@@ -1,6 +1,7 @@
 """The gradients by hand against autograd's, single actions against the actor's, and when those work instead."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from td3_lightning import TD3, Batch
+from td3_lightning import TD3, Batch, Collector, ReplayData
 from td3_lightning.by_hand import ByHand
 from td3_lightning.encoders import Trunk
 from td3_lightning.networks import Actor
@@ -98,7 +100,15 @@ def test_single_actions_follow_the_weights() -> None:
     assert changes(lambda: module.actor.load_state_dict(Actor(4, LOW, HIGH, [33, 17]).state_dict()))
     assert changes(lambda: nn.init.normal_(module.actor.layers[0].weight))
     assert changes(lambda: setattr(module.actor.layers[0].weight, "data", torch.zeros(33, 4)))
+    assert changes(lambda: module.load_state_dict(copy.deepcopy(module).state_dict(), assign=True)) is False
+    assert changes(lambda: nn.init.normal_(module.actor.layers[0].weight))
+    assert changes(lambda: setattr(module.actor.layers[2], "weight", nn.Parameter(torch.randn(17, 33))))
+    assert changes(lambda: setattr(module.actor.layers, "0", nn.Linear(4, 33)))
     assert changes(lambda: setattr(module, "actor", Actor(4, LOW, HIGH)))
+    hook = module.actor.layers[0].register_forward_hook(lambda layer, inputs, output: output + 1)
+    assert changes(hook.remove)
+    assert changes(lambda: module.actor.layers[0].register_forward_hook(lambda layer, inputs, output: output + 1))
+    module.actor.layers[0]._forward_hooks.clear()
     assert changes(lambda: nn.init.normal_(copy.deepcopy(module).actor.layers[0].weight)) is False
     module.double()
     assert not changes(lambda: None)
@@ -130,6 +140,60 @@ def test_modules_act_where_hands_do_not() -> None:
     assert np.abs(rough - several.act(obs[0])).max() > 1e-5
 
 
+class Doubled(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 2 * super().forward(inputs)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "another kind": lambda layers: setattr(layers, "2", nn.Tanh()),
+    "a subclass": lambda layers: setattr(layers, "0", Doubled(4, 33)),
+    "without a bias": lambda layers: setattr(layers, "0", nn.Linear(4, 33, bias=False)),
+    "parametrized": lambda layers: weight_norm(layers[0]),
+    "hooked": lambda layers: layers[0].register_forward_hook(lambda layer, inputs, output: 2 * output),
+    "hooked before": lambda layers: layers[0].register_forward_pre_hook(lambda layer, inputs: (2 * inputs[0],)),
+    "another epsilon": lambda layers: setattr(layers[1], "eps", 1.0),
+}
+
+
+# A number in a layer is looked at once.
+WHEN = [(name, late) for name in CHANGES for late in (False, True) if not (late and name == "another epsilon")]
+
+
+@pytest.mark.parametrize(("change", "late"), WHEN, ids=str)
+def test_a_changed_layer_is_not_done_by_hand(change: str, late: bool) -> None:
+    module, batch = new_module(layer_norm=True), new_batch()
+    if late:
+        assert chosen(module, batch)
+        module.act(batch.obs[0].numpy())
+    CHANGES[change](module.actor.layers)
+    assert not chosen(module, batch)
+    expected = module.actor(batch.obs[:1]).detach().numpy()[0].clip(*module.action_box)
+    np.testing.assert_allclose(module.act(batch.obs[0].numpy()), expected, rtol=0, atol=1e-6)
+
+
+def test_a_frozen_layer_stays_as_it_is(make_trainer: Any) -> None:
+    data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
+    frozen, free = module.actor.layers[0].requires_grad_(False), module.actor.layers[2]
+    before = [weight.detach().clone() for weight in (frozen.weight, free.weight)]
+    make_trainer(callbacks=[Collector(warmup_steps=4)]).fit(module, datamodule=data)
+    assert module.updates == 4
+    assert torch.equal(frozen.weight, before[0])
+    assert not torch.equal(free.weight, before[1])
+
+
+def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:
+    module, obs = new_module(), new_batch().obs[0].numpy()
+    action = module.act(obs)
+    assert chosen(module, new_batch())
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        np.testing.assert_array_equal(other.act(obs), action)
+        nn.init.zeros_(other.actor.layers[-1].weight)
+        assert not np.array_equal(other.act(obs), action)
+    np.testing.assert_array_equal(module.act(obs), action)
+
+
 def chosen(module: TD3, batch: Batch) -> bool:
     return module._by_hand_for(batch) is not None
 
@@ -146,13 +210,9 @@ def test_autograd_works_where_hands_do_not() -> None:
             return super().actor_loss(batch) + 1
 
     assert not chosen(Penalised(4, LOW, HIGH), new_batch())
-    of_another_kind, with_another_layer = new_module(), new_module()
+    of_another_kind = new_module()
     of_another_kind.actor = nn.Linear(4, 3)
-    with_another_layer.actor.layers[1] = nn.Tanh()
-    for module in (of_another_kind, with_another_layer):
-        assert not chosen(module, new_batch())
-    with_another_layer.act(new_batch().obs[0].numpy())
-    assert with_another_layer._single_actions is None
+    assert not chosen(of_another_kind, new_batch())
     with torch.autocast("cpu", torch.bfloat16):
         assert not chosen(new_module(), new_batch())
 
