@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
 from td3_lightning.checkpoint import replays_in
 from td3_lightning.data import ReplayData, SavedReplay
+from td3_lightning.errors import UsageError
 from td3_lightning.evaluation import StopWhenSolved
 from td3_lightning.generations import Generations
 from td3_lightning.ranks import of_this_rank
@@ -76,6 +78,19 @@ class BestCheckpoint(ModelCheckpoint):
         """Takes the list of the best ones back, if the run goes on in its own folder, wherever that is by now."""
         super().load_state_dict(self._moved(state_dict) if self._at_home else state_dict)
         self.current_score = state_dict["current_score"]  # Lightning saves it and leaves it there
+        self._keep_as_many_as_wanted()
+
+    def _keep_as_many_as_wanted(self) -> None:
+        """Forgets those beyond `save_top_k`, which may have been another number; their files stay."""
+        if self.save_top_k < 0:
+            return
+        ranked = sorted(self.best_k_models, key=lambda path: self.best_k_models[path], reverse=self.mode == "max")
+        self.best_k_models = {path: self.best_k_models[path] for path in ranked[: self.save_top_k]}
+        # The one that goes next, once the list is full.
+        full = 0 < self.save_top_k == len(self.best_k_models)
+        self.kth_best_model_path = list(self.best_k_models)[-1] if full else ""
+        if full:
+            self.kth_value = self.best_k_models[self.kth_best_model_path]
 
     def _moved(self, state: dict[str, Any]) -> dict[str, Any]:
         def here(path: str) -> str:
@@ -113,6 +128,7 @@ class LastCheckpoint(ModelCheckpoint):
         self._warnings = WarningCache()
         self._goes_on = False  # the folder is this run's
         self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
+        self._saved_at = 0  # Adam steps, as Lightning counts them, at the last save
 
     @cached_property
     def state_key(self) -> str:
@@ -131,7 +147,7 @@ class LastCheckpoint(ModelCheckpoint):
         path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
         # What ended the run ends it again, as long as the same is asked for.
         trainer.should_stop = bool(_criteria(trainer)) and checkpoint.get("stopped_early") == _criteria(trainer)
-        _keep_patience(trainer, checkpoint)
+        _go_on(trainer, checkpoint)
         if not _same_folder(path.parent, self.dirpath):
             return
         self._goes_on = True
@@ -142,14 +158,29 @@ class LastCheckpoint(ModelCheckpoint):
             self._segments.adopt(data.replay, replay)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Refuses a new run in the folder of another."""
+        """Refuses a new run in the folder of another, and a callback that would write its last.ckpt here."""
+        others = [other for other in trainer.checkpoint_callbacks if isinstance(other, ModelCheckpoint)]
+        if any(other.save_last and _same_folder(Path(str(other.dirpath)), self.dirpath) for other in others):
+            raise UsageError(
+                f"{self._generations.last} is the run's own, with its replay, but a ModelCheckpoint of "
+                "trainer.callbacks has save_last; leave that out, or give it a dirpath."
+            )
         if not self._goes_on and self._generations.last.exists():
             raise holds_a_run(self._generations.folder)
         self._goes_on = True
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Notes where the run begins or goes on."""
+        self._saved_at = trainer.global_step
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Saves what was trained since the last evaluation."""
+        if trainer.global_step > self._saved_at and not self._should_skip_saving_checkpoint(trainer):
+            self.save(trainer)
+
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Notes which files the checkpoint names, of all ranks, and by what the run was ended, if it was."""
-        checkpoint["stopped_early"] = _criteria(trainer) if trainer.should_stop else []
+        checkpoint["stopped_early"] = _criteria(trainer) if any(map(_has_stopped, _stoppers(trainer))) else []
         self._named = names_in(list(replays_in(checkpoint)))
 
     def save(self, trainer: L.Trainer) -> str | None:
@@ -161,7 +192,7 @@ class LastCheckpoint(ModelCheckpoint):
 
     def _save(self, trainer: L.Trainer) -> None:
         self.best_model_path = self.last_model_path = str(self._generations.last)
-        self._last_global_step_saved = trainer.global_step
+        self._last_global_step_saved = self._saved_at = trainer.global_step
         with _saving(trainer, self._segments.save), _meeting(trainer):
             trainer.save_checkpoint(self._generations.next)
         if trainer.is_global_zero:
@@ -177,18 +208,30 @@ class LastCheckpoint(ModelCheckpoint):
         return {}
 
 
-def _criteria(trainer: L.Trainer) -> list[dict[str, Any]]:
-    """When the callbacks that stop a run early do so."""
+def _stoppers(trainer: L.Trainer) -> list[EarlyStopping | StopWhenSolved]:
+    """The callbacks that stop a run early."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    stoppers = [callback for callback in callbacks if isinstance(callback, EarlyStopping | StopWhenSolved)]
-    return [{name: vars(stopper)[name] for name in CRITERIA if name in vars(stopper)} for stopper in stoppers]
+    return [callback for callback in callbacks if isinstance(callback, EarlyStopping | StopWhenSolved)]
 
 
-def _keep_patience(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
-    """Leaves EarlyStopping the patience that it was given; Lightning has the checkpoint's win."""
+def _has_stopped(stopper: EarlyStopping | StopWhenSolved) -> bool:
+    if isinstance(stopper, StopWhenSolved):
+        return stopper.solved
+    return stopper.stopping_reason is not EarlyStoppingReason.NOT_STOPPED
+
+
+def _criteria(trainer: L.Trainer) -> list[dict[str, Any]]:
+    """When those do so."""
+    return [{name: vars(each)[name] for name in CRITERIA if name in vars(each)} for each in _stoppers(trainer)]
+
+
+def _go_on(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
+    """Leaves EarlyStopping the patience that it was given, for Lightning has the checkpoint's win, and a new start."""
     for callback in trainer.early_stopping_callbacks:
         if state := checkpoint["callbacks"].get(callback.state_key):
             state["patience"] = callback.patience
+            if not trainer.should_stop:
+                state["stopping_reason"] = EarlyStoppingReason.NOT_STOPPED.value
 
 
 def _same_folder(one: Path, other: str | Path | None) -> bool:

@@ -20,7 +20,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import restricted_number_type
 from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
@@ -48,6 +48,7 @@ NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring 
 WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)`",
     r"The number of training batches .* is smaller than the logging interval",
+    r"Checkpoint directory .* exists and is not empty",  # it does, where a run goes on
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"Be aware that when using `ckpt_path`, callbacks",
     r"It is recommended to use `self.log\(.*sync_dist",  # every process plays the same episodes
@@ -203,7 +204,7 @@ class CommandLine(LightningCLI):
 
     def __init__(self, args: Sequence[str]) -> None:
         self.checkpoint: dict[str, Any] | None = None
-        self.own_folder = False  # a run that goes on from a checkpoint does so in the folder of that
+        self.own_folder: Path | None = None  # of the run that goes on in it
         super().__init__(
             TD3,
             ReplayData,
@@ -282,8 +283,6 @@ class CommandLine(LightningCLI):
                 return config
             if path == "last":
                 path = str(newest_last(_runs(config[command].trainer), config[command].name))
-        self.own_folder = not any(word.split("=")[0] == "--name" for word in typed)  # a new name is a new run
-        typed = [f"--ckpt_path={path}", *typed]
         self.checkpoint = read_checkpoint(path)
         if command == "fit":
             check_format(self.checkpoint, path)
@@ -292,13 +291,19 @@ class CommandLine(LightningCLI):
                 f"fit goes on from {path} with a run's other settings too; add its configuration, such as --config "
                 f"{Path(path).parent.parent / 'config.yaml'}."
             )
-        given = " ".join([*(file.read_text() for file in files), *typed])
-        saved = f"--config={json.dumps(saved_settings(self.checkpoint, path, given))}"
+        settings = saved_settings(self.checkpoint, path, [file.read_text() for file in files], typed, command)
+        saved, typed = f"--config={json.dumps(settings)}", [f"--ckpt_path={path}", *typed]
         config = self.parser.parse_args([command, *configs, saved, *typed])
+        self._find_own_folder(Path(path), typed, config[command].name)
         if files:
             filed = self.parser.parse_args([command, saved, *configs, *typed])
             report_differences(config[command], filed[command], path)
         return config
+
+    def _find_own_folder(self, checkpoint: Path, typed: list[str], name: str) -> None:
+        """Has the run go on where the checkpoint lies, unless another name was typed: that is a new run."""
+        named, run = any(word.split("=")[0] == "--name" for word in typed), run_of(checkpoint)
+        self.own_folder = run if run is not None and (not named or run.parent.name == name) else None
 
     # What becomes of it.
 
@@ -327,11 +332,9 @@ class CommandLine(LightningCLI):
 
     def _logger(self, runs: Path) -> RunLogger:
         """The logger of a new run, or of the one that the checkpoint is of, if its replay goes on too."""
-        path = self._get(self.config_init, "ckpt_path")
-        if path is not None and self.own_folder and not self._get(self.config_init, "data").empty_replay:
-            run = run_of(Path(path))
-            if run is not None:
-                return RunLogger(str(run.parent.parent), run.parent.name, run.name)
+        run = self.own_folder
+        if run is not None and not self._get(self.config_init, "data").empty_replay:
+            return RunLogger(str(run.parent.parent), run.parent.name, run.name)
         return RunLogger(str(runs), self._get(self.config_init, "name"))
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
@@ -365,14 +368,20 @@ class CommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Says what is about to run."""
         data, model, replay = self.datamodule, self.model, self.datamodule.replay
-        widths = "-".join(str(width) for width in model.hparams["hidden_dims"])
+        widths = "-".join(str(width) for width in model.hparams["hidden_dims"]) or "no hidden layers"
         weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         megabytes = replay.capacity * replay.row_bytes / 1e6
         print(f"environment  {data.env_id}: {data.obs_dim} numbers in, {len(data.action_low)} actions out")
         print(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
         print(f"replay       {replay.capacity:,} rows of {replay.row_bytes} bytes: {megabytes:,.1f} MB when full")
-        print(f"seed         {self._get(self.config, 'seed_everything')}")
-        print(f"logs         {(self.trainer.loggers and self.trainer.log_dir) or 'none'}", flush=True)
+        print(f"seed         {self._seed()}")
+        logs = self.trainer.log_dir if self.trainer.loggers else None
+        print(f"logs         {'none' if logs is None else _from_here(logs)}", flush=True)
+
+    def _seed(self) -> str:
+        seed = self._get(self.config, "seed_everything")
+        saved = seed if self.checkpoint is None else self.checkpoint.get("config", {}).get("seed_everything", seed)
+        return f"{seed}" if seed == saved else f"{seed}, but the random numbers go on from the checkpoint ({saved})"
 
     @rank_zero_only
     def after_fit(self) -> None:
@@ -382,9 +391,9 @@ class CommandLine(LightningCLI):
                 f"The run was over after {self.model.env_steps:,} env_steps, so nothing was trained; a larger "
                 "--trainer.max_epochs goes on, or a configuration that asks for more where EarlyStopping ended it."
             )
-        best = self.trainer.checkpoint_callback
-        if isinstance(best, ModelCheckpoint) and best.best_model_path:
-            print(f"best         {os.path.relpath(best.best_model_path)}")
+        for best in self.trainer.checkpoint_callbacks:
+            if isinstance(best, BestCheckpoint) and best.best_model_path:
+                print(f"best         {_from_here(best.best_model_path)}")
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
@@ -397,6 +406,12 @@ class CommandLine(LightningCLI):
 def _runs(trainer: Mapping[str, Any]) -> Path:
     """The folder of all runs."""
     return Path(trainer["default_root_dir"] or "", "lightning_logs")
+
+
+def _from_here(path: str) -> str:
+    """A path as one would type it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 def _command(args: list[str], commands: Mapping[str, Any]) -> str:

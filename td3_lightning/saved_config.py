@@ -3,10 +3,11 @@
 import json
 import pydoc
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
@@ -15,7 +16,15 @@ from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
 
 SECTIONS = ("model", "data", "collector")
-KEPT = (*SECTIONS, "seed_everything")  # what a run takes from the checkpoint that it goes on from
+# What a run takes from the checkpoint that it goes on from: not where it runs, when it ends, and what watches it.
+KEPT = {
+    **dict.fromkeys((*SECTIONS, "seed_everything")),
+    "checkpoint": ("monitor", "mode", "save_top_k", "filename"),
+    "trainer": (
+        *("precision", "deterministic", "check_val_every_n_epoch", "val_check_interval"),
+        *("limit_train_batches", "limit_val_batches", "log_every_n_steps"),
+    ),
+}
 SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder")
 
 
@@ -43,25 +52,30 @@ class SaveConfig(SaveConfigCallback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the settings that go on with the run, as plain data."""
-        config = self.config.as_dict()
-        checkpoint["config"] = json.loads(json.dumps({key: config[key] for key in KEPT}, default=str))
+        checkpoint["config"] = json.loads(json.dumps(_kept(self.config.as_dict()), default=str))
 
 
-def saved_settings(checkpoint: Mapping[str, Any], path: str, given: str) -> dict[str, Any]:
-    """The settings that a checkpoint holds.
+def saved_settings(
+    checkpoint: Mapping[str, Any], path: str, files: Sequence[str], typed: Sequence[str], command: str
+) -> dict[str, Any]:
+    """The settings that a checkpoint holds, for a command.
 
     Args:
         checkpoint: The checkpoint.
         path: Where it lies.
-        given: What the user gave: the text of the configurations, and what was typed.
+        files: The texts of the configurations that the user gave.
+        typed: What the user typed.
+        command: What they are for; all but "fit" do without those of the trainer and of the checkpoints.
 
     Raises:
         UsageError: They name code that is neither ours nor named by the user, so that loading a stranger's
             checkpoint runs none.
     """
-    config = checkpoint.get("config", {})
-    settings = {key: config[key] for key in KEPT if key in config}
-    for text in _texts(settings):
+    settings = _kept(checkpoint.get("config", {}))
+    if command != "fit":
+        settings = {key: value for key, value in settings.items() if KEPT[key] is None}
+    given = {text for source in (*files, *(word.split("=", 1)[-1] for word in typed)) for text in _texts(_read(source))}
+    for text in _texts({key: value for key, value in settings.items() if key in SECTIONS}):
         if re.search("[.:]|^/", text) and text not in given and not _is_ours(text):
             raise UsageError(
                 f'{path} names "{text}", which may be code that is not of td3_lightning; if you trust it, give the '
@@ -81,8 +95,8 @@ def report_differences(config: Namespace, filed: Namespace, path: str) -> None:
     Raises:
         UsageError: They are for different environments.
     """
-    held, wanted = (_leaves({key: each[key] for key in SECTIONS}) for each in (config.as_dict(), filed.as_dict()))
-    other = {key: value for key, value in held.items() if value != wanted.get(key)}
+    held, wanted = (_leaves(_kept(each.as_dict())) for each in (config, filed))
+    other = {key: value for key, value in held.items() if value != wanted.get(key) and key != "seed_everything"}
     if "data.env_id" in other:
         raise UsageError(
             f"{path} is of {held['data.env_id']}, but the configuration is for {wanted['data.env_id']}; give the "
@@ -105,6 +119,22 @@ def check_sizes(held: Mapping[str, Any], model: TD3) -> None:
             f"The checkpoint holds networks of another size: {', '.join(other)}; leave those settings to it, and "
             "give it the environment that it was trained in."
         )
+
+
+def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration that `KEPT` names, those that there are."""
+    return {
+        key: config[key] if names is None else {name: config[key][name] for name in names}
+        for key, names in KEPT.items()
+        if key in config
+    }
+
+
+def _read(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _texts(settings: Any) -> Iterator[str]:

@@ -248,7 +248,9 @@ def test_a_checkpoint_runs_no_code_that_the_user_did_not_name(last, capsys):
     for evil in ("subprocess.Popen", "td3_lightning.checkpoint.os.system"):
         checkpoint["config"]["data"]["wrappers"] = [{"class_path": evil}]
         torch.save(checkpoint, "evil.ckpt")
-        assert f'names "{evil}"' in complaint(capsys, "test", "--ckpt_path", "evil.ckpt")
+        for name in ("evil.ckpt", f"{evil}.ckpt"):  # what a file is called is not what the user named
+            torch.save(checkpoint, name)
+            assert f'names "{evil}"' in complaint(capsys, "test", "--ckpt_path", name)
 
 
 # Mistakes.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from td3_lightning import TD3
@@ -97,7 +98,7 @@ def test_a_resumed_run_goes_on_in_its_own_folder():
     assert config["trainer"]["max_epochs"] == 3
 
 
-def test_a_resumed_run_keeps_its_seed_unless_one_is_typed():
+def test_a_resumed_run_keeps_its_seed_unless_one_is_typed(capsys):
     def seeds():
         config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
         return config["seed_everything"], torch.load(last, weights_only=True)["config"]["seed_everything"]
@@ -107,6 +108,90 @@ def test_a_resumed_run_keeps_its_seed_unless_one_is_typed():
     for epochs, words, seed in ((2, [], 5), (3, ["--seed_everything", "6"], 6), (4, [], 6)):
         fit("--ckpt_path", last, *words, epochs=epochs)
         assert seeds() == (seed, seed)
+        said = capsys.readouterr().out
+        assert ("6, but the random numbers go on from the checkpoint (5)" in said) == bool(words)
+
+
+def test_a_resumed_run_keeps_its_arithmetic_and_its_rhythm(capsys):
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--trainer.precision=bf16-mixed", "--trainer.check_val_every_n_epoch=2", "--checkpoint.save_top_k=3", epochs=2)
+    Path("here.yaml").write_text(f"{PENDULUM}trainer: {{log_every_n_steps: 7}}\n")
+    fit("--ckpt_path", last, epochs=6)
+    config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
+    assert (config["trainer"]["precision"], config["checkpoint"]["save_top_k"]) == ("bf16-mixed", 3)
+    assert steps("version_1") == [18, 26, 34]
+    assert "trainer.log_every_n_steps None (not 7)" in capsys.readouterr().out
+    fit("--ckpt_path", last, "--checkpoint.save_top_k=1", "--trainer.precision=32", epochs=8)
+    config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
+    assert (config["trainer"]["precision"], config["checkpoint"]["save_top_k"]) == (32, 1)
+    run("test", "--ckpt_path", last)
+
+
+@pytest.mark.parametrize(("first", "then"), [(3, 1), (1, 3), (-1, 2), (2, -1), (0, 1), (2, 0)])
+def test_the_best_are_as_many_as_are_asked_for_now(first, then):
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit(f"--checkpoint.save_top_k={first}", epochs=2)
+    fit("--ckpt_path", last, f"--checkpoint.save_top_k={then}", epochs=5)
+    states = torch.load(last, weights_only=True)["callbacks"]
+    (state,) = (states[key] for key in states if key.startswith("BestCheckpoint"))
+    returns = {}
+    with RUNS.joinpath("version_1", "metrics.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["eval/return_mean"]:
+                returns[row["env_steps"]] = float(row["eval/return_mean"])
+    known = list(returns)[2 if first == 0 else 0 :]
+    known = sorted(known[:2], key=returns.get, reverse=True)[: first if first > 0 else None] + known[2:]
+    wanted = sorted(known, key=returns.get, reverse=True)[: then if then >= 0 else None]
+    kept = sorted(state["best_k_models"], key=lambda path: -state["best_k_models"][path])
+    assert [Path(path).name.split("_")[1] for path in kept] == wanted
+    assert all(Path(path).exists() for path in kept)
+
+
+def test_what_was_trained_after_the_last_evaluation_is_saved_too():
+    rare = "--trainer.check_val_every_n_epoch=2"
+    ends = []
+    for version, epochs in ((1, [5]), (2, [3, 5]), (3, [1, 5])):
+        last = RUNS / f"version_{version}" / "checkpoints" / "last.ckpt"
+        fit(rare, epochs=epochs[0])
+        for more in epochs[1:]:
+            assert torch.load(last, weights_only=True)["clocks"]["updates"] == 4 * epochs[0]
+            fit(rare, "--ckpt_path", last, epochs=more)
+        assert steps(f"version_{version}") == [18, 26]
+        ends.append(torch.load(last, weights_only=True))
+    assert [end["clocks"]["updates"] for end in ends] == [20] * 3
+    for end in ends[1:]:
+        assert all(torch.equal(end["state_dict"][name], weight) for name, weight in ends[0]["state_dict"].items())
+
+
+def test_a_run_goes_on_under_its_own_name():
+    fit("--name", "here", "--ckpt_path", LAST, epochs=2)
+    fit("--name", "here", "--ckpt_path", "last", epochs=3)
+    assert versions() == ["version_0"]
+    assert steps() == [14, 18, 22]
+
+
+def test_the_best_one_is_ours_and_nobody_else_writes_the_last(capsys):
+    fit("--trainer.callbacks=ModelCheckpoint", epochs=2)
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("best"))
+    assert "/steps_" in said
+    both = ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.save_last=true"]
+    assert "last.ckpt is the run's own" in refusal(capsys, *both)
+    fit(*both, "--trainer.callbacks.dirpath=elsewhere")
+    assert Path("elsewhere/last.ckpt").exists()
+
+
+MONITOR = "--trainer.callbacks.monitor=eval/retrun_mean"
+
+
+@pytest.mark.parametrize(
+    "words", [["--checkpoint.monitor=eval/retrun_mean"], ["--trainer.callbacks=EarlyStopping", MONITOR]], ids=len
+)
+def test_a_metric_that_is_not_there_costs_nothing(words, capsys):
+    assert "eval/retrun_mean" in refusal(capsys, *words)
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--ckpt_path", last, "--checkpoint.monitor=eval/return_mean", epochs=2)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 8
+    assert steps("version_1") == [14, 18]
 
 
 def test_what_a_killed_process_logged_after_the_checkpoint_is_taken_away(folder):
@@ -202,6 +287,23 @@ def test_a_run_that_was_stopped_early_stays_stopped(capsys):
     Path("here.yaml").write_text(PENDULUM)
     fit("--ckpt_path", last, epochs=5)
     assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
+
+
+class Weary(Callback):
+    """Stops a run, as a limit of time does."""
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.fit_loop.epoch_loop.total_batch_idx == 5
+
+
+def test_a_run_that_something_else_stopped_goes_on():
+    early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=eval/return_mean"]
+    early += ["--trainer.callbacks.mode=max", "--trainer.callbacks.patience=99"]
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--trainer.callbacks+=test_run_folders.Weary", *early, epochs=3)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 6
+    fit("--ckpt_path", last, *early, epochs=3)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] > 6
 
 
 STOPPING = "trainer: {{callbacks: [{{class_path: {}, init_args: {{{}}}}}]}}\n"
