@@ -1,6 +1,7 @@
 """Several processes that train together: each collects for itself, and all take the mean of their gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, distributed, nn
@@ -20,16 +21,35 @@ def average_gradients(weights: Sequence[Tensor]) -> None:
         return
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     together = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    try:
+    with _all_there("The gradients of the processes could not be averaged"):
         distributed.all_reduce(together)
-    except RuntimeError as error:
-        raise RunError(
-            f"The gradients of the processes could not be averaged ({one_line(error)}), as one of them has ended; see "
-            "what it said, and resume."
-        ) from error
     together /= ranks()
     means = torch.split(together, [gradient.numel() for gradient in gradients])
     torch._foreach_copy_(gradients, [mean.view_as(each) for mean, each in zip(means, gradients, strict=True)])
+
+
+def of_the_first(value: float, device: torch.device) -> float:
+    """The first process's value, for all of them; their clocks may differ where episodes are collected whole.
+
+    Raises:
+        RunError: Another process has ended.
+    """
+    if ranks() == 1:
+        return value
+    shared = torch.tensor(value, dtype=torch.float64, device=device)
+    with _all_there("The learning rate of the first process could not be had"):
+        distributed.broadcast(shared, 0)
+    return float(shared)
+
+
+@contextmanager
+def _all_there(failure: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError(
+            f"{failure} ({one_line(error)}), as one of them has ended; see what it said, and resume."
+        ) from error
 
 
 def leave_gradients_alone(model: nn.Module | None) -> None:

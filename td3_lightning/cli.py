@@ -34,6 +34,7 @@ from td3_lightning.data import ReplayData
 from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
 from td3_lightning.mistakes import explain, sentence, was_left_alone
 from td3_lightning.module import TD3
+from td3_lightning.ranks import check_launcher
 from td3_lightning.run_folders import newest_last, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
@@ -354,6 +355,7 @@ class CommandLine(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Finds what would fail later, when the run has made its folder."""
+        check_launcher(self.trainer)
         if self.datamodule.pixels is not None and self.model.hparams["encoder"] is None:
             raise UsageError(
                 "data.pixels came, but no network that takes pixels; add model.encoder, such as "

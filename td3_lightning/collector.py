@@ -13,7 +13,7 @@ from td3_lightning.data import ReplayData
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
-from td3_lightning.ranks import of_every_rank, of_this_rank
+from td3_lightning.ranks import check_launcher, of_every_rank, of_this_rank
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import derive_seed
 
@@ -55,6 +55,10 @@ class Collector(Callback):
         self.stopping = False  # leaves the warm-up, for a run that is to be saved and stopped
         self._losses: dict[str, Tensor] = {}
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuses processes that would all act alike."""
+        check_launcher(trainer)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begins the episodes, and warms up; a resumed run has both behind it.

@@ -85,7 +85,7 @@ class ReplayData(L.LightningDataModule):
         super().__init__()
         self.env_id, self.env_kwargs, self.train_kwargs = env_id, env_kwargs or {}, train_kwargs or {}
         self.wrappers, self.pixels = wrappers or [], pixels
-        self.num_envs, self.step_timeout = num_envs, step_timeout
+        self.num_envs, self.step_timeout = int(num_envs), step_timeout
         check_at_least("steps_per_epoch", steps_per_epoch, 1)
         check_at_least("eval_episodes", eval_episodes, 1)
         check_at_least("test_episodes", test_episodes, 1)
@@ -96,7 +96,7 @@ class ReplayData(L.LightningDataModule):
                 f"An epoch is at least one update, but steps_per_epoch={steps_per_epoch} and "
                 f"updates_per_step={updates_per_step} came; raise one of them."
             )
-        self.updates_per_step, self.empty_replay = updates_per_step, empty_replay
+        self.updates_per_step, self.empty_replay = float(updates_per_step), empty_replay
         self.eval_seeds = range(eval_seed, eval_seed + eval_episodes)
         self.test_seeds = range(test_seed, test_seed + test_episodes)
         self.eval_env = self.make_env()
@@ -158,7 +158,8 @@ class ReplayData(L.LightningDataModule):
         except UsageError:
             raise
         except (gym.error.Error, AssertionError, ValueError) as error:
-            name = getattr(wrapper, "__name__", type(wrapper).__name__)
+            made_by = getattr(wrapper, "func", wrapper)  # a configuration gives a class with its arguments
+            name = getattr(made_by, "__name__", type(wrapper).__name__)
             raise UsageError(f"{name} does not fit {self.env_id} ({one_line(error)}); change data.wrappers.") from error
 
     def begin_episodes(self) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
-from td3_lightning.averaging import average_gradients, leave_gradients_alone
+from td3_lightning.averaging import average_gradients, leave_gradients_alone, of_the_first
 from td3_lightning.by_hand import ByHand, SingleActions
 from td3_lightning.checkpoint import FORMAT
 from td3_lightning.encoders import Encoder, as_encoder
@@ -93,16 +93,16 @@ class TD3(L.LightningModule):
                 "action_low": [float(bound) for bound in action_low],
                 "action_high": [float(bound) for bound in action_high],
                 "hidden_dims": [int(width) for width in hidden_dims],
-                "num_critics": num_critics,
-                "layer_norm": layer_norm,
+                "num_critics": int(num_critics),
+                "layer_norm": bool(layer_norm),
                 "encoder": None if encoder is None else encoder.plain(),
                 "actor_lr": self.actor_lr.plain(),
                 "critic_lr": self.critic_lr.plain(),
-                "tau": tau,
-                "policy_noise": policy_noise,
-                "noise_clip": noise_clip,
-                "policy_freq": policy_freq,
-                "max_grad_norm": max_grad_norm,
+                "tau": float(tau),
+                "policy_noise": float(policy_noise),
+                "noise_clip": float(noise_clip),
+                "policy_freq": int(policy_freq),
+                "max_grad_norm": None if max_grad_norm is None else float(max_grad_norm),
                 "gradients": gradients,
             }
         )
@@ -232,8 +232,8 @@ class TD3(L.LightningModule):
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""
         (group,) = optimizer.param_groups
-        group["lr"] = lr(self.env_steps)
         average_gradients(group["params"])
+        group["lr"] = of_the_first(lr(self.env_steps), self.device)
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
         optimizer.step()

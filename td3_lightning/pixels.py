@@ -78,13 +78,13 @@ class FrameStack(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets, and fills the stack with the first frame."""
         frame, info = self.env.reset(seed=seed, options=options)
-        self._frames.extend([frame[self._crop]] * (self._frames.maxlen or 0))
+        self._frames.extend([frame[self._crop].copy()] * (self._frames.maxlen or 0))
         return self._stacked(), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and puts the frame in the place of the oldest."""
         frame, reward, terminated, truncated, info = self.env.step(action)
-        self._frames.append(frame[self._crop])
+        self._frames.append(frame[self._crop].copy())  # an environment may write the next one into the same place
         return self._stacked(), reward, terminated, truncated, info
 
     def _stacked(self) -> NDArray[np.uint8]:
@@ -214,11 +214,14 @@ class Planes(nn.Module):
         shape: stack, height, width, 3.
     """
 
+    middle: Tensor
+
     def __init__(self, shape: tuple[int, int, int, int]) -> None:
         super().__init__()
         self.shape = shape
+        self.register_buffer("middle", torch.tensor(0.5), persistent=False)  # it goes where the network's weights go
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The planes, in the precision of floating-point inputs, float32 for bytes."""
+        """The planes, in the precision of floating-point inputs, in the network's for bytes."""
         stacks = obs.view(*obs.shape[:-1], *self.shape).movedim(-1, -3).flatten(-4, -3)
-        return (stacks if stacks.is_floating_point() else stacks.float()) / 255 - 0.5
+        return (stacks if stacks.is_floating_point() else stacks.to(self.middle.dtype)) / 255 - self.middle

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
+import lightning as L
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from torch import distributed
+
+from td3_lightning.errors import UsageError
 
 State = TypeVar("State")
 
@@ -37,6 +41,15 @@ def of_this_rank(states: Sequence[State]) -> State | None:
 def ranks() -> int:
     """Processes that train together."""
     return distributed.get_world_size() if _together() else 1
+
+
+def check_launcher(trainer: L.Trainer) -> None:
+    """Raises `UsageError` where processes come from this one, which has made its generators: all would draw alike."""
+    if isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
+        raise UsageError(
+            "Processes that train together draw random numbers of their own, for which each has to begin by itself, "
+            "but a strategy that forks or spawns them came; take ddp, in a script or on the command line."
+        )
 
 
 def _rank() -> int:

@@ -16,6 +16,7 @@ from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
 
+FAR = 2**53  # environment steps that no run takes
 RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # a row's last number: how its step ended
 
 
@@ -220,14 +221,19 @@ class Replay(IterableDataset[Batch]):
         self.n_step_schedule = as_schedule(n_step)
         self.n_step = round(self.n_step_schedule(0))  # what every window has room for
         check_at_least("n_step", self.n_step, 1)
+        if (later := self.n_step_schedule(FAR)) > self.n_step:
+            raise UsageError(
+                f"n_step is a schedule that begins with its largest value, but {self.n_step} at first and {later:g} at "
+                "last came; let it fall, or give a number."
+            )
         check_at_least("capacity", capacity, num_envs * (self.n_step + 2 + history))
         if not reward_scale > 0:
             raise UsageError(f"reward_scale is above 0, but {reward_scale} came; 1 leaves the rewards as they are.")
         if not 0 <= gamma <= 1:
             raise UsageError(f"gamma is a discount in [0, 1], but {gamma} came; 0.99 is usual.")
         self.obs_dim, self.action_dim, self.gamma = obs_dim, action_dim, gamma
-        self.capacity, self.batch_size, self.batches_per_epoch = capacity, batch_size, batches_per_epoch
-        self.reward_scale = reward_scale
+        self.capacity, self.batch_size, self.batches_per_epoch = int(capacity), batch_size, batches_per_epoch
+        self.reward_scale = float(reward_scale)
         self.generator = new_generator("replay")
         self.steps_stored = 0
         length, width = capacity // num_envs, obs_dim + action_dim + 2

@@ -84,7 +84,10 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
         if file is None:
             raise UsageError(f"There is no {path}_{name}; give what stands before _actor in the files' names.")
         theirs = _in_order(_read(file), name, critics, file)
-        _fill(list(model.get_submodule(f"{prefix}.layers").parameters()), _rearrange(name, together)(theirs), file)
+        ours = [weight.data for weight in model.get_submodule(f"{prefix}.layers").parameters()]
+        _check_shapes(_rearrange(name, _apart)(ours), theirs, file)
+        for one, other in zip(ours, _rearrange(name, together)(theirs), strict=True):
+            one.copy_(other)
     adams = zip(("actor", "critic"), model.configure_optimizers(), strict=True)
     found = [
         (adam, file, _rearrange(name, together)) for name, adam in adams if (file := _find(path, f"{name}_optimizer"))
@@ -102,7 +105,7 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
 def _names(style: str, network: str, tensors: int, critics: int) -> list[str]:
     """The names of a network's tensors, in the order of a module's parameters."""
     kind = network.removesuffix("_target")
-    layers = tensors // 2 // (critics if kind == "critic" else 1)
+    layers = max(tensors // 2 // (critics if kind == "critic" else 1), 1)
     counted = [divmod(number, layers) for number in range(tensors // 2)]
     return [
         STYLES[style][kind].format(number=critic * layers + layer + 1, critic=critic + 1, place=2 * layer) + part
@@ -147,19 +150,12 @@ def _in_order(state: Mapping[str, Tensor], network: str, critics: int, file: Pat
     )
 
 
-def _fill(ours: Tensors, theirs: Tensors, file: Path) -> None:
-    """Copies tensors, which have to be of the same shapes."""
-    _check_shapes(ours, theirs, file)
-    for one, other in zip(ours, theirs, strict=True):
-        one.data.copy_(other)
-
-
 def _check_shapes(ours: Tensors, theirs: Tensors, file: Path) -> None:
     held, wanted = ([tuple(tensor.shape) for tensor in tensors] for tensors in (theirs, ours))
     if held != wanted:
         raise UsageError(
             f"{file} holds tensors of the shapes {held}, but the model has {wanted}; give the sizes of the networks in "
-            "model.hidden_dims, and the environment that they were trained in."
+            "model.hidden_dims and model.num_critics, and the environment that they were trained in."
         )
 
 

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
@@ -102,6 +103,8 @@ def test_values_it_does_not_take_are_one_sentence() -> None:
 def test_a_wrapper_that_does_not_fit_is_one_sentence() -> None:
     with pytest.raises(UsageError, match=r"^GrayscaleObservation does not fit toys/Counter-v0 \("):
         new_data(wrappers=[gym.wrappers.GrayscaleObservation])
+    with pytest.raises(UsageError, match=r"^TimeLimit does not fit toys/Counter-v0 \("):  # as a configuration has it
+        new_data(wrappers=[functools.partial(gym.wrappers.TimeLimit, max_episode_steps=0)])
 
 
 def test_an_environments_own_mistakes_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +205,18 @@ def test_rewards_are_scaled_for_the_learner_alone(make_trainer: Any) -> None:
 
 def expected_rewards(batch: Any) -> Any:
     return 10 * batch.obs[:, 0] + batch.obs[:, 1] + 1
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones(make_trainer: Any, tmp_path: Any) -> None:
+    one, count = np.float64(0.5), np.int64(2)
+    data = new_data(num_envs=count, capacity=np.int64(500), reward_scale=one, updates_per_step=one, n_step=count)
+    settings = {"tau": one, "policy_noise": one, "noise_clip": one, "policy_freq": count, "num_critics": count}
+    settings |= {"max_grad_norm": one, "layer_norm": np.bool_(True), "actor_lr": one, "hidden_dims": np.array([4])}
+    module = TD3(data.obs_dim, data.action_low, data.action_high, **settings)
+    trainer = make_trainer(callbacks=[Collector(count * 5, exploration_noise=one, random_steps=count)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "numbers.ckpt")
+    torch.load(tmp_path / "numbers.ckpt", weights_only=True)
 
 
 def test_a_second_fit_goes_on(make_trainer: Any) -> None:

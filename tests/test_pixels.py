@@ -85,6 +85,31 @@ def test_a_stack_ends_with_the_newest_frame_and_begins_with_the_first_one_repeat
     assert [episodes[0].tolist() for episodes, _ in seen] == [[0, 0, 0]] * 4 + [[1, 1, 1]]
 
 
+def test_a_stack_keeps_frames_that_are_overwritten() -> None:
+    class OnePlace(Film):
+        """Writes every frame into the same place."""
+
+        place = np.zeros((8, 12, 3), np.uint8)
+
+        def _same(self, frame: Any) -> Any:
+            self.place = self.place if self.place.shape == frame.shape else np.zeros_like(frame)
+            self.place[:] = frame
+            return self.place
+
+        def reset(self, **kwargs: Any) -> Any:
+            frame, info = super().reset(**kwargs)
+            return self._same(frame), info
+
+        def step(self, action: Any) -> Any:
+            frame, *rest = super().step(action)
+            return self._same(frame), *rest
+
+    env = FrameStack(OnePlace(), SMALL)
+    env.reset()
+    env.step(np.zeros(1))
+    assert clocks(env.step(np.zeros(1))[0][None])[1].tolist() == [[0, 1, 2]]
+
+
 def test_a_frame_is_cropped_from_its_top_and_its_middle() -> None:
     obs, _ = FrameStack(Film(), SMALL).reset()
     places = obs.reshape(SMALL.stack, *SMALL.shape)[0, :, :, 2]
@@ -177,6 +202,16 @@ def test_the_convolutions_see_planes_of_one_frame_and_colour_each() -> None:
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--data.env_id", "CarRacing-v3", "--data.pixels", "{stack: 2}"]) == 2
     assert "add model.encoder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_a_policy_of_pixels_trains_in_any_precision(precision: str, make_trainer: Any) -> None:
+    pixels = Pixels(stack=2, height=44, width=44, shift=3)
+    data = ReplayData("CarRacing-v3", {"max_episode_steps": 4}, pixels=pixels, batch_size=4, capacity=60)
+    encoder = Convolutions(5, stack=2, height=44, width=44)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8,), encoder=encoder)
+    make_trainer(callbacks=[Collector(10)], precision=precision, limit_train_batches=3).fit(module, datamodule=data)
+    assert module.updates == 3
 
 
 def test_a_policy_of_pixels_trains_and_resumes_to_the_bit(make_trainer: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import lightning as L
 import pytest
 import torch
@@ -22,8 +23,9 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader
 
 import conftest  # noqa: F401  # no screen, one thread
-from td3_lightning import TD3, Batch, Collector, ReplayData
+from td3_lightning import TD3, Batch, Collector, Linear, ReplayData
 from td3_lightning.cli import main
+from td3_lightning.errors import UsageError
 from td3_lightning.evaluation import StopWhenSolved
 
 UPDATES = 30
@@ -99,6 +101,30 @@ def train(number: int, folder: Path, *further: Callback) -> None:
     torch.save({"batches": watch.batches, "weights": watch.weights, "rows": rows}, folder / f"{number}.pt")
 
 
+class Uneven(gym.Wrapper):
+    """Whose episodes have another length in each process."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.left = (5, 9)[rank_zero_only.rank]  # type: ignore[attr-defined]
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.left -= 1
+        return obs, reward, terminated, truncated or self.left < 1, info
+
+
+def episodes(number: int, folder: Path) -> None:
+    """Collects whole episodes, with a learning rate that falls."""
+    L.seed_everything(3, verbose=False)
+    watch, lr = Watch(), Linear(start=1e-2, end=1e-3, steps=200)
+    data = ReplayData("Pendulum-v1", wrappers=[Uneven], steps_per_epoch=UPDATES, batch_size=8, capacity=500)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8, 8), actor_lr=lr, critic_lr=lr)
+    trainer = new_trainer(folder, [watch, Collector(40, collect="episode")], devices=2, strategy="ddp")
+    trainer.fit(module, datamodule=data)
+    torch.save({"weights": watch.weights, "env_steps": module.env_steps}, folder / f"{number}.pt")
+
+
 def solve(number: int, folder: Path) -> None:
     """Trains until the first process has solved it; the other one is never to."""
     train(number, folder, StopWhenSolved(-1e9, window=(2, 1000)[number]))
@@ -166,6 +192,25 @@ def test_both_learn_the_same_from_experience_of_their_own(pairs: Any) -> None:
     assert all(mine != yours for mine, yours in zip(one["rows"], other["rows"], strict=True))
 
 
+def test_both_learn_the_same_where_their_clocks_differ(pairs: Any) -> None:
+    folder, ended = pairs
+    assert ended["episodes"]["codes"] == [0, 0]
+    one, other = (torch.load(folder / "episodes" / f"{number}.pt") for number in (0, 1))
+    assert one["env_steps"] != other["env_steps"]
+    assert all(map(torch.equal, one["weights"][1:], other["weights"][1:]))
+
+
+@pytest.mark.parametrize("strategy", ["ddp_fork", "ddp_spawn"])
+def test_processes_that_would_draw_alike_are_one_sentence(strategy: str, tmp_path: Path, capsys: Any) -> None:
+    data = new_data()
+    trainer = new_trainer(tmp_path, [Collector(40)], devices=1, strategy=strategy)
+    with pytest.raises(UsageError, match="forks or spawns"):
+        trainer.callbacks[0].setup(trainer, new_module(data), "fit")  # type: ignore[attr-defined]
+    words = ["--trainer.devices=2", "--trainer.accelerator=cpu", "--trainer.strategy", strategy]
+    assert main(["fit", "--data.env_id=Pendulum-v1", *words]) == 2
+    assert "forks or spawns" in capsys.readouterr().err
+
+
 def test_together_they_are_one_process_with_twice_the_batch(pairs: Any, tmp_path: Path) -> None:
     folder, _ = pairs
     one, other = (torch.load(folder / "whole" / f"{number}.pt") for number in (0, 1))
@@ -210,6 +255,7 @@ def test_the_command_line_does_it_too(pairs: Any) -> None:
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     reports = {"whole": pair(root / "whole", train), "command line": pair(root / "command line", command_line)}
+    reports["episodes"] = pair(root / "episodes", episodes)
     reports["solved"] = pair(root / "solved", solve)
     for victim in (0, 1):
         reports[f"victim {victim}"] = pair(root / f"victim {victim}", train, Dies(victim))

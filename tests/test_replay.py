@@ -353,6 +353,7 @@ def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
         {"batch_size": 0},
         {"batches_per_epoch": 0},
         {"n_step": 0},
+        {"n_step": Linear(start=1, end=5, steps=10)},
         {"num_envs": 0},
         {"num_envs": -1},
         {"gamma": 1.01},

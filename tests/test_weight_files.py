@@ -271,6 +271,15 @@ def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | Non
     assert f"theirs_{name}" in str(caught.value)
 
 
+@pytest.mark.parametrize("num_critics", [1, 3, 4, 6, 10])
+def test_another_number_of_critics_is_one_sentence(num_critics: int, original: Original) -> None:
+    module = new_module(num_critics=num_critics)
+    before = [weight.clone() for weight in module.critics.parameters()]
+    with pytest.raises(UsageError, match=r"theirs_critic holds .*(wanted|num_critics)"):
+        read_weight_files(module, "theirs")
+    assert all(map(torch.equal, before, module.critics.parameters()))
+
+
 def test_a_wrong_name_is_one_sentence(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", *SMALL, "--files", "nobodys"]) == 2
     assert capsys.readouterr().err.startswith("There is no nobodys_actor; ")
