@@ -165,7 +165,8 @@ class LastCheckpoint(ModelCheckpoint):
                 f"{self._generations.last} is the run's own, with its replay, but a ModelCheckpoint of "
                 "trainer.callbacks has save_last; leave that out, or give it a dirpath."
             )
-        if not self._goes_on and self._generations.last.exists():
+        saves = not trainer.fast_dev_run  # type: ignore[attr-defined]  # Lightning sets it without a type
+        if saves and not self._goes_on and self._generations.last.exists():
             raise holds_a_run(self._generations.folder)
         self._goes_on = True
 

@@ -24,6 +24,7 @@ from rich.table import Table
 from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
 from td3_lightning.run_logger import RunLogger, read_metrics
+from td3_lightning.speech import say
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and value
 
@@ -185,7 +186,7 @@ class Progress(ProgressBar):
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Prints above the bar."""
         with Tqdm.external_write_mode(file=sys.stdout):
-            print(*args, **kwargs, flush=True)
+            say(*args, **kwargs)
 
     # Training.
 

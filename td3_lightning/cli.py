@@ -20,7 +20,7 @@ from jsonargparse import Namespace
 from jsonargparse.typing import restricted_number_type
 from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
@@ -39,10 +39,14 @@ from td3_lightning.run_folders import newest_last, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
+from td3_lightning.speech import say
 from td3_lightning.stopping import StopOnSignal
 from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
+
+# Trainer's settings for modules that Lightning optimizes, and what there is for them.
+INSTEAD = {"gradient_clip_val": "--model.max_grad_norm", "accumulate_grad_batches": "a larger --data.batch_size"}
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
 NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not")
@@ -278,7 +282,9 @@ class CommandLine(LightningCLI):
         configs = [f"--name={files[0].stem}", *configs] if files else []  # a file's own name wins
         path = named.ckpt_path
         if path in (None, "last"):
-            config = self.parser.parse_args([command, *configs, *typed])
+            self._check_judged(command, path or files or {"-h", "--help", "--print_config"}.intersection(words))
+            anything = ["--data.env_id=unknown"] if path else []  # the checkpoint will say which
+            config = self.parser.parse_args([command, *anything, *configs, *typed])
             path = path or config[command].ckpt_path
             if path is None:
                 return config
@@ -310,15 +316,22 @@ class CommandLine(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Asks for a checkpoint where nothing goes without one."""
-        if self.subcommand not in ("fit", "import") and self.checkpoint is None:
+        self._check_judged(str(self.subcommand), self.checkpoint)
+
+    @staticmethod
+    def _check_judged(command: str, given: object) -> None:
+        if command not in ("fit", "import") and not given:
             raise UsageError(
-                f"{self.subcommand} judges a checkpoint, but none came; add --ckpt_path, such as "
+                f"{command} judges a checkpoint, but none came; add --ckpt_path, such as "
                 "lightning_logs/car/version_0/checkpoints/last.ckpt."
             )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes the Trainer, with what a run has besides its settings."""
         settings = {**self._get(self.config_init, "trainer"), **kwargs}
+        for name, instead in INSTEAD.items():
+            if settings[name] not in (None, 1):
+                raise UsageError(f"trainer.{name} does nothing here, but {settings[name]} came; give {instead}.")
         settings["callbacks"] = self._callbacks(settings)
         if settings["logger"] in (None, True):
             settings["logger"] = self._logger(_runs(settings)) if self.subcommand == "fit" else False
@@ -339,15 +352,17 @@ class CommandLine(LightningCLI):
         return RunLogger(str(runs), self._get(self.config_init, "name"))
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
-        progress = [] if settings["enable_progress_bar"] is False else [Progress()]
+        own = _listed(settings["callbacks"])
+        no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
+        progress = [] if no_bar else [Progress()]
         config = SaveConfig(self._parser(self.subcommand), self.config[self.subcommand])
         if self.subcommand != "fit":
-            return [*progress, Results(), config]
+            return [*progress, Results(), config, *own]
         # The bar stands first, to be seen while the collector warms up.
         callbacks = [*progress, Salvage(), self._get(self.config_init, "collector"), Curve()]
         # A run that is stopped in its warm-up has its configuration too, by which its folder is known.
         callbacks += [config, StopOnSignal(), LogPosition()]
-        callbacks += _listed(settings["callbacks"])
+        callbacks += own
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
             callbacks += [best, LastCheckpoint(best.dirpath)]
@@ -373,12 +388,12 @@ class CommandLine(LightningCLI):
         widths = "-".join(str(width) for width in model.hparams["hidden_dims"]) or "no hidden layers"
         weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         megabytes = replay.capacity * replay.row_bytes / 1e6
-        print(f"environment  {data.env_id}: {data.obs_dim} numbers in, {len(data.action_low)} actions out")
-        print(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
-        print(f"replay       {replay.capacity:,} rows of {replay.row_bytes} bytes: {megabytes:,.1f} MB when full")
-        print(f"seed         {self._seed()}")
+        say(f"environment  {data.env_id}: {data.obs_dim} numbers in, {len(data.action_low)} actions out")
+        say(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
+        say(f"replay       {replay.capacity:,} rows of {replay.row_bytes} bytes: {megabytes:,.1f} MB when full")
+        say(f"seed         {self._seed()}")
         logs = self.trainer.log_dir if self.trainer.loggers else None
-        print(f"logs         {'none' if logs is None else _from_here(logs)}", flush=True)
+        say(f"logs         {'none' if logs is None else _from_here(logs)}")
 
     def _seed(self) -> str:
         seed = self._get(self.config, "seed_everything")
@@ -389,13 +404,13 @@ class CommandLine(LightningCLI):
     def after_fit(self) -> None:
         """Says where the best is, and why a run that was over trained no more."""
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
-            print(
+            say(
                 f"The run was over after {self.model.env_steps:,} env_steps, so nothing was trained; a larger "
                 "--trainer.max_epochs goes on, or a configuration that asks for more where EarlyStopping ended it."
             )
         for best in self.trainer.checkpoint_callbacks:
             if isinstance(best, BestCheckpoint) and best.best_model_path:
-                print(f"best         {_from_here(best.best_model_path)}")
+                say(f"best         {_from_here(best.best_model_path)}")
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)

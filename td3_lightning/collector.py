@@ -14,7 +14,7 @@ from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
 from td3_lightning.ranks import check_launcher, of_every_rank, of_this_rank
-from td3_lightning.schedules import Schedule, as_schedule
+from td3_lightning.schedules import Constant, Schedule, as_schedule
 from td3_lightning.seeds import derive_seed
 
 
@@ -57,8 +57,10 @@ class Collector(Callback):
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Refuses processes that would all act alike."""
+        """Refuses processes that would all act alike, and an agent for another environment."""
         check_launcher(trainer)
+        if stage == "fit":
+            _check_fit(*_parts(trainer))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begins the episodes, and warms up; a resumed run has both behind it.
@@ -68,15 +70,15 @@ class Collector(Callback):
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
-        while self._is_short(module, data) and not self.stopping:
+        # A checkpoint that lacks its replay is another thing, of which sampling complains.
+        fills = data.empty_replay or data.replay.steps_stored > 0 or trainer.ckpt_path is None
+        while self._is_short(module, data, fills) and not self.stopping:
             self._step(trainer)
         self._clock = (module.env_steps, time.perf_counter())
 
-    def _is_short(self, module: TD3, data: ReplayData) -> bool:
-        """Whether a run that begins, or a replay that began empty, has too few steps for an update."""
-        # A checkpoint that lacks its replay is another thing, of which sampling complains.
-        filling = data.empty_replay or data.replay.steps_stored > 0
-        return module.env_steps < self.warmup_steps or (filling and data.replay.steps_stored < self.warmup_steps)
+    def _is_short(self, module: TD3, data: ReplayData, fills: bool) -> bool:
+        """Whether a run that begins, or a replay that is to be filled, has too few steps for an update."""
+        return module.env_steps < self.warmup_steps or (fills and data.replay.steps_stored < self.warmup_steps)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -136,12 +138,14 @@ class Collector(Callback):
             self._log(trainer, module, report)
 
     def _log_losses(self, trainer: L.Trainer, module: TD3) -> None:
-        """Logs the last losses and the speed since the last time."""
+        """Logs the last losses, what a schedule stands at, and the speed since the last time."""
         steps, seconds = self._clock
         self._clock = (module.env_steps, time.perf_counter())
         speed = (module.env_steps - steps) / max(self._clock[1] - seconds, 1e-9)
         losses = {name: value.item() for name, value in self._losses.items()}
-        self._log(trainer, module, losses | {"steps_per_second": speed})
+        rates = {"actor_lr": module.actor_lr, "critic_lr": module.critic_lr, "noise": self.exploration_noise}
+        scheduled = {name: at(module.env_steps) for name, at in rates.items() if not isinstance(at, Constant)}
+        self._log(trainer, module, losses | scheduled | {"steps_per_second": speed})
 
     def _log(self, trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
         for logger in trainer.loggers:
@@ -177,3 +181,14 @@ def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
             f"{type(module).__name__}; call trainer.fit(TD3(...), datamodule=ReplayData(...))."
         )
     return module, data
+
+
+def _check_fit(module: TD3, data: ReplayData) -> None:
+    """Raises `UsageError` if the agent is not for the environment's observations and actions."""
+    came = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
+    wanted = [data.obs_dim, data.action_low, data.action_high]
+    if came != wanted:
+        raise UsageError(
+            f"The agent has obs_dim, action_low and action_high {came}, but {data.env_id} has {wanted}; make it with "
+            "TD3(data.obs_dim, data.action_low, data.action_high)."
+        )

@@ -302,6 +302,11 @@ def _box(space: gym.Space[Any], what: str, env_id: str) -> Box:
             f"{env_id} has {what} in {space}, but TD3 is for a Box; choose an environment with continuous "
             f"{what}, or wrap this one."
         )
+    if len(space.shape) == 3 and space.dtype == np.uint8:
+        raise UsageError(
+            f"{env_id} has {what} of shape {space.shape}, which are frames; give data.pixels and model.encoder, as "
+            "car_pixels.yaml does."
+        )
     if len(space.shape) != 1:
         raise UsageError(
             f"{env_id} has {what} of shape {space.shape}, but one axis is wanted; add a wrapper that flattens "

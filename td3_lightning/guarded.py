@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from td3_lightning.errors import EnvError, RunError, UsageError, check_at_least, one_line
 
@@ -46,21 +47,20 @@ class Guarded(gym.Wrapper):
             self.first_seed, self.episodes = seed, 0
         self.episodes, self.steps = self.episodes + 1, 0
         obs, info = self._ask(lambda: self.env.reset(seed=seed, options=options), 2)
-        self._check_obs(obs)
         self._check_info(info)
-        return obs, info
+        return self._checked_obs(obs), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps; the reward comes as a float and the ends as truths."""
         self.steps += 1
         obs, reward, terminated, truncated, info = self._ask(lambda: self.env.step(action), 5)
-        self._check_obs(obs)
+        values = self._checked_obs(obs)
         self._check_number("reward", reward)
         for name, end in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(end, bool | np.bool_):
                 raise self._fault(f"gave {_short(end)} as {name}, where true or false is wanted,")
         self._check_info(info)
-        return obs, float(reward), bool(terminated), bool(truncated), info
+        return values, float(reward), bool(terminated), bool(truncated), info
 
     def _ask(self, call: Callable[[], Any], length: int) -> Any:
         try:
@@ -77,7 +77,7 @@ class Guarded(gym.Wrapper):
             raise self._fault(f"gave {_short(answer)}, where a tuple of {length} is wanted,")
         return answer
 
-    def _check_obs(self, obs: Any) -> None:
+    def _checked_obs(self, obs: Any) -> NDArray[Any]:
         wanted = self.observation_space
         try:
             values = np.asarray(obs)
@@ -89,6 +89,7 @@ class Guarded(gym.Wrapper):
         if values.dtype.kind == "f" and not np.abs(values).max() <= LARGEST:
             first = int(np.argmin(np.abs(values.ravel()) <= LARGEST))
             raise self._fault(f"gave an observation that is not finite, {values.flat[first]} as number {first},")
+        return values
 
     def _check_number(self, name: str, value: Any) -> None:
         if not isinstance(value, bool | int | float | np.number | np.bool_) and getattr(value, "shape", None) != ():

@@ -266,6 +266,7 @@ class TD3(L.LightningModule):
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
         """
+        obs = np.asarray(obs)
         act = self._single_actions_for(obs)
         action = act(obs.reshape(-1)).reshape(*obs.shape[:-1], -1) if act else self._actions(obs)
         low, high = self.action_box

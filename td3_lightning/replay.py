@@ -21,7 +21,7 @@ RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # a row's last number: how its s
 
 
 class Batch(NamedTuple):
-    """Transitions as the learner sees them, float32.
+    """Transitions as the learner sees them, float32; frames of `data.pixels` are bytes.
 
     `reward` is the n-step sum and `discount` what the value of `next_obs` counts: gamma to the
     number of steps summed, and 0 where the episode terminated. A time limit bootstraps.
@@ -373,7 +373,7 @@ class Replay(IterableDataset[Batch]):
             if state["layout"][name] != wanted:
                 raise UsageError(
                     f"The saved replay has {name}={state['layout'][name]}, but {wanted} came; resume with the value "
-                    "that the run began with."
+                    "that the run began with, or begin with an empty replay (--data.empty_replay true)."
                 )
         for ring, saved in zip(self.rings, state["rings"], strict=True):
             ring.load_state_dict(saved)

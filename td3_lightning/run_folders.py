@@ -30,7 +30,7 @@ def holds_a_run(folder: Path) -> UsageError:
     """The refusal of a new run in the folder of another, with the two ways out."""
     return UsageError(
         f"{folder} holds a run already; go on with that (--ckpt_path and its last.ckpt), or give the new one another "
-        "folder (--name, or leave version and dirpath out)."
+        "folder (--name, or --checkpoint.dirpath if you gave that or have no logger)."
     )
 
 

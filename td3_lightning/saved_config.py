@@ -4,6 +4,7 @@ import json
 import pydoc
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import lightning as L
@@ -14,6 +15,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
+from td3_lightning.speech import say
+
+# A class may have a default that YAML has no word for.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value))
 
 SECTIONS = ("model", "data", "collector")
 # What a run takes from the checkpoint that it goes on from: not where it runs, when it ends, and what watches it.
@@ -104,7 +109,7 @@ def report_differences(config: Namespace, filed: Namespace, path: str) -> None:
         )
     if other:
         said = ", ".join(f"{key} {value} (not {wanted.get(key)})" for key, value in other.items())
-        rank_zero_only(print)(f"From the checkpoint, and not the configuration: {said}; a flag changes it.")
+        rank_zero_only(say)(f"From the checkpoint, and not the configuration: {said}; a flag changes it.")
 
 
 def check_sizes(held: Mapping[str, Any], model: TD3) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning.pytorch.callbacks import Callback
 
 from td3_lightning import TD3, Replay, cli, config_files
 from td3_lightning.cli import main
@@ -253,6 +254,52 @@ def test_a_checkpoint_runs_no_code_that_the_user_did_not_name(last, capsys):
             assert f'names "{evil}"' in complaint(capsys, "test", "--ckpt_path", name)
 
 
+def test_a_bar_of_ones_own_takes_the_place_of_ours(capsys):
+    small = [word for word in SMALL if "progress_bar" not in word]
+    run("fit", "--config", "here.yaml", *small, "--trainer.callbacks=RichProgressBar")
+    assert "the best so far" not in capsys.readouterr().out
+
+
+def test_defaults_that_yaml_has_no_word_for_are_kept():
+    run("fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=Timer", "--trainer.callbacks.duration=00:01:00:00")
+    (saved,) = Path("lightning_logs").rglob("config.yaml")
+    assert yaml.safe_load(saved.read_text())["trainer"]["callbacks"][0]["init_args"]["interval"] == "step"
+    run("fit", "--config", saved, "--name", "again")
+
+
+class Noted(Callback):
+    """Notes that it was there."""
+
+    def on_test_end(self, *_):
+        Path("noted").touch()
+
+
+def test_callbacks_of_the_users_are_there_in_a_test(last):
+    run("test", "--ckpt_path", last, "--trainer.callbacks=test_cli.Noted")
+    assert Path("noted").exists()
+
+
+def test_a_quick_look_is_not_refused_where_a_run_is():
+    for words in (["--trainer.logger=false"], ["--trainer.fast_dev_run=true"]):
+        run("fit", "--config", "here.yaml", *SMALL, *words)
+    assert Path("checkpoints/last.ckpt").exists()
+
+
+def test_a_run_goes_on_where_nobody_listens(folder):
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=3"]
+    words = [word for word in words if "progress_bar" not in word]
+    program = f"from td3_lightning.cli import main; raise SystemExit(main({words}))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    process.stdout.close()
+    said = process.stderr.read().decode()
+    assert process.wait() == 0, said
+    assert "Error" not in said
+    assert torch.load("lightning_logs/here/version_0/checkpoints/last.ckpt")["clocks"]["updates"] == 12
+
+
 # Mistakes.
 
 
@@ -293,6 +340,14 @@ MISTAKES = {
     "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
     "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "trainer.precision is fp3"),
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
+    "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=0.5"], "give --model.max_grad_norm"),
+    "accumulation": (
+        ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],
+        "larger --data.batch_size",
+    ),
+    "frames": (["fit", "--data.env_id", "CarRacing-v3"], "give data.pixels and model.encoder"),
+    "test without anything": (["test"], "add --ckpt_path"),
+    "last of nothing": (["test", "--ckpt_path", "last"], "lightning_logs/default has none"),
     "callback on the line": (["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"], '"Stop"'),
 }
 BAD_FILES = {

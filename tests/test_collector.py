@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning.run_logger import RunLogger, read_metrics
 from toys import Counter
 
 LOW, HIGH = (-0.5, 0.25), (1.5, 8.0)
@@ -349,6 +350,20 @@ def test_noise_follows_its_schedule_over_env_steps(make_trainer: Any) -> None:
     assert noise[1000:1100].std() == pytest.approx(0.19, rel=0.2)
     assert noise[1500:1600].std() == pytest.approx(0.09, rel=0.2)
     np.testing.assert_allclose(noise[2000:], 0, atol=1e-6)
+
+
+def test_what_a_schedule_stands_at_is_logged(make_trainer: Any, tmp_path: Any) -> None:
+    data, logger, lr = new_data(), RunLogger(str(tmp_path)), Linear(1e-3, 0.0, steps=100)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), actor_lr=lr)
+    make_trainer(callbacks=[Collector(10, Linear(0.2, 0.0, steps=100))], logger=logger, log_every_n_steps=5).fit(
+        module, datamodule=data
+    )
+    logged = read_metrics(logger.metrics.path, ["train/actor_lr", "train/noise", "train/critic_lr"])
+    for env_steps, rate in logged["train/actor_lr"]:
+        assert rate == lr(env_steps)
+    assert len(logged["train/actor_lr"]) == len(logged["train/noise"]) == 4
+    assert logged["train/noise"][-1].tolist() == [30, 0.14]
+    assert not len(logged["train/critic_lr"])
 
 
 def test_negative_noise_is_one_sentence() -> None:

@@ -280,6 +280,43 @@ def test_a_fit_without_a_collector_says_so(make_trainer: Any) -> None:
         make_trainer().fit(TD3(data.obs_dim, data.action_low, data.action_high), datamodule=data)
 
 
+def test_a_loaded_policy_fills_an_empty_replay_first(make_trainer: Any, tmp_path: Any) -> None:
+    data = new_data()
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), datamodule=data)
+    trainer.save_checkpoint(tmp_path / "policy.ckpt")
+    policy, fresh = TD3.load_from_checkpoint(tmp_path / "policy.ckpt"), new_data()
+    make_trainer(callbacks=[Collector(10)]).fit(policy, datamodule=fresh)
+    assert (policy.updates, policy.env_steps) == (40, 60)
+    assert fresh.replay.steps_stored == 30
+
+
+def test_an_agent_for_another_environment_is_one_sentence(make_trainer: Any) -> None:
+    data = new_data()
+    low, high = data.action_low, data.action_high
+    for sizes in ((data.obs_dim + 1, low, high), (data.obs_dim, [2 * low[0]], high)):
+        with pytest.raises(UsageError, match=r"^The agent has .* but toys/Counter-v0 has .*; make it with TD3\("):
+            make_trainer(callbacks=[Collector(10)]).fit(TD3(*sizes), datamodule=data)
+
+
+class Lists(gym.Wrapper):
+    """Observes lists."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        return obs.tolist(), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return obs.tolist(), *rest
+
+
+def test_observations_may_be_lists(make_trainer: Any) -> None:
+    module = fit(new_data(wrappers=[Lists]), make_trainer)
+    assert module.updates == 20
+    assert module.act([0.0] * module.obs_dim).tolist() == module.act(np.zeros(module.obs_dim)).tolist()  # type: ignore[arg-type]
+
+
 def test_a_lost_episode_is_closed_and_the_run_goes_on(
     make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
