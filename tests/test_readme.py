@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import lightning as L
@@ -42,7 +43,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         run(words, capsys)
         target.write_text(capsys.readouterr().out)
         return
-    small = {"fit": SMALL, "record": ["--episodes", "1"]}.get(words[0], [])
+    small = {"fit": SMALL, "record": ["--episodes", "1"], "test": ["--data.test_episodes", "2"]}.get(words[0], [])
     if "--trainer.devices" in words:  # Lightning starts the other processes with this one's own command
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         subprocess.run([sys.executable, "-m", "td3_lightning", *words, *small], env=environment, check=True)
@@ -62,7 +63,8 @@ def test_every_command_runs(
     found = commands()
     assert {words[3] for words in found} == {"fit", "validate", "test", "record", "export", "import"}
     for words in found:
-        run(words[3:], capsys)
+        if "walker.yaml" not in words or find_spec("pybullet_envs_gymnasium") is not None:
+            run(words[3:], capsys)
     assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["env_id"] == "td3_lightning/CarRacing-v0"
     assert len(list(Path("videos").glob("*.mp4"))) >= 1
 
