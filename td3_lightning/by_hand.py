@@ -104,6 +104,27 @@ class Perceptron:
         return below
 
 
+class Unchanged:
+    """The layers of networks as they are, to see within microseconds whether they still are when they are used.
+
+    Args:
+        layers: The layers, without hooks.
+    """
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self.layers = layers
+        self.weights: list[dict[str, Any]] = [layer._parameters for layer in layers]
+        self.hooks = [hooks for layer in layers for hooks in (layer._forward_hooks, layer._forward_pre_hooks)]
+        self.places = self._places()
+
+    def are(self, layers: list[nn.Module]) -> bool:
+        """Whether these layers are those, still without hooks, with their weights where they were in memory."""
+        return layers == self.layers and self._places() == self.places and not any(self.hooks)
+
+    def _places(self) -> list[int]:
+        return [weight.data_ptr() for weights in self.weights for weight in weights.values()]
+
+
 class ByHand:
     """Puts the gradients of `TD3.critic_loss` and `TD3.actor_loss` where the optimizers look for them.
 
@@ -116,13 +137,12 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.layers = self._layers_now()
+        self.unchanged = Unchanged(self._layers_now())
         # Walking through a module for its parameters takes longer than averaging them.
         self.actor_weights: list[Tensor] = list(module.actor.parameters())
         self.critic_weights: list[Tensor] = list(module.critics.parameters())
         self.online = self.actor_weights + self.critic_weights
         self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
-        self.places = _places(self.layers)
         self.actor, self.actor_target = (
             Perceptron(self._actor_layers(_weights(actor)), batch_size) for actor in (module.actor, module.actor_target)
         )
@@ -147,12 +167,12 @@ class ByHand:
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
-        return len(batch.reward) == self.batch_size and _are_still(self.layers, self._layers_now(), self.places)
+        return len(batch.reward) == self.batch_size and self.unchanged.are(self._layers_now())
 
     def _layers_now(self) -> list[nn.Module]:
         module = self.module
         networks = (module.actor, module.critics, module.actor_target, module.critics_target)
-        return [layer for network in networks for layer in network.layers]
+        return [layer for network in networks for layer in _layers_of(network)]
 
     def _actor_layers(self, tensors: Sequence[Tensor]) -> Layers:
         """From the actor's parameters or their gradients; its weights are (fan_out, fan_in)."""
@@ -213,9 +233,8 @@ class SingleActions:
 
     @torch.inference_mode(mode=False)  # it may be made in an evaluation and act in training
     def __init__(self, actor: Actor) -> None:
-        self.actor, self.layers = actor, list(actor.layers)
-        self.places = _places(self.layers)
-        self.steps = [_step(layer) for layer in self.layers]
+        self.actor, self.unchanged = actor, Unchanged(_layers_of(actor))
+        self.steps = [_step(layer) for layer in actor.layers]
         self.scale, self.centre = actor.scale.numpy(), actor.centre.numpy()
         self.obs = actor.scale.new_empty(next(actor.parameters()).shape[1])
         self.view = self.obs.numpy()
@@ -229,7 +248,7 @@ class SingleActions:
 
     def fits(self, actor: Any) -> bool:
         """Whether that holds still, of the same actor and layers, with its weights where they were in memory."""
-        still = actor is self.actor and _are_still(self.layers, list(actor.layers), self.places)
+        still = actor is self.actor and self.unchanged.are(_layers_of(actor))
         return still and not torch.is_autocast_enabled("cpu")
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[np.float32]:
@@ -240,6 +259,11 @@ class SingleActions:
             hidden = step(hidden)
         action: NDArray[np.float32] = self.centre + self.scale * hidden.tanh().numpy()
         return action
+
+
+def _layers_of(network: Any) -> list[nn.Module]:
+    """What `network.layers` holds; a module takes longer to answer."""
+    return list(network._modules["layers"]._modules.values())
 
 
 def _is_plain(network: Any) -> bool:
@@ -254,16 +278,6 @@ def _is_usual(layer: nn.Module) -> bool:
 
 def _is_unhooked(modules: Sequence[nn.Module]) -> bool:
     return not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-
-
-def _are_still(layers: Sequence[nn.Module], now: Sequence[nn.Module], places: Sequence[int]) -> bool:
-    """Whether the layers of a network are the same ones, without hooks, with their weights at those places."""
-    return now == layers and _places(layers) == places and _is_unhooked(layers)
-
-
-def _places(layers: Sequence[Any]) -> list[int]:
-    """Where the weights of some layers are in memory."""
-    return [weight.data_ptr() for layer in layers for weight in layer._parameters.values()]
 
 
 def _step(layer: nn.Module) -> Callable[[Tensor], Tensor]:
