@@ -185,8 +185,8 @@ def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
 
 def _check_fit(module: TD3, data: ReplayData) -> None:
     """Raises `UsageError` if the agent is not for the environment's observations and actions."""
-    came = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
-    wanted = [data.obs_dim, data.action_low, data.action_high]
+    came: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
+    wanted: list[Any] = [data.obs_dim, data.action_low, data.action_high]
     if not all(np.array_equal(np.float32(one), np.float32(other)) for one, other in zip(came, wanted, strict=True)):
         raise UsageError(
             f"The agent has obs_dim, action_low and action_high {came}, but {data.env_id} has {wanted}; make it with "
