@@ -353,7 +353,6 @@ def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
         {"batch_size": 0},
         {"batches_per_epoch": 0},
         {"n_step": 0},
-        {"n_step": Linear(start=1, end=5, steps=10)},
         {"num_envs": 0},
         {"num_envs": -1},
         {"gamma": 1.01},
@@ -365,6 +364,11 @@ def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
 def test_a_wrong_setting_is_one_sentence(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Replay(1, 1, **wrong)
+
+
+def test_a_schedule_that_rises_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"^n_step .* but 1 at first and 5 at last came"):
+        Replay(1, 1, n_step=Linear(start=1, end=5, steps=10))
 
 
 def test_gamma_zero_and_one() -> None:
