@@ -28,7 +28,7 @@ class Salvage(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """From here on there is something to save."""
-        self._training = True
+        self._training, self._epoch_over = True, False
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """From here on there are updates, in whose middle there is nothing to save."""
@@ -51,7 +51,7 @@ class Salvage(Callback):
         begun = training and isinstance(pl_module, TD3) and pl_module.env_steps > 0
         if not (wanted and begun) or trainer.world_size > 1:
             return
-        if not trainer.validating:
+        if in_env and not trainer.validating:
             trainer.datamodule.envs.abandon()  # type: ignore[attr-defined]  # set without a type
         self._salvaging = True
         try:
