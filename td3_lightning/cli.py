@@ -45,8 +45,11 @@ from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
 
-# Trainer's settings for modules that Lightning optimizes, and what there is for them.
-INSTEAD = {"gradient_clip_val": "--model.max_grad_norm", "accumulate_grad_batches": "a larger --data.batch_size"}
+# Trainer's settings for modules that Lightning optimizes, with their defaults, and what there is for them.
+INSTEAD = {
+    "gradient_clip_val": (None, "--model.max_grad_norm"),
+    "accumulate_grad_batches": (1, "a larger --data.batch_size"),
+}
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
 NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not")
@@ -329,8 +332,8 @@ class CommandLine(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes the Trainer, with what a run has besides its settings."""
         settings = {**self._get(self.config_init, "trainer"), **kwargs}
-        for name, instead in INSTEAD.items():
-            if settings[name] not in (None, 1):
+        for name, (default, instead) in INSTEAD.items():
+            if settings[name] != default:
                 raise UsageError(f"trainer.{name} does nothing here, but {settings[name]} came; give {instead}.")
         settings["callbacks"] = self._callbacks(settings)
         if settings["logger"] in (None, True):

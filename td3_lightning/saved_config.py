@@ -129,7 +129,7 @@ def check_sizes(held: Mapping[str, Any], model: TD3) -> None:
 def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a configuration that `KEPT` names, those that there are."""
     return {
-        key: config[key] if names is None else {name: config[key][name] for name in names}
+        key: config[key] if names is None else {name: config[key][name] for name in names if name in config[key]}
         for key, names in KEPT.items()
         if key in config
     }

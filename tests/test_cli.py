@@ -340,7 +340,7 @@ MISTAKES = {
     "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
     "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "trainer.precision is fp3"),
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
-    "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=0.5"], "give --model.max_grad_norm"),
+    "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"], "give --model.max_grad_norm"),
     "accumulation": (
         ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],
         "larger --data.batch_size",
