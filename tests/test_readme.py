@@ -1,4 +1,4 @@
-"""Every command and every example of the README runs, made small."""
+"""Every command and every example of the README and of the results runs, made small."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = {path: path.read_text() for path in (ROOT / "README.md", ROOT / "docs" / "results.md")}
 SMALL = shlex.split(
     "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
     "--data.eval_episodes 1 --trainer.enable_progress_bar false"
@@ -25,8 +25,8 @@ SMALL = shlex.split(
 
 
 def blocks(language: str) -> list[str]:
-    """The README's code blocks in a language, "" for commands."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    """The pages' code blocks in a language, "" for commands."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", "".join(PAGES.values()), re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[list[str]]:
@@ -36,7 +36,7 @@ def commands() -> list[list[str]]:
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs a command of the README, and puts its output where it says."""
+    """Runs a command of the pages, and puts its output where it says."""
     if ">" in words:
         words, target = words[: words.index(">")], Path(words[-1])
         capsys.readouterr()  # what came before
@@ -96,10 +96,18 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_named_file_is_there() -> None:
-    for path in re.findall(r"\]\(((?!https?:)[^)#]+)\)", README):
-        assert (ROOT / path).exists(), path
-    for name in re.findall(r"^\| `(\S+\.yaml)` \|", README, re.MULTILINE):
-        assert (ROOT / "configs" / name).is_file(), name
+    for page, text in PAGES.items():
+        for path in re.findall(r"\]\(((?!https?:)[^)#]+)", text):
+            assert (page.parent / path).exists(), path
+        for name in re.findall(r"^\| `(\S+\.yaml)` \|", text, re.MULTILINE):
+            assert (ROOT / "configs" / name).is_file(), name
+
+
+def test_every_named_section_is_there() -> None:
+    for text in PAGES.values():
+        for page, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
+            headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+            assert section in [heading.lower().replace(" ", "-") for heading in headings], section
 
 
 def test_every_named_test_is_there() -> None:
