@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -108,17 +110,18 @@ class Unchanged:
     """The layers of networks as they are, to see within microseconds whether they still are when they are used.
 
     Args:
-        layers: The layers, without hooks.
+        networks: The networks, without hooks.
     """
 
-    def __init__(self, layers: list[nn.Module]) -> None:
-        self.layers = layers
-        self.weights: list[dict[str, Any]] = [layer._parameters for layer in layers]
-        self.hooks = [hooks for layer in layers for hooks in (layer._forward_hooks, layer._forward_pre_hooks)]
+    def __init__(self, networks: list[nn.Module]) -> None:
+        self.layers = [layer for network in networks for layer in _layers_of(network)]
+        self.weights: list[dict[str, Any]] = [layer._parameters for layer in self.layers]
+        self.hooks = [hooks for module in (*networks, *self.layers) for hooks in _hooks(module)]
         self.places = self._places()
 
-    def are(self, layers: list[nn.Module]) -> bool:
-        """Whether these layers are those, still without hooks, with their weights where they were in memory."""
+    def are(self, networks: list[nn.Module]) -> bool:
+        """Whether these networks have those layers, still without hooks, with their weights where they were."""
+        layers = [layer for network in networks for layer in _layers_of(network)]
         return layers == self.layers and self._places() == self.places and not any(self.hooks)
 
     def _places(self) -> list[int]:
@@ -128,7 +131,7 @@ class Unchanged:
 class ByHand:
     """Puts the gradients of `TD3.critic_loss` and `TD3.actor_loss` where the optimizers look for them.
 
-    They are autograd's but for the order of sums. Lightning's hooks around a backward pass are not called.
+    They are autograd's but for the order of sums.
 
     Args:
         module: Whose networks these are.
@@ -137,7 +140,7 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.unchanged = Unchanged(self._layers_now())
+        self.unchanged = Unchanged(self._networks())
         # Walking through a module for its parameters takes longer than averaging them.
         self.actor_weights: list[Tensor] = list(module.actor.parameters())
         self.critic_weights: list[Tensor] = list(module.critics.parameters())
@@ -158,21 +161,21 @@ class ByHand:
 
     @staticmethod
     def suits(module: TD3, batch: Batch) -> bool:
-        """Whether the networks are plain ones of one process, on a CPU, and not under autocast."""
+        """Whether the networks are plain ones of one process, on a CPU, not under autocast, and nobody listens in."""
         plain = _is_plain(module.actor) and _is_plain(module.critics) and module.hparams["encoder"] is None
-        trained = all(weight.requires_grad for net in (module.actor, module.critics) for weight in net.parameters())
+        trained = all(_is_trained(weight) for net in (module.actor, module.critics) for weight in net.parameters())
         one_process = module._trainer is None or module.trainer.world_size == 1
         on_cpu = batch.obs.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        return plain and trained and one_process and on_cpu
+        return plain and trained and one_process and on_cpu and not _hears_of_backward_passes(module)
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
-        return len(batch.reward) == self.batch_size and self.unchanged.are(self._layers_now())
+        same = len(batch.reward) == self.batch_size and self.unchanged.are(self._networks())
+        return same and all(map(_is_trained, self.online))
 
-    def _layers_now(self) -> list[nn.Module]:
+    def _networks(self) -> list[nn.Module]:
         module = self.module
-        networks = (module.actor, module.critics, module.actor_target, module.critics_target)
-        return [layer for network in networks for layer in _layers_of(network)]
+        return [module.actor, module.critics, module.actor_target, module.critics_target]
 
     def _actor_layers(self, tensors: Sequence[Tensor]) -> Layers:
         """From the actor's parameters or their gradients; its weights are (fan_out, fan_in)."""
@@ -233,7 +236,7 @@ class SingleActions:
 
     @torch.inference_mode(mode=False)  # it may be made in an evaluation and act in training
     def __init__(self, actor: Actor) -> None:
-        self.actor, self.unchanged = actor, Unchanged(_layers_of(actor))
+        self.actor, self.unchanged = actor, Unchanged([actor])
         self.steps = [_step(layer) for layer in actor.layers]
         self.scale, self.centre = actor.scale.numpy(), actor.centre.numpy()
         self.obs = actor.scale.new_empty(next(actor.parameters()).shape[1])
@@ -248,7 +251,7 @@ class SingleActions:
 
     def fits(self, actor: Any) -> bool:
         """Whether that holds still, of the same actor and layers, with its weights where they were in memory."""
-        still = actor is self.actor and self.unchanged.are(_layers_of(actor))
+        still = actor is self.actor and self.unchanged.are([actor])
         return still and not torch.is_autocast_enabled("cpu")
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[np.float32]:
@@ -262,8 +265,9 @@ class SingleActions:
 
 
 def _layers_of(network: Any) -> list[nn.Module]:
-    """What `network.layers` holds; a module takes longer to answer."""
-    return list(network._modules["layers"]._modules.values())
+    """What `network.layers` holds, if there are any; a module takes longer to answer."""
+    layers = network._modules.get("layers")
+    return [] if layers is None else list(layers._modules.values())
 
 
 def _is_plain(network: Any) -> bool:
@@ -277,7 +281,29 @@ def _is_usual(layer: nn.Module) -> bool:
 
 
 def _is_unhooked(modules: Sequence[nn.Module]) -> bool:
-    return not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    return not any(hooks for module in modules for hooks in _hooks(module))
+
+
+def _is_trained(weight: Any) -> bool:
+    """Whether it has a gradient, which nothing but an optimizer waits for."""
+    return weight.requires_grad and not weight._backward_hooks and not weight._post_accumulate_grad_hooks
+
+
+def _hears_of_backward_passes(module: TD3) -> bool:
+    """Whether the module or a callback has something to do before or after one."""
+    callbacks = [] if module._trainer is None else module.trainer.callbacks  # type: ignore[attr-defined]
+    owners = [(module, L.LightningModule), *((callback, Callback) for callback in callbacks)]
+    hooks = ("on_before_backward", "on_after_backward")
+    return any(
+        getattr(getattr(owner, hook), "__func__", None) is not getattr(kind, hook)
+        for owner, kind in owners
+        for hook in hooks
+    )
+
+
+def _hooks(module: Any) -> tuple[Any, ...]:
+    """What is called when the module is, or when its gradients are worked out; filled in place later."""
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
 
 
 def _step(layer: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -65,8 +65,9 @@ class CarRacing(car_racing.CarRacing):
         render_mode: None draws nothing; "rgb_array" or "human" draw what Gymnasium draws.
         track_seed: seed of CarRacing-v3's track to drive in every episode; None makes a new track each time.
         stall_limit: frames without a new tile after which the episode is truncated; None never does.
-        missed_cost: taken off the reward once for each tile that the car has passed without touching it, which
-            Gymnasium does not: for training, where a discounted sum makes it worth while to cut a corner.
+        missed_cost: taken off the reward, which Gymnasium does not, whenever the car reaches a new tile: once for each
+            tile among the 3rd to 12th before one that a wheel is on, by their numbers, that has not been touched. It is
+            for training, where a discounted sum makes it worth while to cut a corner.
         draw_rays: whether the rays and the points where they meet the road's edge are drawn on the frames.
 
     Raises:

@@ -14,8 +14,10 @@ from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
 from td3_lightning.ranks import check_launcher, of_every_rank, of_this_rank
-from td3_lightning.schedules import Constant, Schedule, as_schedule
+from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeds import derive_seed
+
+ROUNDING = 1e-9  # of the updates that are due for some steps, summed up
 
 
 class Collector(Callback):
@@ -48,7 +50,7 @@ class Collector(Callback):
             check_at_least("collect", collect, 1)
         self.collect = collect
         self.exploration_noise = as_schedule(exploration_noise)
-        check_at_least("exploration_noise", self.exploration_noise(0), 0)
+        check_schedule("exploration_noise", self.exploration_noise, 0)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # of the environment steps that they are due for
         self.last_return = float("nan")
@@ -59,7 +61,7 @@ class Collector(Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuses processes that would all act alike, and an agent for another environment."""
         check_launcher(trainer)
-        if stage == "fit":
+        if stage == "fit" or isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]  # as below
             _check_fit(*_parts(trainer))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -70,6 +72,8 @@ class Collector(Callback):
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
+        if not data.replay.steps_stored:
+            data.replay.steps_before = module.env_steps
         # A checkpoint that lacks its replay is another thing, of which sampling complains.
         fills = data.empty_replay or data.replay.steps_stored > 0 or trainer.ckpt_path is None
         while self._is_short(module, data, fills) and not self.stopping:
@@ -87,7 +91,7 @@ class Collector(Callback):
         module, data = _parts(trainer)
         check_losses(outputs, module.updates)
         self.updates_ahead += 1
-        while self.updates_ahead > 0:
+        while self.updates_ahead > ROUNDING:
             self.updates_ahead -= self._collect(trainer) * data.updates_per_step
         self._losses.update(outputs)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type

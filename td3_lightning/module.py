@@ -22,7 +22,7 @@ from td3_lightning.finite import check_weights
 from td3_lightning.networks import Actor, Critics
 from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
-from td3_lightning.schedules import Schedule, as_schedule
+from td3_lightning.schedules import Schedule, as_schedule, check_schedule
 from td3_lightning.seeds import new_generator
 
 CLOCKS = ("env_steps", "updates", "episodes")
@@ -80,8 +80,8 @@ class TD3(L.LightningModule):
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise UsageError(f"max_grad_norm is above 0, but {max_grad_norm} came; leave it out for no clipping.")
         self.actor_lr, self.critic_lr = as_schedule(actor_lr), as_schedule(critic_lr)
-        check_at_least("actor_lr", self.actor_lr(0), 0)
-        check_at_least("critic_lr", self.critic_lr(0), 0)
+        check_schedule("actor_lr", self.actor_lr, 0)
+        check_schedule("critic_lr", self.critic_lr, 0)
         self.tau, self.policy_noise, self.noise_clip = tau, policy_noise, noise_clip
         self.policy_freq, self.max_grad_norm, self.gradients = policy_freq, max_grad_norm, gradients
         encoder = as_encoder(encoder)
@@ -231,9 +231,10 @@ class TD3(L.LightningModule):
 
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""
-        (group,) = optimizer.param_groups
-        average_gradients(group["params"])
-        group["lr"] = of_the_first(lr(self.env_steps), self.device)
+        rate = of_the_first(lr(self.env_steps), self.device)
+        for group in optimizer.param_groups:
+            average_gradients(group["params"])
+            group["lr"] = rate
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
         optimizer.step()
@@ -248,7 +249,7 @@ class TD3(L.LightningModule):
             torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), self.tau)
 
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
-        """Adam for the actor and Adam for the critics."""
+        """Adam for the actor and Adam for the critics; `actor_lr` and `critic_lr` hold for others too."""
         fused = self.max_grad_norm is None  # Lightning clips no gradients for a fused Adam
         return (
             torch.optim.Adam(self.actor.parameters(), lr=self.actor_lr(self.env_steps), fused=fused),

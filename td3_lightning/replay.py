@@ -193,8 +193,8 @@ class Replay(IterableDataset[Batch]):
         capacity: Rows kept, over all environments; the oldest go first.
         batch_size: Transitions in a batch, drawn uniformly with replacement.
         batches_per_epoch: Batches that one iteration yields, which is the dataset's length.
-        n_step: Rewards summed before the value is asked, a number or a schedule over the steps stored, whose value at
-            0 is its largest; a sum ends early where its episode does.
+        n_step: Rewards summed before the value is asked, a number or a schedule over env_steps, whose value at 0 is
+            its largest; a sum ends early where its episode does.
         gamma: Discount per environment step, in [0, 1].
         num_envs: Environments that write.
         reward_scale: Rewards are stored times this.
@@ -236,7 +236,8 @@ class Replay(IterableDataset[Batch]):
         self.reward_scale = float(reward_scale)
         self.generator = new_generator("replay")
         self.steps_stored = 0
-        length, width = capacity // num_envs, obs_dim + action_dim + 2
+        self.steps_before = 0  # taken before the first one here, as far as the schedule is concerned
+        length, width = self.capacity // num_envs, obs_dim + action_dim + 2
         rows = _untouched_zeros((num_envs, length + self.n_step, width), np.dtype(np.float32))
         starts = _untouched_zeros((num_envs, length), np.dtype(np.int32))
         self.rings = [Ring(*memory, obs_dim, self.n_step, history) for memory in zip(rows, starts, strict=True)]
@@ -255,7 +256,7 @@ class Replay(IterableDataset[Batch]):
     @property
     def rewards_summed(self) -> int:
         """The n of the n-step returns that are read now."""
-        return min(max(round(self.n_step_schedule(self.steps_stored)), 1), self.n_step)
+        return min(max(round(self.n_step_schedule(self.steps_before + self.steps_stored)), 1), self.n_step)
 
     @property
     def row_bytes(self) -> int:
@@ -361,7 +362,12 @@ class Replay(IterableDataset[Batch]):
 
     def position(self) -> dict[str, Any]:
         """All that changes but the rings, as tensors and plain numbers."""
-        return {"layout": self._layout, "steps_stored": self.steps_stored, "generator": self.generator.get_state()}
+        return {
+            "layout": self._layout,
+            "steps_stored": self.steps_stored,
+            "steps_before": self.steps_before,
+            "generator": self.generator.get_state(),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes, as tensors and plain numbers."""
@@ -378,6 +384,7 @@ class Replay(IterableDataset[Batch]):
         for ring, saved in zip(self.rings, state["rings"], strict=True):
             ring.load_state_dict(saved)
         self.steps_stored = state["steps_stored"]
+        self.steps_before = state.get("steps_before", 0)  # of which older checkpoints know nothing
         self.generator.set_state(state["generator"])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.recipes import Recipe, from_plain
 
 
@@ -52,6 +52,13 @@ class Linear(Schedule):
     def __call__(self, env_steps: int) -> float:
         done = min(max((env_steps - self.begin) / self.steps, 0.0), 1.0)
         return self.start + done * (self.end - self.start)
+
+
+def check_schedule(name: str, schedule: Schedule, least: float) -> None:
+    """Raises `UsageError` for one that begins, or as a line ends, with too small a value."""
+    check_at_least(name, schedule(0), least)
+    if isinstance(schedule, Linear):
+        check_at_least(f"the end of {name}", schedule.end, least)
 
 
 def as_schedule(value: float | Schedule | Mapping[str, Any]) -> Schedule:

@@ -5,9 +5,11 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -153,6 +155,11 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "hooked": lambda layers: layers[0].register_forward_hook(lambda layer, inputs, output: 2 * output),
     "hooked before": lambda layers: layers[0].register_forward_pre_hook(lambda layer, inputs: (2 * inputs[0],)),
     "another epsilon": lambda layers: setattr(layers[1], "eps", 1.0),
+    "frozen": lambda layers: layers[3].requires_grad_(False),
+    "its gradient changed": lambda layers: layers[0].weight.register_hook(torch.zeros_like),
+    "its gradient read": lambda layers: layers[0].bias.register_post_accumulate_grad_hook(lambda weight: None),
+    "its backward pass heard": lambda layers: layers[0].register_full_backward_hook(lambda layer, below, above: None),
+    "ahead of its backward pass": lambda layers: layers[0].register_full_backward_pre_hook(lambda layer, above: None),
 }
 
 
@@ -181,6 +188,43 @@ def test_a_frozen_layer_stays_as_it_is(make_trainer: Any) -> None:
     assert module.updates == 4
     assert torch.equal(frozen.weight, before[0])
     assert not torch.equal(free.weight, before[1])
+
+
+class Freeze(Callback):
+    """Freezes the first layers after the first epoch."""
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        frozen = [pl_module.actor.layers[0], pl_module.critics.layers[0]]
+        if trainer.current_epoch == 1:
+            self.before = {layer.requires_grad_(False): layer.weight.detach().clone() for layer in frozen}
+
+
+def test_a_layer_that_is_frozen_later_stays_as_it_is(make_trainer: Any) -> None:
+    data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
+    module, freeze = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5]), Freeze()
+    make_trainer(callbacks=[Collector(warmup_steps=4), freeze], max_epochs=2).fit(module, datamodule=data)
+    assert module.updates == 8
+    assert len(freeze.before) == 2
+    assert all(torch.equal(layer.weight, before) for layer, before in freeze.before.items())
+
+
+class Listening(TD3):
+    """An agent that looks at its gradients."""
+
+    heard = 0
+
+    def on_after_backward(self) -> None:
+        self.heard += 1
+
+
+@pytest.mark.parametrize("hook", ["on_before_backward", "on_after_backward", None])
+def test_whoever_listens_hears_every_backward_pass(hook: str | None, make_trainer: Any) -> None:
+    data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
+    listening = (TD3 if hook else Listening)(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
+    heard: list[Any] = []
+    callbacks = [LambdaCallback(**{hook: lambda *args: heard.append(args)})] if hook else []
+    make_trainer(callbacks=[Collector(warmup_steps=4), *callbacks]).fit(listening, datamodule=data)
+    assert len(heard) + getattr(listening, "heard", 0) == 4 + 2  # of the critics and of the actor
 
 
 def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:

@@ -183,6 +183,24 @@ def test_an_evaluation_that_was_stopped_leaves_nothing(make_trainer: Any) -> Non
 # Doors
 
 
+class Decaying(TD3):
+    """An agent with other optimizers, one of which has two groups."""
+
+    def configure_optimizers(self) -> Any:
+        first, *rest = self.critics.parameters()
+        groups = [{"params": [first], "weight_decay": 0.1}, {"params": rest}]
+        return torch.optim.SGD(self.actor.parameters(), lr=1.0), torch.optim.AdamW(groups, lr=1.0)
+
+
+def test_other_optimizers_follow_the_schedules_in_all_their_groups(make_trainer: Any) -> None:
+    data = new_data()
+    module = Decaying(data.obs_dim, data.action_low, data.action_high, actor_lr=2e-3, critic_lr=Linear(1e-3, 0, 10))
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=10)])
+    trainer.fit(module, datamodule=data)
+    rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in trainer.optimizers]
+    assert rates == [[2e-3], [0, 0]]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -196,12 +214,13 @@ def test_an_evaluation_that_was_stopped_leaves_nothing(make_trainer: Any) -> Non
         {"max_grad_norm": 0.0},
         {"max_grad_norm": -1.0},
         {"actor_lr": -1e-3},
+        {"critic_lr": Linear(1e-3, -1e-3, 100)},
         {"critic_lr": -1e-3},
         {"hidden_dims": (0,)},
         {"hidden_dims": (8, -8)},
         {"obs_dim": 0},
     ],
-    ids=str,
+    ids=lambda wrong: next(iter(wrong)),
 )
 def test_a_wrong_setting_is_one_sentence_that_names_it(wrong: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0]}

@@ -373,8 +373,10 @@ def test_without_its_replay_it_says_so_and_begins_with_an_empty_one(
     module, data = fit(make_trainer, here, 3, ckpt_path=tmp_path / name, empty_replay=True)
     assert (module.updates, data.replay.steps_stored) == (30, 20 + 10)
     assert module.env_steps == 40 + 20 + 10  # the policy's own steps fill it first
+    assert data.replay.steps_before == 40
     module, data = fit(make_trainer, here, 4, ckpt_path=here / "last.ckpt")
     assert (module.updates, data.replay.steps_stored) == (40, 40)
+    assert data.replay.steps_before == 40  # which the schedule of n_step goes by
 
 
 def test_a_filling_that_was_stopped_goes_on(make_trainer: Any, tmp_path: Path) -> None:
