@@ -11,6 +11,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from td3_lightning.durable import write_durably
 from td3_lightning.errors import UsageError
+from td3_lightning.plain import as_plain
 from td3_lightning.segments import FOLDER, UnfitError, check_rows
 
 FORMAT = 1  # of what a run goes on from; those from before there were numbers have 0
@@ -32,8 +33,10 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
         Raises:
             OSError: The disk is full or does not take the file; what `path` held before is untouched.
+            UsageError: Something in it could not be loaded again.
         """
-        write_durably(Path(path), lambda file: torch.save(checkpoint, file))
+        plain = {name: as_plain(value, name) for name, value in checkpoint.items()}
+        write_durably(Path(path), lambda file: torch.save(plain, file))
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None

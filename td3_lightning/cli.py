@@ -409,7 +409,8 @@ class CommandLine(LightningCLI):
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
             say(
                 f"The run was over after {self.model.env_steps:,} env_steps, so nothing was trained; a larger "
-                "--trainer.max_epochs goes on, or a configuration that asks for more where EarlyStopping ended it."
+                "--trainer.max_epochs goes on, or a configuration that asks for more where EarlyStopping ended it, or "
+                "--trainer.max_time, which counts the time of all attempts."
             )
         for best in self.trainer.checkpoint_callbacks:
             if isinstance(best, BestCheckpoint) and best.best_model_path:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -74,6 +75,11 @@ class Collector(Callback):
             data.begin_episodes()
         if not data.replay.steps_stored:
             data.replay.steps_before = module.env_steps
+        elif not module.env_steps:
+            rank_zero_warn(
+                f"A new agent also learns from {data.replay.num_transitions:,} transitions that the replay holds from "
+                "before; make another ReplayData for it if that is not wanted."
+            )
         # A checkpoint that lacks its replay is another thing, of which sampling complains.
         fills = data.empty_replay or data.replay.steps_stored > 0 or trainer.ckpt_path is None
         while self._is_short(module, data, fills) and not self.stopping:

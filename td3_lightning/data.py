@@ -16,7 +16,7 @@ import torch
 from gymnasium.spaces import Box
 
 from td3_lightning.checkpoint import refusal
-from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper
+from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper, check_keeps_no_statistics
 from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.guarded import Deadline
 from td3_lightning.pixels import FrameStack, PixelReplay, Pixels
@@ -100,6 +100,7 @@ class ReplayData(L.LightningDataModule):
         self.eval_seeds = range(eval_seed, eval_seed + eval_episodes)
         self.test_seeds = range(test_seed, test_seed + test_episodes)
         self.eval_env = self.make_env()
+        check_keeps_no_statistics(self.eval_env)
         weakref.finalize(self, self.eval_env.close)
         space = _box(self.eval_env.observation_space, "observations", env_id)
         actions = _box(self.eval_env.action_space, "actions", env_id)

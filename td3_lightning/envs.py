@@ -12,11 +12,14 @@ import torch
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.guarded import Guarded
+from td3_lightning.plain import as_arrays, as_plain
 from td3_lightning.seeds import derive_seed
 
 log = logging.getLogger(__name__)
+
+MOST_STEPS = 100_000  # of an evaluation's episode in an environment without a time limit
 
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
 Wrapper = Callable[[gym.Env], gym.Env]
@@ -131,7 +134,7 @@ class Resumable(Guarded):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets, and notes the seed or the generator that the episode comes from."""
-        self._start = {"seed": seed} if seed is not None else {"generator": self.np_random.bit_generator.state}
+        self._start = {"seed": seed} if seed is not None else self._generator_state()
         self._actions, self._return = [], 0.0
         obs, info = super().reset(seed=seed, options=options)
         self.obs = np.array(obs)
@@ -145,6 +148,11 @@ class Resumable(Guarded):
         self.report = numbers(info) | {"return": self._return, "length": float(len(self._actions))}
         return self.obs, reward, terminated, truncated, info
 
+    def _generator_state(self) -> dict[str, Any]:
+        """Where its generator stands; nothing for one of another kind, such as numpy's old `RandomState`."""
+        bits = getattr(self.np_random, "bit_generator", None)
+        return {} if bits is None else {"generator": as_plain(bits.state, "the generator")}
+
     def state_dict(self) -> dict[str, Any]:
         """The episode so far, as tensors and plain numbers."""
         actions = torch.tensor(np.array(self._actions))
@@ -154,7 +162,7 @@ class Resumable(Guarded):
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Plays the episode again; False, after a fresh reset, if it does not come out the same to the bit."""
         if "generator" in state:
-            self.np_random.bit_generator.state = state["generator"]
+            self.np_random.bit_generator.state = as_arrays(state["generator"])
         self.reset(seed=state.get("seed"))
         self.first_seed, self.episodes = state.get("first_seed"), state.get("episodes", 1)
         ended = any(any(self.step(action)[2:4]) for action in state["actions"].numpy())
@@ -255,9 +263,31 @@ class Episode:
         obs, info = env.reset(seed=self.seed)
         total, length, ended = 0.0, 0, False
         while not ended:
+            if length == MOST_STEPS:
+                _check_has_time_limit(env)
             obs, reward, terminated, truncated, info = env.step(policy(obs))
             total, length, ended = total + float(reward), length + 1, terminated or truncated
         return numbers(info) | {"return": total, "length": float(length)}
+
+
+def _check_has_time_limit(env: Guarded) -> None:
+    if env.spec is None or env.spec.max_episode_steps is None:
+        raise EnvError(
+            f"{env.name} has not ended its episode of seed {env.first_seed} after {env.steps:,} steps, and has no time "
+            "limit; give it one, such as --data.env_kwargs.max_episode_steps 1000."
+        )
+
+
+def check_keeps_no_statistics(env: gym.Env) -> None:
+    """Raises `UsageError` for a wrapper that normalises by what its own environment has shown so far."""
+    while isinstance(env, gym.Wrapper):
+        if {"obs_rms", "return_rms"} & vars(env).keys() and getattr(env, "update_running_mean", True):
+            raise UsageError(
+                f"{type(env).__name__} goes by statistics of its own environment, which evaluations do not share and "
+                "no checkpoint holds; scale by bounds that stay, with gymnasium.wrappers.RescaleObservation or "
+                "--data.reward_scale."
+            )
+        env = env.env
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ class SaveEvaluations(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Adds the evaluation, and writes the file once training has begun."""
-        if trainer.sanity_checking and self.env_steps:
-            return  # Lightning checks a resumed run again
+        if trainer.state.fn != "fit" or (trainer.sanity_checking and self.env_steps):
+            return  # it is not the run's, or Lightning checks a resumed one again
         self.env_steps.append(pl_module.env_steps)
         self.returns.append(self._running)
         if not trainer.sanity_checking and trainer.loggers and trainer.log_dir is not None:

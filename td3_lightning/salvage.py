@@ -7,7 +7,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
-from td3_lightning.errors import EnvError, LearnerError, RunError
+from td3_lightning.errors import EnvError, LearnerError, RunError, UsageError
 from td3_lightning.module import TD3
 from td3_lightning.stopping import evaluate_first, save_last
 
@@ -56,7 +56,7 @@ class Salvage(Callback):
         self._salvaging = True
         try:
             said = save_last(trainer)
-        except (OSError, RunError) as error:
+        except (OSError, RunError, UsageError) as error:
             said = f"this state could not be saved: {error}"
         self._salvaging = False
         what = "An environment failed" if in_env else "The run failed"

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import gymnasium as gym
@@ -14,7 +15,9 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 
 from td3_lightning import TD3, Replay, cli, config_files
+from td3_lightning.__main__ import script
 from td3_lightning.cli import main
+from td3_lightning.run_logger import read_metrics
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
 EXTRAS = {"bullet": "pybullet_envs_gymnasium", "mujoco": "mujoco"}
@@ -274,6 +277,55 @@ class Noted(Callback):
         Path("noted").touch()
 
 
+class Counts(Callback):
+    """A state that is plain but for numpy's number."""
+
+    best = np.float64(-np.inf)
+
+    def on_validation_end(self, trainer, pl_module):
+        self.best = np.maximum(self.best, trainer.callback_metrics["eval/return_mean"].numpy())
+
+    def state_dict(self):
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict):
+        self.best = state_dict["best"]
+        Path("restored").write_text(str(self.best))
+
+
+def test_a_callbacks_state_with_a_number_of_numpy_is_saved_and_restored():
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=test_cli.Counts"]
+    run(*words)
+    run(*words, "--ckpt_path=last", "--trainer.max_epochs=2")
+    (best,) = read_metrics(Path("lightning_logs/here/version_0/metrics.csv"), ["eval/return_mean"])["eval/return_mean"][
+        :1
+    ]
+    assert float(Path("restored").read_text()) == best[1]
+
+
+class Odd(Callback):
+    """A state that cannot be plain."""
+
+    def state_dict(self):
+        return {"when": timedelta(1)}
+
+
+def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
+    assert main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=test_cli.Odd"]) == 2
+    said = capsys.readouterr().err
+    assert "callbacks.Odd.when is a timedelta" in said
+    assert "Traceback" not in said
+
+
+def test_the_script_finds_modules_in_the_working_directory(monkeypatch):
+    Path("mine.py").write_text("from lightning.pytorch.callbacks import Callback\n\nclass Mine(Callback):\n    pass\n")
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=mine.Mine"]
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(Path.cwd()))])
+    monkeypatch.setattr(sys, "argv", ["td3-lightning", *words])
+    assert main(words) == 2
+    assert script() == 0
+
+
 def test_callbacks_of_the_users_are_there_in_a_test(last):
     run("test", "--ckpt_path", last, "--trainer.callbacks=test_cli.Noted")
     assert Path("noted").exists()
@@ -370,6 +422,8 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "RescaleObs",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat}]}": "wants repeat, which",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat, init_args: {repeats: 2}}]}": (
         "did you mean repeat"

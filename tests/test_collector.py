@@ -1,5 +1,6 @@
 """The Collector: what it does to the environments, in which order, and what it stores."""
 
+import warnings
 from typing import Any
 
 import lightning as L
@@ -133,6 +134,16 @@ def test_step_add_sample_update_in_that_order(
     assert events == expected
     assert module.updates == 6
     assert module.env_steps == events.count("step") == events.count("add")
+
+
+def test_a_new_agent_is_told_of_what_another_has_left_in_the_replay(make_trainer: Any) -> None:
+    data = new_data()
+    for agent in ("the first", "the second"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
+        said = [str(warning.message) for warning in caught if "A new agent also learns from" in str(warning.message)]
+        assert len(said) == (agent == "the second")
 
 
 def test_the_schedule_of_n_step_goes_by_env_steps_in_a_new_replay_too(make_trainer: Any) -> None:

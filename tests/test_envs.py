@@ -22,6 +22,7 @@ from td3_lightning.envs import (
     TrainEnvs,
     numbers,
 )
+from td3_lightning.errors import EnvError
 from td3_lightning.seeds import derive_seed
 from toys import Counter, Fussy, InPlace, Restless, Seeded, Talkative
 
@@ -188,6 +189,13 @@ def test_an_episode_by_hand(end: str) -> None:
     assert seen == [[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, 3, 3]]
 
 
+def test_an_episode_that_never_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.envs.MOST_STEPS", 50)
+    with pytest.raises(EnvError, match="has not ended its episode of seed 8 after 50 steps"):
+        Episode(Counter(length=10**9), 8).play(lambda _: ACTION)
+    assert Episode(gym.make("Pendulum-v1"), 8).play(lambda _: np.zeros(1))["length"] == 200  # it has a limit
+
+
 def test_episodes_come_from_their_seeds_every_time() -> None:
     episodes = Episodes(Seeded(), range(5, 9))
     assert len(episodes) == 4
@@ -285,6 +293,42 @@ def test_an_episode_is_brought_back_before_its_first_step_and_twice() -> None:
     one.step(ACTION)
     two.step(ACTION)
     assert one.report == two.report
+
+
+class Twister(Seeded):
+    """Its generator is of another kind, as it is from its first seed on."""
+
+    kind: Any = staticmethod(lambda seed: np.random.Generator(np.random.MT19937(seed)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.np_random = self.kind(seed)
+        super().reset()
+        return self._obs(), {}
+
+
+class Antique(np.random.RandomState):
+    """numpy's old kind of generator, with the new one's name for a number."""
+
+    integers = np.random.RandomState.randint
+
+
+class Old(Twister):
+    """Its generator is of numpy's old kind."""
+
+    kind: Any = staticmethod(Antique)
+
+
+@pytest.mark.parametrize(("kind", "back"), [(Twister, True), (Old, False)])
+def test_an_episode_from_another_generator(kind: type[Twister], back: bool) -> None:
+    one, two = Resumable(kind()), Resumable(kind())
+    one.reset(seed=3)
+    one.reset()
+    one.step(ACTION)
+    two.reset(seed=4)
+    assert two.load_state_dict(through_a_file(one.state_dict())) is back
+    assert two.load_state_dict(through_a_file(two.state_dict())) is back
+    assert np.array_equal(one.obs, two.obs) is back
 
 
 @pytest.mark.parametrize("kind", [Restless, Fussy])

@@ -76,6 +76,15 @@ def test_a_mean_of_few_episodes_solves_nothing() -> None:
 # The array.
 
 
+def test_an_evaluation_of_the_users_own_is_not_the_runs(make_trainer: Any, tmp_path: Path) -> None:
+    data, saved = new_data(), SaveEvaluations()
+    trainer = make_trainer(callbacks=[Collector(10), saved], logger=RunLogger(str(tmp_path)))
+    module = new_module(data)
+    trainer.fit(module, datamodule=data)
+    trainer.validate(module, datamodule=data, verbose=False)
+    assert saved.env_steps == [30]
+
+
 def test_all_evaluations_are_in_one_array_the_untrained_one_first(make_trainer: Any, tmp_path: Path) -> None:
     logger, ends = RunLogger(str(tmp_path)), []
     for max_epochs, ckpt_path in ((2, None), (3, tmp_path / "two.ckpt")):
