@@ -3,8 +3,9 @@
     python -m benchmarks.results --config pendulum.yaml --seeds 1 2 3
     python -m benchmarks.results --config car.yaml --seeds 1 2 3 4 5 --jobs 2 --data.batch_size 512
 
-Further flags are td3_lightning's own. Started again, it goes on: finished runs stand, others continue from their last
-checkpoint. A run that failed is run again, and until it succeeds it is in the table as it ended.
+Further flags are td3_lightning's own. Started again with the same ones, it goes on: finished runs stand, others
+continue from their last checkpoint. A run that failed is run again, and until it succeeds it is in the table as it
+ended.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.aggregate import FEWEST_FOR_AN_INTERVAL, bootstrap_interval, interquartile_mean, mean_and_std
+from td3_lightning.config_files import find_config
+from td3_lightning.errors import UsageError
 from td3_lightning.run_logger import read_metrics
 
 COMMAND = [sys.executable, "-m", "td3_lightning"]
@@ -120,6 +123,11 @@ def main(args: Sequence[str] | None = None) -> int:
     """Runs what is not finished, then writes and prints the results."""
     options, flags = parse(args)
     folder = Path("lightning_logs", "results", options.config.removesuffix(".yaml").replace("/", "_"))
+    try:
+        keep_settings(folder, options.config, flags)
+    except UsageError as mistake:
+        print(mistake, file=sys.stderr)
+        return 2
     runs = [Run(seed, folder / f"seed_{seed}") for seed in options.seeds]
     threads = max(len(os.sched_getaffinity(0)) // options.jobs, 1)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -134,7 +142,7 @@ def main(args: Sequence[str] | None = None) -> int:
                 process.terminate()
             print("The runs are saved and stopped; the same command goes on with them.", file=sys.stderr)
             return 130
-    write(folder, f"{options.config} on {len(runs)} seeds", runs)
+    write(folder, shlex.join([options.config, *flags]) + f" on {len(runs)} seeds", runs)
     return 0 if all(run.finished for run in runs) else 1
 
 
@@ -145,6 +153,22 @@ def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--seeds", type=int, nargs="+", required=True, help="random seeds, a run each")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, which share the cores")
     return parser.parse_known_args(args)
+
+
+def keep_settings(folder: Path, config: str, flags: Sequence[str]) -> None:
+    """Notes what the runs in a folder are of; raises `UsageError` if there are runs of something else in it."""
+    path, now = folder / "settings.json", {"flags": list(flags), "config": find_config(config).read_text()}
+    before = json.loads(path.read_text()) if path.exists() else now
+    if before != now:
+        what = (
+            f"with the flags {shlex.join(before['flags'])!r}" if before["flags"] != now["flags"] else "as it was then"
+        )
+        raise UsageError(
+            f"{folder} holds runs of {config} {what}, but {shlex.join([config, *flags])!r} came; move that folder away "
+            "for others."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(now, indent=1))
 
 
 def write(folder: Path, title: str, runs: Sequence[Run]) -> None:

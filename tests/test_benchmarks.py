@@ -150,6 +150,8 @@ def test_what_was_cut_off_goes_on_and_what_is_finished_stands(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(results, "COMMAND", [sys.executable, "-c", STUB])
+    tmp_path.joinpath("original").mkdir()
+    tmp_path.joinpath("original", "toy.yaml").write_text("model: {tau: 0.2}\n")
     words = ["--config", "original/toy.yaml", "--seeds", "1", "2", "--jobs", "2", "--model.tau", "0.1"]
     assert results.main(words) == 1
     assert "failed: out of luck" in capsys.readouterr().out
@@ -163,7 +165,27 @@ def test_what_was_cut_off_goes_on_and_what_is_finished_stands(
     assert second[-1].endswith(f"--seed_everything 2 --ckpt_path {checkpoint}")
     assert Run(2, folder / "seed_2").evaluations.tolist() == [[100, 1], [200, 2]]
     assert (folder / "results.png").stat().st_size > 1000
-    assert "| 2 | 2.00 | 2.00 | 200 | 200 |" in (folder / "results.md").read_text()
+    text = (folder / "results.md").read_text()
+    assert "| 2 | 2.00 | 2.00 | 200 | 200 |" in text
+    assert text.startswith("# original/toy.yaml --model.tau 0.1 on 2 seeds\n")
+
+
+def test_runs_of_other_settings_are_not_taken_for_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(results, "COMMAND", [sys.executable, "-c", STUB])
+    config, words = tmp_path / "toy.yaml", ["--config", "toy.yaml", "--seeds", "1"]
+    config.write_text("model: {tau: 0.2}\n")
+    assert results.main(words) == 0
+    assert results.main([*words, "--model.tau", "0.1"]) == 2
+    assert "holds runs of toy.yaml with the flags ''" in capsys.readouterr().err
+    config.write_text("model: {tau: 0.3}\n")
+    assert results.main(words) == 2
+    assert "holds runs of toy.yaml as it was then" in capsys.readouterr().err
+    assert results.main(["--config", "none.yaml", "--seeds", "1"]) == 2
+    config.write_text("model: {tau: 0.2}\n")
+    assert results.main([*words, "2"]) == 1  # another seed, which fails
 
 
 # Speed.
