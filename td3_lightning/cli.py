@@ -299,7 +299,7 @@ class CommandLine(LightningCLI):
         if command == "fit" and not files:
             raise UsageError(
                 f"fit goes on from {path} with a run's other settings too; add its configuration, such as --config "
-                f"{Path(path).parent.parent / 'config.yaml'}."
+                f"{_config_of(Path(path))}."
             )
         settings = saved_settings(self.checkpoint, path, [file.read_text() for file in files], typed, command)
         saved, typed = f"--config={json.dumps(settings)}", [f"--ckpt_path={path}", *typed]
@@ -422,6 +422,12 @@ class CommandLine(LightningCLI):
         if subcommand in ("validate", "test"):
             kwargs["verbose"] = False  # Results prints a table of its own
         return kwargs
+
+
+def _config_of(checkpoint: Path) -> Path:
+    """Where a run's configuration is, beside the folder of its checkpoints or, if it was published, beside them."""
+    beside = checkpoint.parent / "config.yaml"
+    return beside if beside.exists() else checkpoint.parent.parent / "config.yaml"
 
 
 def _runs(trainer: Mapping[str, Any]) -> Path:

@@ -493,6 +493,12 @@ def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsy
     assert wanted in complaint(capsys, *words, "--ckpt_path", last)
 
 
+def test_a_published_checkpoint_has_its_configuration_beside_it(last, capsys):
+    Path("best.ckpt").write_bytes(last.read_bytes())
+    Path("config.yaml").write_bytes(last.parent.parent.joinpath("config.yaml").read_bytes())
+    assert "such as --config config.yaml." in complaint(capsys, "fit", "--ckpt_path", "best.ckpt")
+
+
 @pytest.mark.parametrize(("held", "wanted"), [(None, "is of format 0, but a run goes on from format 1"), (2, "newer")])
 def test_a_checkpoint_of_another_format_is_one_sentence(held, wanted, last, capsys):
     checkpoint = torch.load(last, weights_only=True)
