@@ -231,9 +231,9 @@ class TD3(L.LightningModule):
 
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""
+        average_gradients([weight for group in optimizer.param_groups for weight in group["params"]])
         rate = of_the_first(lr(self.env_steps), self.device)
         for group in optimizer.param_groups:
-            average_gradients(group["params"])
             group["lr"] = rate
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
