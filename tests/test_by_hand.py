@@ -190,6 +190,15 @@ def test_a_frozen_layer_stays_as_it_is(make_trainer: Any) -> None:
     assert not torch.equal(free.weight, before[1])
 
 
+def test_a_network_that_is_hooked_later_is_not_done_by_hand() -> None:
+    module, batch = new_module(), new_batch()
+    assert chosen(module, batch)
+    before = module.act(batch.obs[0].numpy())
+    module.actor.register_forward_hook(lambda network, inputs, output: output - 0.01)
+    assert not chosen(module, batch)
+    assert not np.array_equal(module.act(batch.obs[0].numpy()), before)
+
+
 class Freeze(Callback):
     """Freezes the first layers after the first epoch."""
 

@@ -297,10 +297,8 @@ def test_a_callbacks_state_with_a_number_of_numpy_is_saved_and_restored():
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=test_cli.Counts"]
     run(*words)
     run(*words, "--ckpt_path=last", "--trainer.max_epochs=2")
-    (best,) = read_metrics(Path("lightning_logs/here/version_0/metrics.csv"), ["eval/return_mean"])["eval/return_mean"][
-        :1
-    ]
-    assert float(Path("restored").read_text()) == best[1]
+    evaluations = read_metrics(Path("lightning_logs/here/version_0/metrics.csv"), ["eval/return_mean"])
+    assert float(Path("restored").read_text()) == evaluations["eval/return_mean"][0, 1]
 
 
 class Odd(Callback):

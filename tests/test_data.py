@@ -297,6 +297,8 @@ def test_an_agent_for_another_environment_is_one_sentence(make_trainer: Any) -> 
     for sizes in ((data.obs_dim + 1, low, high), (data.obs_dim, [2 * low[0]], high)):
         with pytest.raises(UsageError, match=r"^The agent has .* but toys/Counter-v0 has .*; make it with TD3\("):
             make_trainer(callbacks=[Collector(10)]).fit(TD3(*sizes), datamodule=data)
+        with pytest.raises(UsageError, match=r"^The agent has "):
+            make_trainer(callbacks=[Collector(10)]).test(TD3(*sizes), datamodule=data)
     nearly = TD3(data.obs_dim, [float(f"{bound:.8g}") for bound in low], high, hidden_dims=[4])
     make_trainer(callbacks=[Collector(10)]).fit(nearly, datamodule=data)
 
