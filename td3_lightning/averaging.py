@@ -1,6 +1,6 @@
 """Several processes that train together: each collects for itself, and all take the mean of their gradients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,7 +11,7 @@ from td3_lightning.errors import RunError, one_line
 from td3_lightning.ranks import ranks
 
 
-def average_gradients(weights: Sequence[Tensor]) -> None:
+def average_gradients(weights: Iterable[Tensor]) -> None:
     """Replaces the gradients of some weights by their mean over all processes; of one process they are it already.
 
     Raises:

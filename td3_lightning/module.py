@@ -231,7 +231,7 @@ class TD3(L.LightningModule):
 
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""
-        average_gradients([weight for group in optimizer.param_groups for weight in group["params"]])
+        average_gradients(weight for group in optimizer.param_groups for weight in group["params"])
         rate = of_the_first(lr(self.env_steps), self.device)
         for group in optimizer.param_groups:
             group["lr"] = rate
