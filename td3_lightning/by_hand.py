@@ -2,7 +2,8 @@
 
 `module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
 fewer passes over memory: buffers that stay, ReLUs in place, one critic after the other while the cache has its numbers,
-and no product that nobody asks for. A reader may skip it.
+and no product that nobody asks for. With precision bf16-mixed the products between wide layers are of bfloat16, and
+everything else is of float32. A reader may skip it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
 EPSILON = nn.LayerNorm(1).eps  # what keeps a normalisation from dividing by 0
+WIDE = 64  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
 PLAIN = {nn.Linear, Linears, nn.LayerNorm, LayerNorms, nn.ReLU, ReLU}  # the layers written out here
 
 
@@ -38,6 +40,56 @@ class Layer(NamedTuple):
 Layers = list[Layer]  # the first one first
 
 
+class Product:
+    """A linear layer, and its gradient.
+
+    Args:
+        layer: Its weights.
+        batch_size: Rows of every input.
+    """
+
+    def __init__(self, layer: Layer, batch_size: int) -> None:
+        self.weight, self.bias = layer.weight, layer.bias
+        self.inputs = layer.weight.new_empty(0)  # what `forward` was given last
+
+    def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
+        """Writes the sums (batch, fan_out) for inputs (batch, fan_in)."""
+        self.inputs = inputs
+        return torch.addmm(self.bias, inputs, self.weight, out=out)
+
+    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
+        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
+        if gradient is not None:
+            torch.mm(self.inputs.t(), slope, out=gradient)
+        if below is not None:
+            torch.mm(slope, self.weight.t(), out=below)
+
+
+class HalvedProduct(Product):
+    """The same from float32 to float32, with products of bfloat16 between."""
+
+    def __init__(self, layer: Layer, batch_size: int) -> None:
+        super().__init__(layer, batch_size)
+        fan_in, fan_out = layer.weight.shape
+        self.halved, self.halved_bias = (torch.empty_like(of, dtype=torch.bfloat16) for of in layer[:2])
+        self.inputs, self.below = self.halved.new_empty(2, batch_size, fan_in)
+        self.sums, self.slope = self.halved.new_empty(2, batch_size, fan_out)
+        self.gradient = torch.empty_like(self.halved)
+
+    def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
+        """Writes the sums (batch, fan_out) for inputs (batch, fan_in)."""
+        torch._foreach_copy_([self.inputs, self.halved, self.halved_bias], [inputs, self.weight, self.bias])
+        return out.copy_(torch.addmm(self.halved_bias, self.inputs, self.halved, out=self.sums))
+
+    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
+        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
+        self.slope.copy_(slope)
+        if gradient is not None:
+            gradient.copy_(torch.mm(self.inputs.t(), self.slope, out=self.gradient))
+        if below is not None:
+            below.copy_(torch.mm(self.slope, self.halved.t(), out=self.below))
+
+
 class Perceptron:
     """A network of linear layers with a ReLU after all but the last, and its gradient.
 
@@ -46,24 +98,28 @@ class Perceptron:
     Args:
         layers: Its weights.
         batch_size: Rows of every input.
+        halved: Whether products between wide layers are of bfloat16.
     """
 
-    def __init__(self, layers: Layers, batch_size: int) -> None:
+    def __init__(self, layers: Layers, batch_size: int, halved: bool = False) -> None:
         self.layers = layers
-        self.inputs = layers[0].weight.new_empty(0)  # what `forward` was given last
+        self.products = [
+            (HalvedProduct if halved and min(layer.weight.shape) >= WIDE else Product)(layer, batch_size)
+            for layer in layers
+        ]
         self.sums = [layer.bias.new_empty(batch_size, len(layer.bias)) for layer in layers]  # not normalised yet
         self.outputs = list(self.sums)  # the same tensors where nothing is normalised
         self.moments: list[list[Tensor]] = [[] for _ in layers]  # each row's, where something is
-        self.slopes = [torch.empty_like(output) for output in self.outputs[:-1]]  # the loss's, in each hidden layer
+        inputs = self.sums[0].new_empty(batch_size, layers[0].weight.shape[0])
+        self.slopes = [inputs, *map(torch.empty_like, self.outputs[:-1])]  # the loss's, in the inputs of each layer
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs (batch, fan_out) of the last layer for inputs (batch, fan_in); the next call overwrites them."""
-        self.inputs = hidden = inputs
-        last = len(self.layers) - 1
-        for depth, (weight, bias, norm) in enumerate(self.layers):
-            hidden = torch.addmm(bias, hidden, weight, out=self.sums[depth])
-            if norm:
-                gain, shift = norm
+        hidden, last = inputs, len(self.layers) - 1
+        for depth, layer in enumerate(self.layers):
+            hidden = self.products[depth].forward(hidden, out=self.sums[depth])
+            if layer.norm:
+                gain, shift = layer.norm
                 hidden, *self.moments[depth] = torch.native_layer_norm(hidden, gain.shape, gain, shift, EPSILON)
                 self.outputs[depth] = hidden
             if depth < last:
@@ -74,16 +130,15 @@ class Perceptron:
         """Writes the gradients of all layers, given the loss's slope (batch, fan_out) in the outputs."""
         for depth in reversed(range(len(self.layers))):
             slope = self._slope_in_sums(depth, slope, gradients[depth])
-            torch.mm((self.outputs[depth - 1] if depth else self.inputs).t(), slope, out=gradients[depth].weight)
             torch.sum(slope, 0, out=gradients[depth].bias)
-            if depth:
-                slope = self._slope_below(depth, slope)
+            slope = self._slope_below(depth, slope, gradients[depth].weight)
 
     def slope_in_inputs(self, slope: Tensor, columns: int) -> Tensor:
         """The loss's slope (batch, columns) in the last columns of the inputs, given that in the outputs."""
         for depth in reversed(range(1, len(self.layers))):
             slope = self._slope_below(depth, self._slope_in_sums(depth, slope))
-        return torch.mm(self._slope_in_sums(0, slope), self.layers[0].weight[-columns:].t())
+        wanted = self.slopes[0][:, -columns:]
+        return torch.mm(self._slope_in_sums(0, slope), self.layers[0].weight[-columns:].t(), out=wanted)
 
     def _slope_in_sums(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
         """From the slope in what a layer's normalisation makes, if it has one, whose gradients it writes if wanted."""
@@ -98,11 +153,13 @@ class Perceptron:
             torch._foreach_copy_(gradients.norm, of_norm)
         return below
 
-    def _slope_below(self, depth: int, slope: Tensor) -> Tensor:
+    def _slope_below(self, depth: int, slope: Tensor, gradient: Tensor | None = None) -> Tensor:
         """From the slope in a layer's sums, that in the layer before it, ahead of its ReLU."""
-        below = torch.mm(slope, self.layers[depth].weight.t(), out=self.slopes[depth - 1])
-        outputs: Tensor = self.outputs[depth - 1]  # where the ReLU gave 0, its slope is 0
-        torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)
+        below = self.slopes[depth]
+        self.products[depth].differentiate(slope, gradient, below if depth else None)
+        if depth:
+            outputs: Tensor = self.outputs[depth - 1]  # where the ReLU gave 0, its slope is 0
+            torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)
         return below
 
 
@@ -131,7 +188,7 @@ class Unchanged:
 class ByHand:
     """Puts the gradients of `TD3.critic_loss` and `TD3.actor_loss` where the optimizers look for them.
 
-    They are autograd's but for the order of sums.
+    They are autograd's but for the order of sums; under autocast they are nearer to float32's than autograd's are.
 
     Args:
         module: Whose networks these are.
@@ -140,6 +197,7 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
+        self.halved = torch.is_autocast_enabled("cpu")
         self.unchanged = Unchanged(self._networks())
         # Walking through a module for its parameters takes longer than averaging them.
         self.actor_weights: list[Tensor] = list(module.actor.parameters())
@@ -147,10 +205,11 @@ class ByHand:
         self.online = self.actor_weights + self.critic_weights
         self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
         self.actor, self.actor_target = (
-            Perceptron(self._actor_layers(_weights(actor)), batch_size) for actor in (module.actor, module.actor_target)
+            Perceptron(self._actor_layers(_weights(actor)), batch_size, self.halved)
+            for actor in (module.actor, module.actor_target)
         )
         self.critics, self.critics_target = (
-            [Perceptron(layers, batch_size) for layers in self._critic_layers(_weights(critics))]
+            [Perceptron(layers, batch_size, self.halved) for layers in self._critic_layers(_weights(critics))]
             for critics in (module.critics, module.critics_target)
         )
         self.actor_gradients, self.critic_gradients = (
@@ -161,17 +220,18 @@ class ByHand:
 
     @staticmethod
     def suits(module: TD3, batch: Batch) -> bool:
-        """Whether the networks are plain ones of one process, on a CPU, not under autocast, and nobody listens in."""
+        """Whether the networks are plain ones of one process, on a CPU, and nobody listens in."""
         plain = _is_plain(module.actor) and _is_plain(module.critics) and module.hparams["encoder"] is None
         trained = all(_is_trained(weight) for net in (module.actor, module.critics) for weight in net.parameters())
         one_process = module._trainer is None or module.trainer.world_size == 1
-        on_cpu = batch.obs.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        on_cpu = batch.obs.device.type == "cpu" and autocast in (False, torch.bfloat16)
         return plain and trained and one_process and on_cpu and not _hears_of_backward_passes(module)
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
-        same = len(batch.reward) == self.batch_size and self.unchanged.are(self._networks())
-        return same and all(map(_is_trained, self.online))
+        same = len(batch.reward) == self.batch_size and self.halved == torch.is_autocast_enabled("cpu")
+        return same and self.unchanged.are(self._networks()) and all(map(_is_trained, self.online))
 
     def _networks(self) -> list[nn.Module]:
         module = self.module

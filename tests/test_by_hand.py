@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
-from td3_lightning.by_hand import ByHand
+from td3_lightning.by_hand import WIDE, ByHand, HalvedProduct, Layer
 from td3_lightning.encoders import Trunk
 from td3_lightning.networks import Actor
 
@@ -70,6 +70,56 @@ def test_gradients_and_losses_are_autograds(
         torch.testing.assert_close(ours[name], gradient, rtol=close, atol=close)
     for one, other in zip(our_losses, losses, strict=True):
         torch.testing.assert_close(one, other, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
+def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed: bool) -> None:
+    torch.manual_seed(1)
+    weight = torch.randn(70, 90).t() if transposed else torch.randn(90, 70)
+    inputs, slope, bias = torch.randn(11, 90), torch.randn(11, 70), torch.randn(70)
+    product = HalvedProduct(Layer(weight, bias, []), batch_size=11)
+    sums, gradient, below = (torch.full_like(of, torch.nan) for of in (slope, weight, inputs))
+    product.forward(inputs, sums)
+    product.differentiate(slope, gradient, below)
+    x, w, s, b = (of.bfloat16().double() for of in (inputs, weight, slope, bias))
+    for made, exact in ((sums, x @ w + b), (gradient, x.t() @ s), (below, s @ w.t())):
+        assert made.dtype == torch.float32
+        torch.testing.assert_close(made.double(), exact, rtol=2**-8, atol=1e-5)
+        assert torch.equal(made, made.bfloat16().float())
+    only, of_weight = torch.full_like(inputs, torch.nan), gradient.clone()
+    product.differentiate(2 * slope, None, only)
+    assert torch.equal(only, 2 * below)
+    assert torch.equal(gradient, of_weight)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
+def test_under_autocast_gradients_and_losses_are_nearer_to_float32_than_autograds(layer_norm: bool) -> None:
+    module, batch = new_module(hidden_dims=(96, 80), layer_norm=layer_norm), new_batch(64)
+    exact, exact_losses = gradients(module, batch, "autograd")
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, our_losses = gradients(module, batch, "by hand")
+        usual, losses = gradients(module, batch, "autograd")
+
+    def distance(came: Tensor, wanted: Tensor) -> float:
+        return ((came - wanted).norm() / wanted.norm()).item()
+
+    for name, gradient in exact.items():
+        assert 0 < distance(ours[name], gradient) < 0.05
+    ratios = [distance(ours[name], gradient) / distance(usual[name], gradient) for name, gradient in exact.items()]
+    assert sorted(ratios)[len(ratios) // 2] < 0.9
+    for one, wanted in zip(our_losses, exact_losses, strict=True):
+        assert one.dtype == torch.float32
+        assert distance(one, wanted) < 0.01
+    of_q, of_usual_q = (distance(came.float(), exact_losses[1]) for came in (our_losses[1], losses[1]))
+    assert of_q < of_usual_q
+
+
+def test_narrow_layers_are_of_float32_under_autocast_too() -> None:
+    module, batch = new_module(hidden_dims=(80, WIDE - 1)), new_batch()
+    exact, _ = gradients(module, batch, "by hand")
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, _ = gradients(module, batch, "by hand")
+    assert all(torch.equal(ours[name], gradient) for name, gradient in exact.items())
 
 
 @pytest.mark.parametrize("hidden_dims", [(33, 17), (8,), ()], ids=str)
@@ -266,14 +316,18 @@ def test_autograd_works_where_hands_do_not() -> None:
     of_another_kind = new_module()
     of_another_kind.actor = nn.Linear(4, 3)
     assert not chosen(of_another_kind, new_batch())
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.float16):
         assert not chosen(new_module(), new_batch())
 
 
-def test_another_batch_size_or_weights_that_moved_get_buffers_of_their_own() -> None:
+def test_another_batch_size_or_precision_or_weights_that_moved_get_buffers_of_their_own() -> None:
     module = new_module()
     first = module._by_hand_for(new_batch())
     assert module._by_hand_for(new_batch()) is first
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module._by_hand_for(new_batch()) is not first
+    first = module._by_hand_for(new_batch())
+    assert not first.halved
     assert module._by_hand_for(new_batch(9)) is not first
     second = module._by_hand_for(new_batch())
     next(module.critics_target.parameters()).data = torch.zeros(2, 7, 33)
