@@ -1,6 +1,8 @@
 """The module beyond its arithmetic: acting, evaluating, checkpoints, resuming."""
 
 import contextlib
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,30 @@ def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, 
     assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
     actor = list(zip(module.actor.parameters(), before, strict=False))
     assert not all(torch.equal(parameter, old.to(parameter)) for parameter, old in actor)  # as `precision` rounds it
+
+
+def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch.compile's own tracing of both passes, but without its code generator, which takes half a minute."""
+    compiled = []
+    compile_ = torch.compile
+
+    def traced(loss: Callable[[Batch], Any], mode: str | None) -> Any:
+        compiled.append((getattr(loss, "__name__", ""), mode))
+        return compile_(loss, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    weights = {}
+    for gradients in ("autograd", "compiled"):
+        L.seed_everything(3)
+        data = new_data()
+        module = new_module(data, gradients=gradients)
+        fit(data, module, make_trainer)
+        assert module.updates == 20
+        weights[gradients] = module.state_dict()
+        assert copy.deepcopy(module)._compiled == {}
+    assert compiled == [("critic_loss", None), ("actor_loss", None)]
+    for name, weight in weights["autograd"].items():
+        torch.testing.assert_close(weights["compiled"][name], weight, rtol=1e-5, atol=1e-6)
 
 
 def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
