@@ -20,6 +20,7 @@ KINDS = {
     "Sequence": "a list",
     "NoneType": "null",
 }
+COMPILERS = ("torch._dynamo", "torch._inductor")  # where torch.compile's own exceptions are
 
 
 def sentence(error: BaseException) -> str | None:
@@ -29,6 +30,9 @@ def sentence(error: BaseException) -> str | None:
             return str(cause)
         if was_left_alone(cause):
             return "Another process of this run has ended, and this one with it; what the other one said tells why."
+        if type(cause).__module__.startswith(COMPILERS):
+            said = str(cause).partition("\n")[0]  # hints for torch's developers follow
+            return f"torch.compile cannot compile the losses ({said}); leave --model.gradients compiled out."
         if isinstance(cause, MisconfigurationException) or "conditioned on metric" in str(cause):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):

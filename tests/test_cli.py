@@ -315,6 +315,16 @@ def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
     assert "Traceback" not in said
 
 
+def test_losses_that_cannot_be_compiled_are_one_sentence(capsys, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
+    assert main(["fit", "--config", "here.yaml", *SMALL, "--model.gradients=compiled"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "cannot compile the losses (InvalidCxxCompiler" in said
+    assert "leave --model.gradients compiled out" in said
+
+
 def test_the_script_finds_modules_in_the_working_directory(monkeypatch):
     Path("mine.py").write_text("from lightning.pytorch.callbacks import Callback\n\nclass Mine(Callback):\n    pass\n")
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=mine.Mine"]
