@@ -137,7 +137,7 @@ class Perceptron:
         """The loss's slope (batch, columns) in the last columns of the inputs, given that in the outputs."""
         for depth in reversed(range(1, len(self.layers))):
             slope = self._slope_below(depth, self._slope_in_sums(depth, slope))
-        wanted = self.slopes[0][:, -columns:]
+        wanted = self.slopes[0][:, -columns:]  # too few for bfloat16
         return torch.mm(self._slope_in_sums(0, slope), self.layers[0].weight[-columns:].t(), out=wanted)
 
     def _slope_in_sums(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
@@ -188,7 +188,7 @@ class Unchanged:
 class ByHand:
     """Puts the gradients of `TD3.critic_loss` and `TD3.actor_loss` where the optimizers look for them.
 
-    They are autograd's but for the order of sums; under autocast they are nearer to float32's than autograd's are.
+    They are autograd's but for the order of sums; under autocast they are rounded in fewer places than autograd's.
 
     Args:
         module: Whose networks these are.
@@ -197,7 +197,7 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.halved = torch.is_autocast_enabled("cpu")
+        self.autocast = _autocast()
         self.unchanged = Unchanged(self._networks())
         # Walking through a module for its parameters takes longer than averaging them.
         self.actor_weights: list[Tensor] = list(module.actor.parameters())
@@ -205,11 +205,14 @@ class ByHand:
         self.online = self.actor_weights + self.critic_weights
         self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
         self.actor, self.actor_target = (
-            Perceptron(self._actor_layers(_weights(actor)), batch_size, self.halved)
+            Perceptron(self._actor_layers(_weights(actor)), batch_size, self.autocast is not None)
             for actor in (module.actor, module.actor_target)
         )
         self.critics, self.critics_target = (
-            [Perceptron(layers, batch_size, self.halved) for layers in self._critic_layers(_weights(critics))]
+            [
+                Perceptron(layers, batch_size, self.autocast is not None)
+                for layers in self._critic_layers(_weights(critics))
+            ]
             for critics in (module.critics, module.critics_target)
         )
         self.actor_gradients, self.critic_gradients = (
@@ -224,13 +227,12 @@ class ByHand:
         plain = _is_plain(module.actor) and _is_plain(module.critics) and module.hparams["encoder"] is None
         trained = all(_is_trained(weight) for net in (module.actor, module.critics) for weight in net.parameters())
         one_process = module._trainer is None or module.trainer.world_size == 1
-        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        on_cpu = batch.obs.device.type == "cpu" and autocast in (False, torch.bfloat16)
+        on_cpu = batch.obs.device.type == "cpu" and _autocast() in (None, torch.bfloat16)
         return plain and trained and one_process and on_cpu and not _hears_of_backward_passes(module)
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
-        same = len(batch.reward) == self.batch_size and self.halved == torch.is_autocast_enabled("cpu")
+        same = len(batch.reward) == self.batch_size and self.autocast == _autocast()
         return same and self.unchanged.are(self._networks()) and all(map(_is_trained, self.online))
 
     def _networks(self) -> list[nn.Module]:
@@ -338,6 +340,11 @@ def _is_plain(network: Any) -> bool:
 def _is_usual(layer: nn.Module) -> bool:
     whole = None not in layer._parameters.values() and getattr(layer, "eps", EPSILON) == EPSILON
     return type(layer) in PLAIN and whole and _is_unhooked([layer])
+
+
+def _autocast() -> torch.dtype | None:
+    """The type that products are of by autocast, if any."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
 def _is_unhooked(modules: Sequence[nn.Module]) -> bool:

@@ -31,7 +31,8 @@ def sentence(error: BaseException) -> str | None:
         if was_left_alone(cause):
             return "Another process of this run has ended, and this one with it; what the other one said tells why."
         if type(cause).__module__.startswith(COMPILERS):
-            said = str(cause).partition("\n")[0]  # hints for torch's developers follow
+            lines = (line for line in str(cause).splitlines() if not line.endswith("raised:"))
+            said = next(lines, type(cause).__name__)  # hints for torch's developers follow
             return f"torch.compile cannot compile the losses ({said}); leave --model.gradients compiled out."
         if isinstance(cause, MisconfigurationException) or "conditioned on metric" in str(cause):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"

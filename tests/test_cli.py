@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from td3_lightning import TD3, Replay, cli, config_files
 from td3_lightning.__main__ import script
 from td3_lightning.cli import main
+from td3_lightning.mistakes import sentence
 from td3_lightning.run_logger import read_metrics
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
@@ -313,6 +314,13 @@ def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
     said = capsys.readouterr().err
     assert "callbacks.Odd.when is a timedelta" in said
     assert "Traceback" not in said
+
+
+def test_why_a_loss_cannot_be_compiled_is_said_by_every_torch():
+    failed = type("BackendCompilerFailed", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
+    said = sentence(failed("backend='inductor' raised:\nInvalidCxxCompiler: No compiler\n\nSet TORCH_LOGS"))
+    assert said is not None
+    assert "(InvalidCxxCompiler: No compiler)" in said
 
 
 def test_losses_that_cannot_be_compiled_are_one_sentence(capsys, monkeypatch):
