@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
 EPSILON = nn.LayerNorm(1).eps  # what keeps a normalisation from dividing by 0
-WIDE = 64  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
+WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
 PLAIN = {nn.Linear, Linears, nn.LayerNorm, LayerNorms, nn.ReLU, ReLU}  # the layers written out here
 
 

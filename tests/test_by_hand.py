@@ -103,7 +103,7 @@ def test_under_autocast_every_network_has_its_wide_layers_halved() -> None:
 
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
 def test_under_autocast_gradients_and_losses_are_close_and_q_values_closer_than_autograds(layer_norm: bool) -> None:
-    module, batch = new_module(hidden_dims=(96, 80), layer_norm=layer_norm), new_batch(64)
+    module, batch = new_module(hidden_dims=(WIDE, WIDE + 8), layer_norm=layer_norm), new_batch(64)
     exact, exact_losses = gradients(module, batch, "autograd")
     with torch.autocast("cpu", torch.bfloat16):
         ours, our_losses = gradients(module, batch, "by hand")
@@ -122,7 +122,7 @@ def test_under_autocast_gradients_and_losses_are_close_and_q_values_closer_than_
 
 
 def test_narrow_layers_are_of_float32_under_autocast_too() -> None:
-    module, batch = new_module(hidden_dims=(80, WIDE - 1)), new_batch()
+    module, batch = new_module(hidden_dims=(WIDE, WIDE - 1)), new_batch()
     exact, _ = gradients(module, batch, "by hand")
     with torch.autocast("cpu", torch.bfloat16):
         ours, _ = gradients(module, batch, "by hand")
