@@ -113,7 +113,7 @@ def test_under_autocast_gradients_and_losses_are_close_and_q_values_closer_than_
         return ((came - wanted).norm() / wanted.norm()).item()
 
     for name, gradient in exact.items():
-        assert 0 < distance(ours[name], gradient) < 0.05
+        assert 0 < distance(ours[name], gradient) < 0.1
     for one, wanted in zip(our_losses, exact_losses, strict=True):
         assert one.dtype == torch.float32
         assert distance(one, wanted) < 0.01
