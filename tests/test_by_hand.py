@@ -102,8 +102,11 @@ def test_under_autocast_every_network_has_its_wide_layers_halved() -> None:
 
 
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
-def test_under_autocast_gradients_and_losses_are_close_and_q_values_closer_than_autograds(layer_norm: bool) -> None:
-    module, batch = new_module(hidden_dims=(WIDE, WIDE + 8), layer_norm=layer_norm), new_batch(64)
+def test_under_autocast_gradients_and_losses_are_close_and_q_values_closer_than_autograds(
+    layer_norm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("td3_lightning.by_hand.WIDE", 64)
+    module, batch = new_module(hidden_dims=(96, 80), layer_norm=layer_norm), new_batch(64)
     exact, exact_losses = gradients(module, batch, "autograd")
     with torch.autocast("cpu", torch.bfloat16):
         ours, our_losses = gradients(module, batch, "by hand")
@@ -113,7 +116,7 @@ def test_under_autocast_gradients_and_losses_are_close_and_q_values_closer_than_
         return ((came - wanted).norm() / wanted.norm()).item()
 
     for name, gradient in exact.items():
-        assert 0 < distance(ours[name], gradient) < 0.1
+        assert 0 < distance(ours[name], gradient) < 0.05
     for one, wanted in zip(our_losses, exact_losses, strict=True):
         assert one.dtype == torch.float32
         assert distance(one, wanted) < 0.01
