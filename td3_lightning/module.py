@@ -24,6 +24,7 @@ from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
 from td3_lightning.schedules import Schedule, as_schedule, check_schedule
 from td3_lightning.seeds import new_generator
+from td3_lightning.subnormals import EVERY, clear_subnormals
 
 CLOCKS = ("env_steps", "updates", "episodes")
 QUICK = (*CLOCKS, "_current_fx_name")  # attributes that are set all the time
@@ -198,6 +199,9 @@ class TD3(L.LightningModule):
             logs["actor_loss"] = self._differentiate_actor(batch)
             self._descend(actor_optimizer, self.actor_lr)
             self._move_targets()
+        if self.updates % EVERY == 0:
+            clear_subnormals(actor_optimizer.optimizer)
+            clear_subnormals(critic_optimizer.optimizer)
         return logs
 
     def _differentiate_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
