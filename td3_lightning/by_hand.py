@@ -1,13 +1,14 @@
 """The gradients of an update written out, and single actions, for plain networks in one process on a CPU.
 
 `module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
-fewer passes over memory: buffers that stay, ReLUs in place, one critic after the other while the cache has its numbers,
-and no product that nobody asks for. With precision bf16-mixed the products between wide layers are of bfloat16, and
-everything else is of float32. A reader may skip it.
+fewer passes over memory: buffers that stay, and that the networks share, so that the cache has them, as each network is
+done with before the next one begins; ReLUs in place; and no product that nobody asks for. With precision bf16-mixed the
+products between wide layers are of bfloat16, and everything else is of float32. A reader may skip it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +53,12 @@ class Product:
         self.weight, self.bias = layer.weight, layer.bias
         self.inputs = layer.weight.new_empty(0)  # what `forward` was given last
 
+    def with_weights(self, layer: Layer) -> Product:
+        """The same for other weights of these shapes, in the same memory."""
+        other = copy.copy(self)
+        other.weight, other.bias = layer.weight, layer.bias
+        return other
+
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
         """Writes the sums (batch, fan_out) for inputs (batch, fan_in)."""
         self.inputs = inputs
@@ -71,15 +78,15 @@ class HalvedProduct(Product):
     def __init__(self, layer: Layer, batch_size: int) -> None:
         super().__init__(layer, batch_size)
         fan_in, fan_out = layer.weight.shape
-        self.halved, self.halved_bias = (torch.empty_like(of, dtype=torch.bfloat16) for of in layer[:2])
+        self.halved = torch.empty_like(layer.weight, dtype=torch.bfloat16)
         self.inputs, self.below = self.halved.new_empty(2, batch_size, fan_in)
         self.sums, self.slope = self.halved.new_empty(2, batch_size, fan_out)
         self.gradient = torch.empty_like(self.halved)
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
         """Writes the sums (batch, fan_out) for inputs (batch, fan_in)."""
-        torch._foreach_copy_([self.inputs, self.halved, self.halved_bias], [inputs, self.weight, self.bias])
-        return out.copy_(torch.addmm(self.halved_bias, self.inputs, self.halved, out=self.sums))
+        torch._foreach_copy_([self.inputs, self.halved], [inputs, self.weight])
+        return out.copy_(torch.mm(self.inputs, self.halved, out=self.sums)).add_(self.bias)
 
     def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
         """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
@@ -112,6 +119,13 @@ class Perceptron:
         self.moments: list[list[Tensor]] = [[] for _ in layers]  # each row's, where something is
         inputs = self.sums[0].new_empty(batch_size, layers[0].weight.shape[0])
         self.slopes = [inputs, *map(torch.empty_like, self.outputs[:-1])]  # the loss's, in the inputs of each layer
+
+    def with_weights(self, layers: Layers) -> Perceptron:
+        """The same for other weights of these shapes, used after this one: it writes over what this one remembers."""
+        other = copy.copy(self)
+        other.layers = layers
+        other.products = [product.with_weights(layer) for product, layer in zip(self.products, layers, strict=True)]
+        return other
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs (batch, fan_out) of the last layer for inputs (batch, fan_in); the next call overwrites them."""
@@ -204,17 +218,12 @@ class ByHand:
         self.critic_weights: list[Tensor] = list(module.critics.parameters())
         self.online = self.actor_weights + self.critic_weights
         self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
-        self.actor, self.actor_target = (
-            Perceptron(self._actor_layers(_weights(actor)), batch_size, self.autocast is not None)
-            for actor in (module.actor, module.actor_target)
-        )
-        self.critics, self.critics_target = (
-            [
-                Perceptron(layers, batch_size, self.autocast is not None)
-                for layers in self._critic_layers(_weights(critics))
-            ]
-            for critics in (module.critics, module.critics_target)
-        )
+        actor, actor_target = (self._actor_layers(_weights(each)) for each in (module.actor, module.actor_target))
+        critics, targets = (self._critic_layers(_weights(each)) for each in (module.critics, module.critics_target))
+        self.actor = Perceptron(actor, batch_size, self.autocast is not None)
+        self.actor_target = self.actor.with_weights(actor_target)
+        first = Perceptron(critics[0], batch_size, self.autocast is not None)
+        self.critics, self.critics_target = ([first.with_weights(each) for each in nets] for nets in (critics, targets))
         self.actor_gradients, self.critic_gradients = (
             [torch.zeros_like(weight) for weight in weights] for weights in (self.actor_weights, self.critic_weights)
         )
@@ -256,20 +265,21 @@ class ByHand:
     def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sets the critics' gradients; gives their loss and Q-values (N, batch)."""
         inputs, target = torch.cat([batch.obs, batch.action], dim=1), self._target(batch)
-        q = torch.stack([critic.forward(inputs).squeeze(1) for critic in self.critics])
-        error = q - target
-        slopes = error * (2 / self.batch_size)
-        for critic, slope, gradients in zip(self.critics, slopes, self._of_critics, strict=True):
-            critic.differentiate(slope.unsqueeze(1), gradients)
+        q = target.new_empty(len(self.critics), self.batch_size)
+        for critic, own, gradients in zip(self.critics, q, self._of_critics, strict=True):
+            own.copy_(critic.forward(inputs).squeeze(1))
+            critic.differentiate(((own - target) * (2 / self.batch_size)).unsqueeze(1), gradients)
         _hand_over(self.critic_weights, self.critic_gradients)
-        return error.square().mean(dim=1).sum(), q
+        return (q - target).square().mean(dim=1).sum(), q
 
     def _target(self, batch: Batch) -> Tensor:
         centre, scale = self.module.actor_target.centre, self.module.actor_target.scale
         action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs))
         inputs = torch.cat([batch.next_obs, self.module.smoothed(action)], dim=1)
-        next_q = torch.stack([critic.forward(inputs).squeeze(1) for critic in self.critics_target]).amin(dim=0)
-        return batch.reward + batch.discount * next_q
+        next_q = batch.reward.new_empty(len(self.critics_target), self.batch_size)
+        for critic, own in zip(self.critics_target, next_q, strict=True):
+            own.copy_(critic.forward(inputs).squeeze(1))
+        return batch.reward + batch.discount * next_q.amin(dim=0)
 
     @torch.no_grad()
     def of_actor(self, batch: Batch) -> Tensor:

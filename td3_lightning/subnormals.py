@@ -7,7 +7,7 @@ The gradient of a weight whose unit is silent is 0, and Adam's running mean of i
 import torch
 from torch.optim import Optimizer
 
-EVERY = 100  # updates, in which few means fade so far
+EVERY = 50  # updates, in which few means fade so far
 TINY = torch.finfo(torch.float32).tiny  # float32 has full precision from here on
 
 

@@ -21,13 +21,13 @@ from td3_lightning.networks import Actor
 LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
 
 
-def new_module(**kwargs: Any) -> TD3:
-    torch.manual_seed(1)
+def new_module(seed: int = 1, **kwargs: Any) -> TD3:
+    torch.manual_seed(seed)
     return TD3(4, LOW, HIGH, **{"hidden_dims": (33, 17), **kwargs})
 
 
-def new_batch(size: int = 7, dtype: torch.dtype = torch.float32) -> Batch:
-    random = torch.Generator().manual_seed(2)
+def new_batch(size: int = 7, dtype: torch.dtype = torch.float32, seed: int = 2) -> Batch:
+    random = torch.Generator().manual_seed(seed)
     shapes = [(size, 4), (size, 3), (size,), (size,), (size, 4)]
     return Batch(*(torch.randn(shape, generator=random, dtype=dtype) for shape in shapes))
 
@@ -81,8 +81,11 @@ def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed
     sums, gradient, below = (torch.full_like(of, torch.nan) for of in (slope, weight, inputs))
     product.forward(inputs, sums)
     product.differentiate(slope, gradient, below)
-    x, w, s, b = (of.bfloat16().double() for of in (inputs, weight, slope, bias))
-    for made, exact in ((sums, x @ w + b), (gradient, x.t() @ s), (below, s @ w.t())):
+    x, w, s = (of.bfloat16().double() for of in (inputs, weight, slope))
+    unbiased = torch.empty_like(sums)
+    product.with_weights(Layer(weight, torch.zeros(70), [])).forward(inputs, unbiased)
+    assert torch.equal(sums, unbiased + bias)
+    for made, exact in ((unbiased, x @ w), (gradient, x.t() @ s), (below, s @ w.t())):
         assert made.dtype == torch.float32
         torch.testing.assert_close(made.double(), exact, rtol=2**-8, atol=1e-5)
         assert torch.equal(made, made.bfloat16().float())
@@ -102,26 +105,32 @@ def test_under_autocast_every_network_has_its_wide_layers_halved() -> None:
 
 
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
-def test_under_autocast_gradients_and_losses_are_close_and_q_values_closer_than_autograds(
+def test_under_autocast_gradients_losses_and_q_values_are_close_and_closer_than_autograds(
     layer_norm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("td3_lightning.by_hand.WIDE", 64)
-    module, batch = new_module(hidden_dims=(96, 80), layer_norm=layer_norm), new_batch(64)
-    exact, exact_losses = gradients(module, batch, "autograd")
-    with torch.autocast("cpu", torch.bfloat16):
-        ours, our_losses = gradients(module, batch, "by hand")
-        _, losses = gradients(module, batch, "autograd")
 
     def distance(came: Tensor, wanted: Tensor) -> float:
-        return ((came - wanted).norm() / wanted.norm()).item()
+        return ((came.float() - wanted).norm() / wanted.norm()).item()
 
-    for name, gradient in exact.items():
-        assert 0 < distance(ours[name], gradient) < 0.05
-    for one, wanted in zip(our_losses, exact_losses, strict=True):
-        assert one.dtype == torch.float32
-        assert distance(one, wanted) < 0.01
-    of_q, of_usual_q = (distance(came.float(), exact_losses[1]) for came in (our_losses[1], losses[1]))
-    assert of_q < of_usual_q
+    worst, usual = [], []  # gradients of each draw; one alone may have a small gradient and a large error
+    for seed in range(20):
+        module = new_module(seed, hidden_dims=(96, 80), layer_norm=layer_norm)
+        batch = new_batch(64, seed=seed)
+        exact, exact_losses = gradients(module, batch, "autograd")
+        with torch.autocast("cpu", torch.bfloat16):
+            ours, our_losses = gradients(module, batch, "by hand")
+            autograds, losses = gradients(module, batch, "autograd")
+        away = [distance(ours[name], gradient) for name, gradient in exact.items()]
+        assert min(away) > 0
+        worst.append(max(away))
+        usual.append(max(distance(autograds[name], gradient) for name, gradient in exact.items()))
+        assert all(loss.dtype == torch.float32 for loss in our_losses)
+        assert distance(our_losses[0], exact_losses[0]) < 0.01
+        assert (our_losses[2] - exact_losses[2]).abs() < 0.01 * exact_losses[1].abs().mean()
+        of_q, of_usual_q = (distance(came, exact_losses[1]) for came in (our_losses[1], losses[1]))
+        assert of_q < min(0.01, of_usual_q)
+    assert np.median(worst) < min(0.05, float(np.median(usual)))
 
 
 def test_narrow_layers_are_of_float32_under_autocast_too() -> None:
