@@ -200,8 +200,8 @@ class TD3(L.LightningModule):
             self._descend(actor_optimizer, self.actor_lr)
             self._move_targets()
         if self.updates % EVERY == 0:
-            clear_subnormals(actor_optimizer.optimizer)
-            clear_subnormals(critic_optimizer.optimizer)
+            clear_subnormals(actor_optimizer)
+            clear_subnormals(critic_optimizer)
         return logs
 
     def _differentiate_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:

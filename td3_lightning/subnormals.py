@@ -5,6 +5,7 @@ The gradient of a weight whose unit is silent is 0, and Adam's running mean of i
 """
 
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch.optim import Optimizer
 
 EVERY = 50  # updates, in which few means fade so far
@@ -12,7 +13,7 @@ TINY = torch.finfo(torch.float32).tiny  # float32 has full precision from here o
 
 
 @torch.no_grad()
-def clear_subnormals(optimizer: Optimizer) -> None:
+def clear_subnormals(optimizer: Optimizer | LightningOptimizer) -> None:
     """Sets what an optimizer remembers of a weight to 0 where it is too small to move it.
 
     No weight changes by it: Adam divides by no less than 1e-8, so that the step is below 1e-30 of the learning rate.
