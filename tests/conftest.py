@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 
 @pytest.fixture(autouse=True)
