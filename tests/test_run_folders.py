@@ -294,6 +294,22 @@ def test_a_run_that_was_stopped_early_stays_stopped(capsys):
     assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
 
 
+def test_a_limit_of_time_counts_all_attempts_and_a_larger_one_goes_on(capsys):
+    def updates():
+        return torch.load(last, weights_only=True)["clocks"]["updates"]
+
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--trainer.max_time=00:00:00:01", epochs=100_000)
+    reached = updates()
+    assert 0 < reached < 400_000
+    capsys.readouterr()
+    fit("--ckpt_path", last, "--trainer.max_time=00:00:00:01", epochs=100_000)
+    assert "or --trainer.max_time, which counts the time of all attempts" in capsys.readouterr().out
+    assert updates() == reached
+    fit("--ckpt_path", last, "--trainer.max_time=00:00:00:02", epochs=100_000)
+    assert updates() > reached
+
+
 class Weary(Callback):
     """Stops a run, as a limit of time does."""
 
