@@ -6,7 +6,7 @@ The gradient of a weight whose unit is silent is 0, and Adam's running mean of i
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer
 
 EVERY = 50  # updates, in which few means fade so far
 TINY = torch.finfo(torch.float32).tiny  # float32 has full precision from here on
@@ -14,11 +14,15 @@ TINY = torch.finfo(torch.float32).tiny  # float32 has full precision from here o
 
 @torch.no_grad()
 def clear_subnormals(optimizer: Optimizer | LightningOptimizer) -> None:
-    """Sets what an optimizer remembers of a weight to 0 where it is too small to move it.
+    """Sets what Adam remembers of a weight to 0 where it is too small to move it.
 
-    No weight changes by it: Adam divides by no less than 1e-8, so that the step is below 1e-30 of the learning rate.
+    No weight above 1e-22 changes by it: Adam divides by no less than its `eps`, 1e-8, so that the step is below 1e-29.
+    Other optimizers are left alone; one that steps by a mean's sign goes as far for the smallest.
     """
-    for state in optimizer.state.values():
+    adam = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+    if not isinstance(adam, Adam):
+        return
+    for state in adam.state.values():
         for memory in state.values():
             if isinstance(memory, torch.Tensor) and memory.is_floating_point() and memory.ndim:
                 torch.hardshrink(memory, TINY, out=memory)

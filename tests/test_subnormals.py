@@ -62,6 +62,15 @@ def test_leaves_what_is_not_finite_and_what_counts() -> None:
     assert optimizer.state[weight]["step"] == 1
 
 
+def test_leaves_other_optimizers_alone() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], momentum=0.9)
+    weight.grad = torch.full((1,), 1e-40)
+    optimizer.step()
+    clear_subnormals(optimizer)
+    assert subnormal(optimizer.state[weight]["momentum_buffer"]).all()
+
+
 def test_a_run_clears_them_in_both_optimizers(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     data = ReplayData("toys/Seeded-v0", steps_per_epoch=2 * EVERY + 1, batch_size=4, capacity=500, eval_episodes=1)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8, 8))
