@@ -26,7 +26,7 @@ import torch
 from benchmarks.contenders.ours import data_settings, model_settings
 from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
 from td3_lightning import TD3, Collector, Replay, ReplayData
-from td3_lightning.by_hand import ByHand, Perceptron
+from td3_lightning.by_hand import ByHand, Perceptrons
 from td3_lightning.cli import main as run
 from td3_lightning.envs import TrainEnvs
 
@@ -45,9 +45,9 @@ PARTS: list[tuple[type, str, str]] = [
     (TD3, "actor_loss", "actor: forward"),
     (ByHand, "of_actor", "actor: forward"),
     (TD3, "manual_backward", "backward"),
-    (Perceptron, "differentiate", "backward"),
-    (Perceptron, "slope_in_inputs", "backward"),
-    (torch.optim.Adam, "step", "Adam"),
+    (Perceptrons, "differentiate", "backward"),
+    (Perceptrons, "slope_in_inputs", "backward"),
+    (TD3, "_descend", "Adam"),
     (TD3, "_move_targets", "Polyak averages"),
 ]
 NETS = ("critics", "actor")

@@ -2,23 +2,26 @@
 
 `module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
 fewer passes over memory: buffers that stay, and that the networks share, so that the cache has them, as each network is
-done with before the next one begins; ReLUs in place; and no product that nobody asks for. With precision bf16-mixed the
-products between wide layers are of bfloat16, and everything else is of float32. A reader may skip it.
+done with before the next one begins; critics side by side where each thread has as many of them; ReLUs in place; and no
+product that nobody asks for. With precision bf16-mixed the products between wide layers are of bfloat16, and everything
+else is of float32. A reader may skip it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from td3_lightning.direct_adam import is_awaited, is_plain_step, step_directly
 from td3_lightning.networks import Actor, Critics, LayerNorms, Linears, ReLU
 from td3_lightning.replay import Batch
 
@@ -31,21 +34,21 @@ PLAIN = {nn.Linear, Linears, nn.LayerNorm, LayerNorms, nn.ReLU, ReLU}  # the lay
 
 
 class Layer(NamedTuple):
-    """The weights of a linear layer and of the normalisation after it, or their gradients."""
+    """The weights of N linear layers and of the normalisation after each, or their gradients."""
 
-    weight: Tensor  # (fan_in, fan_out)
-    bias: Tensor  # (fan_out,)
-    norm: list[Tensor]  # gain and shift (fan_out,) of the normalisation, or nothing
+    weight: Tensor  # (N, fan_in, fan_out)
+    bias: Tensor  # (N, 1, fan_out)
+    norm: list[Tensor]  # gain and shift (fan_out,) of the normalisation, or nothing; N is 1 where there is one
 
 
 Layers = list[Layer]  # the first one first
 
 
 class Product:
-    """A linear layer, and its gradient.
+    """N linear layers, and their gradients.
 
     Args:
-        layer: Its weights.
+        layer: Their weights.
         batch_size: Rows of every input.
     """
 
@@ -54,22 +57,54 @@ class Product:
         self.inputs = layer.weight.new_empty(0)  # what `forward` was given last
 
     def with_weights(self, layer: Layer) -> Product:
-        """The same for other weights of these shapes, in the same memory."""
+        """The same for other weights of these shapes, or of fewer layers, in the same memory."""
         other = copy.copy(self)
         other.weight, other.bias = layer.weight, layer.bias
         return other
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums (batch, fan_out) for inputs (batch, fan_in)."""
+        """Writes the sums (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         self.inputs = inputs
-        return torch.addmm(self.bias, inputs, self.weight, out=out)
+        return torch.baddbmm(self.bias, inputs, self.weight, out=out)
 
     def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
         """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
         if gradient is not None:
-            torch.mm(self.inputs.t(), slope, out=gradient)
+            torch.bmm(self.inputs.mT, slope, out=gradient)
         if below is not None:
-            torch.mm(slope, self.weight.t(), out=below)
+            torch.bmm(slope, self.weight.mT, out=below)
+
+
+class SingleOutputs(Product):
+    """The same for one sum each, where a product for all of them takes longer than one after the other."""
+
+    def __init__(self, layer: Layer, batch_size: int) -> None:
+        super().__init__(layer, batch_size)
+        self.out, self.gradient = self.inputs, self.inputs
+        self.each = [Product(one, batch_size) for one in _apart(layer)]
+        self.each_inputs = self.each_out = self.each_gradient = self.inputs.chunk(1)  # those of each
+
+    def with_weights(self, layer: Layer) -> Product:
+        """The same for other weights."""
+        return SingleOutputs(layer, 0) if len(layer.weight) > 1 else Product(layer, 0)
+
+    def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
+        """Writes the sums (N, batch, 1) for inputs (N, batch, fan_in)."""
+        if inputs is not self.inputs or out is not self.out:  # they are the same ones most of the time
+            self.inputs, self.out = inputs, out
+            self.each_inputs, self.each_out = inputs.chunk(len(out)), out.chunk(len(out))
+        for product, own_inputs, own in zip(self.each, self.each_inputs, self.each_out, strict=True):
+            product.forward(own_inputs, own)
+        return out
+
+    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
+        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
+        if gradient is not None:
+            if gradient is not self.gradient:
+                self.gradient, self.each_gradient = gradient, gradient.chunk(len(gradient))
+            for product, own_slope, own in zip(self.each, slope.chunk(len(slope)), self.each_gradient, strict=True):
+                product.differentiate(own_slope, own, None)
+        super().differentiate(slope, None, below)
 
 
 class HalvedProduct(Product):
@@ -77,58 +112,69 @@ class HalvedProduct(Product):
 
     def __init__(self, layer: Layer, batch_size: int) -> None:
         super().__init__(layer, batch_size)
-        fan_in, fan_out = layer.weight.shape
+        members, fan_in, fan_out = layer.weight.shape
         self.halved = torch.empty_like(layer.weight, dtype=torch.bfloat16)
-        self.inputs, self.below = self.halved.new_empty(2, batch_size, fan_in)
-        self.sums, self.slope = self.halved.new_empty(2, batch_size, fan_out)
+        self.inputs, self.below = self.halved.new_empty(2, members, batch_size, fan_in)
+        self.sums, self.slope = self.halved.new_empty(2, members, batch_size, fan_out)
         self.gradient = torch.empty_like(self.halved)
 
+    def with_weights(self, layer: Layer) -> Product:
+        """The same for other weights of these shapes, or of fewer layers, in the same memory."""
+        other, members = super().with_weights(layer), len(layer.weight)
+        for name in ("halved", "inputs", "below", "sums", "slope", "gradient"):
+            setattr(other, name, getattr(self, name)[:members])
+        return other
+
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums (batch, fan_out) for inputs (batch, fan_in)."""
+        """Writes the sums (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         torch._foreach_copy_([self.inputs, self.halved], [inputs, self.weight])
-        return out.copy_(torch.mm(self.inputs, self.halved, out=self.sums)).add_(self.bias)
+        return out.copy_(torch.bmm(self.inputs, self.halved, out=self.sums)).add_(self.bias)
 
     def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
         """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
         self.slope.copy_(slope)
         if gradient is not None:
-            gradient.copy_(torch.mm(self.inputs.t(), self.slope, out=self.gradient))
+            gradient.copy_(_written_in_rows(self.inputs.mT, self.slope, self.gradient))
         if below is not None:
-            below.copy_(torch.mm(self.slope, self.halved.t(), out=self.below))
+            below.copy_(torch.bmm(self.slope, self.halved.mT, out=self.below))
 
 
-class Perceptron:
-    """A network of linear layers with a ReLU after all but the last, and its gradient.
+class Perceptrons:
+    """N networks of linear layers with a ReLU after all but the last, and their gradients.
 
-    A layer may be normalised before its ReLU.
+    A layer may be normalised before its ReLU, where N is 1.
 
     Args:
-        layers: Its weights.
+        layers: Their weights.
         batch_size: Rows of every input.
         halved: Whether products between wide layers are of bfloat16.
     """
 
     def __init__(self, layers: Layers, batch_size: int, halved: bool = False) -> None:
         self.layers = layers
-        self.products = [
-            (HalvedProduct if halved and min(layer.weight.shape) >= WIDE else Product)(layer, batch_size)
-            for layer in layers
-        ]
-        self.sums = [layer.bias.new_empty(batch_size, len(layer.bias)) for layer in layers]  # not normalised yet
+        self.products = [_kind(layer, halved)(layer, batch_size) for layer in layers]
+        shapes = [(layer.weight.shape[0], batch_size, layer.weight.shape[2]) for layer in layers]
+        self.sums = [layer.weight.new_empty(shape) for layer, shape in zip(layers, shapes, strict=True)]
         self.outputs = list(self.sums)  # the same tensors where nothing is normalised
         self.moments: list[list[Tensor]] = [[] for _ in layers]  # each row's, where something is
-        inputs = self.sums[0].new_empty(batch_size, layers[0].weight.shape[0])
+        members, fan_in, _ = layers[0].weight.shape
+        inputs = self.sums[0].new_empty(members, batch_size, fan_in)
         self.slopes = [inputs, *map(torch.empty_like, self.outputs[:-1])]  # the loss's, in the inputs of each layer
 
-    def with_weights(self, layers: Layers) -> Perceptron:
-        """The same for other weights of these shapes, used after this one: it writes over what this one remembers."""
-        other = copy.copy(self)
+    def with_weights(self, layers: Layers) -> Perceptrons:
+        """The same for other weights of these shapes, or of fewer networks.
+
+        It is used after this one: it writes over what this one remembers.
+        """
+        other, members = copy.copy(self), len(layers[0].weight)
         other.layers = layers
         other.products = [product.with_weights(layer) for product, layer in zip(self.products, layers, strict=True)]
+        other.sums, other.slopes = [each[:members] for each in self.sums], [each[:members] for each in self.slopes]
+        other.outputs, other.moments = list(other.sums), [[] for _ in layers]
         return other
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs (batch, fan_out) of the last layer for inputs (batch, fan_in); the next call overwrites them."""
+        """Outputs (N, batch, fan_out) for inputs (N, batch, fan_in); the next call overwrites them."""
         hidden, last = inputs, len(self.layers) - 1
         for depth, layer in enumerate(self.layers):
             hidden = self.products[depth].forward(hidden, out=self.sums[depth])
@@ -141,18 +187,18 @@ class Perceptron:
         return hidden
 
     def differentiate(self, slope: Tensor, gradients: Layers) -> None:
-        """Writes the gradients of all layers, given the loss's slope (batch, fan_out) in the outputs."""
+        """Writes the gradients of all layers, given the loss's slope (N, batch, fan_out) in the outputs."""
         for depth in reversed(range(len(self.layers))):
             slope = self._slope_in_sums(depth, slope, gradients[depth])
-            torch.sum(slope, 0, out=gradients[depth].bias)
+            torch.sum(slope, 1, keepdim=True, out=gradients[depth].bias)
             slope = self._slope_below(depth, slope, gradients[depth].weight)
 
     def slope_in_inputs(self, slope: Tensor, columns: int) -> Tensor:
-        """The loss's slope (batch, columns) in the last columns of the inputs, given that in the outputs."""
+        """The loss's slope (N, batch, columns) in the last columns of the inputs, given that in the outputs."""
         for depth in reversed(range(1, len(self.layers))):
             slope = self._slope_below(depth, self._slope_in_sums(depth, slope))
-        wanted = self.slopes[0][:, -columns:]  # too few for bfloat16
-        return torch.mm(self._slope_in_sums(0, slope), self.layers[0].weight[-columns:].t(), out=wanted)
+        wanted = self.slopes[0][..., -columns:]  # too few for bfloat16
+        return torch.bmm(self._slope_in_sums(0, slope), self.layers[0].weight[:, -columns:].mT, out=wanted)
 
     def _slope_in_sums(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
         """From the slope in what a layer's normalisation makes, if it has one, whose gradients it writes if wanted."""
@@ -196,7 +242,7 @@ class Unchanged:
         return layers == self.layers and self._places() == self.places and not any(self.hooks)
 
     def _places(self) -> list[int]:
-        return [weight.data_ptr() for weights in self.weights for weight in weights.values()]
+        return list(map(Tensor.data_ptr, chain.from_iterable(map(dict.values, self.weights))))
 
 
 class ByHand:
@@ -212,18 +258,21 @@ class ByHand:
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
         self.autocast = _autocast()
+        self.is_plain_step = is_plain_step(module)
         self.unchanged = Unchanged(self._networks())
         # Walking through a module for its parameters takes longer than averaging them.
         self.actor_weights: list[Tensor] = list(module.actor.parameters())
         self.critic_weights: list[Tensor] = list(module.critics.parameters())
         self.online = self.actor_weights + self.critic_weights
         self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
+        self.together = self._critics_together()
         actor, actor_target = (self._actor_layers(_weights(each)) for each in (module.actor, module.actor_target))
         critics, targets = (self._critic_layers(_weights(each)) for each in (module.critics, module.critics_target))
-        self.actor = Perceptron(actor, batch_size, self.autocast is not None)
+        self.actor = Perceptrons(actor, batch_size, self.autocast is not None)
         self.actor_target = self.actor.with_weights(actor_target)
-        first = Perceptron(critics[0], batch_size, self.autocast is not None)
-        self.critics, self.critics_target = ([first.with_weights(each) for each in nets] for nets in (critics, targets))
+        some = Perceptrons(critics[0], batch_size, self.autocast is not None)
+        self.critics, self.critics_target = ([some.with_weights(each) for each in nets] for nets in (critics, targets))
+        self.first_critic = some.with_weights([_apart(layer)[0] for layer in critics[0]])
         self.actor_gradients, self.critic_gradients = (
             [torch.zeros_like(weight) for weight in weights] for weights in (self.actor_weights, self.critic_weights)
         )
@@ -237,7 +286,8 @@ class ByHand:
         trained = all(_is_trained(weight) for net in (module.actor, module.critics) for weight in net.parameters())
         one_process = module._trainer is None or module.trainer.world_size == 1
         on_cpu = batch.obs.device.type == "cpu" and _autocast() in (None, torch.bfloat16)
-        return plain and trained and one_process and on_cpu and not _hears_of_backward_passes(module)
+        awaited = is_awaited(module, "on_before_backward", "on_after_backward")
+        return plain and trained and one_process and on_cpu and not awaited
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
@@ -248,50 +298,75 @@ class ByHand:
         module = self.module
         return [module.actor, module.critics, module.actor_target, module.critics_target]
 
+    def _critics_together(self) -> int:
+        """How many critics one product is for: all, if each thread has as many of them; otherwise one.
+
+        A thread then works on critics of its own, and finds what it made in its own cache, product after product.
+        """
+        critics, threads = self.module.critics.num_critics, torch.get_num_threads()
+        comes_out_even = threads > 1 and critics % threads == 0
+        return critics if comes_out_even and not self.module.hparams["layer_norm"] else 1
+
     def _actor_layers(self, tensors: Sequence[Tensor]) -> Layers:
         """From the actor's parameters or their gradients; its weights are (fan_out, fan_in)."""
-        return self._layers([tensor.t() for tensor in tensors])
+        return self._layers([tensor.t().unsqueeze(0) for tensor in tensors])
 
     def _critic_layers(self, tensors: Sequence[Tensor]) -> list[Layers]:
-        """Each member's, from the critics' parameters or their gradients, the members on the first axis."""
-        return [self._layers(member) for member in zip(*tensors, strict=True)]
+        """From the critics' parameters or their gradients, those that are together in one."""
+        parts = self.module.critics.num_critics // self.together
+        return [self._layers(some) for some in zip(*(tensor.chunk(parts) for tensor in tensors), strict=True)]
 
     def _layers(self, tensors: Sequence[Tensor]) -> Layers:
         each = 4 if self.module.hparams["layer_norm"] else 2
         layers = (tensors[first : first + each] for first in range(0, len(tensors), each))
-        return [Layer(weight, bias.view(-1), [vector.view(-1) for vector in norm]) for weight, bias, *norm in layers]
+        return [
+            Layer(weight, bias.view(len(weight), 1, -1), [vector.view(-1) for vector in norm])
+            for weight, bias, *norm in layers
+        ]
 
     @torch.no_grad()
     def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sets the critics' gradients; gives their loss and Q-values (N, batch)."""
-        inputs, target = torch.cat([batch.obs, batch.action], dim=1), self._target(batch)
-        q = target.new_empty(len(self.critics), self.batch_size)
-        for critic, own, gradients in zip(self.critics, q, self._of_critics, strict=True):
-            own.copy_(critic.forward(inputs).squeeze(1))
-            critic.differentiate(((own - target) * (2 / self.batch_size)).unsqueeze(1), gradients)
+        target, values, errors = self._target(batch), [], []
+        inputs = self._for_critics(batch.obs, batch.action)
+        for critics, gradients in zip(self.critics, self._of_critics, strict=True):
+            q = critics.forward(inputs)
+            error = q - target
+            values.append(q.clone())
+            errors.append(error)
+            critics.differentiate(error * (2 / self.batch_size), gradients)
         _hand_over(self.critic_weights, self.critic_gradients)
-        return (q - target).square().mean(dim=1).sum(), q
+        return _joined(errors).square().mean(dim=1).sum(), _joined(values)
 
     def _target(self, batch: Batch) -> Tensor:
+        """`TD3.target`, (batch, 1)."""
         centre, scale = self.module.actor_target.centre, self.module.actor_target.scale
-        action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs))
-        inputs = torch.cat([batch.next_obs, self.module.smoothed(action)], dim=1)
-        next_q = batch.reward.new_empty(len(self.critics_target), self.batch_size)
-        for critic, own in zip(self.critics_target, next_q, strict=True):
-            own.copy_(critic.forward(inputs).squeeze(1))
-        return batch.reward + batch.discount * next_q.amin(dim=0)
+        action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs.unsqueeze(0)))
+        inputs = self._for_critics(batch.next_obs, self.module.smoothed(action[0]))
+        least = [critics.forward(inputs).amin(dim=0) for critics in self.critics_target]
+        next_q = least[0] if len(least) == 1 else torch.stack(least).amin(dim=0)
+        return batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * next_q
+
+    def _for_critics(self, obs: Tensor, action: Tensor) -> Tensor:
+        """The inputs (together, batch, obs_dim + action_dim) of critics, the same ones for each."""
+        return torch.cat([obs, action], dim=1).expand(self.together, -1, -1)
 
     @torch.no_grad()
     def of_actor(self, batch: Batch) -> Tensor:
         """Sets the actor's gradient; gives its loss."""
         centre, scale = self.module.actor.centre, self.module.actor.scale
-        squashed = torch.tanh(self.actor.forward(batch.obs))
-        inputs = torch.cat([batch.obs, centre + scale * squashed], dim=1)
-        q = self.critics[0].forward(inputs)
-        in_action = self.critics[0].slope_in_inputs(torch.full_like(q, -1 / self.batch_size), len(scale))
+        obs = batch.obs.unsqueeze(0)
+        squashed = torch.tanh(self.actor.forward(obs))
+        q = self.first_critic.forward(torch.cat([obs, centre + scale * squashed], dim=2))
+        in_action = self.first_critic.slope_in_inputs(torch.full_like(q, -1 / self.batch_size), len(scale))
         self.actor.differentiate(in_action * scale * (1 - squashed.square()), self._of_actor)
         _hand_over(self.actor_weights, self.actor_gradients)
         return -q.mean()
+
+    def step(self, optimizer: Optimizer | LightningOptimizer) -> None:
+        """Takes the optimizer's step."""
+        if not (self.is_plain_step and step_directly(optimizer)):
+            optimizer.step()
 
     @torch.no_grad()
     def move_targets(self, tau: float) -> None:
@@ -366,18 +441,6 @@ def _is_trained(weight: Any) -> bool:
     return weight.requires_grad and not weight._backward_hooks and not weight._post_accumulate_grad_hooks
 
 
-def _hears_of_backward_passes(module: TD3) -> bool:
-    """Whether the module or a callback has something to do before or after one."""
-    callbacks = [] if module._trainer is None else module.trainer.callbacks  # type: ignore[attr-defined]
-    owners = [(module, L.LightningModule), *((callback, Callback) for callback in callbacks)]
-    hooks = ("on_before_backward", "on_after_backward")
-    return any(
-        getattr(getattr(owner, hook), "__func__", None) is not getattr(kind, hook)
-        for owner, kind in owners
-        for hook in hooks
-    )
-
-
 def _hooks(module: Any) -> tuple[Any, ...]:
     """What is called when the module is, or when its gradients are worked out; filled in place later."""
     return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
@@ -392,6 +455,33 @@ def _step(layer: nn.Module) -> Callable[[Tensor], Tensor]:
         return lambda vector: nn.functional.layer_norm(vector, weight.shape, weight, bias, EPSILON)
     output = torch.empty_like(bias)
     return lambda vector: torch.addmv(bias, weight, vector, out=output)
+
+
+def _kind(layer: Layer, halved: bool) -> type[Product]:
+    """How a layer's products are done."""
+    members, fan_in, fan_out = layer.weight.shape
+    if halved and min(fan_in, fan_out) >= WIDE:
+        return HalvedProduct
+    return SingleOutputs if fan_out == 1 and members > 1 else Product
+
+
+def _joined(columns: list[Tensor]) -> Tensor:
+    """Numbers (n, batch, 1) of some critics after another as (N, batch)."""
+    return (columns[0] if len(columns) == 1 else torch.cat(columns)).squeeze(2)
+
+
+def _written_in_rows(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """The product (N, rows, columns), as that of the transposed where `out` is; else one of bfloat16 takes for ever."""
+    if out.is_contiguous():
+        return torch.bmm(left, right, out=out)
+    return torch.bmm(right.mT, left.mT, out=out.mT).mT
+
+
+def _apart(layer: Layer) -> list[Layer]:
+    """N layers, each as one of its own."""
+    members = len(layer.weight)
+    pairs = zip(layer.weight.chunk(members), layer.bias.chunk(members), strict=True)
+    return [Layer(weight, bias, layer.norm) for weight, bias in pairs]
 
 
 def _hand_over(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

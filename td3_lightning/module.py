@@ -1,6 +1,7 @@
 """TD3 (Fujimoto, van Hoof and Meger, 2018, https://arxiv.org/abs/1802.09477) as a LightningModule."""
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
@@ -168,8 +169,8 @@ class TD3(L.LightningModule):
         centre, scale = self.actor_target.centre, self.actor_target.scale
         # Drawn on the host, so that a seed gives the same noise on every device.
         noise = torch.randn(action.shape, generator=self.noise_generator).to(scale)
-        noise = (noise * self.policy_noise).clamp(-self.noise_clip, self.noise_clip) * scale
-        return (action + noise).clamp(centre - scale, centre + scale)
+        noise = noise.mul_(self.policy_noise).clamp_(-self.noise_clip, self.noise_clip).mul_(scale)
+        return noise.add_(action).clamp_(centre - scale, centre + scale)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
@@ -254,7 +255,10 @@ class TD3(L.LightningModule):
             group["lr"] = rate
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
-        optimizer.step()
+        if self._by_hand is not None:
+            self._by_hand.step(optimizer)
+        else:
+            optimizer.step()
 
     @torch.no_grad()
     def _move_targets(self) -> None:
@@ -359,6 +363,10 @@ class TD3(L.LightningModule):
         noise = of_this_rank(states if isinstance(states, list) else [states])
         if noise is not None:  # there were as many ranks
             self.noise_generator.set_state(noise.cpu())
+
+
+# Lightning asks for its arguments in every step, and looks them up for longer than a small network takes.
+TD3.training_step.__signature__ = inspect.signature(TD3.training_step)  # type: ignore[attr-defined]
 
 
 def _features(encoder: nn.Module, obs_dim: int) -> int:

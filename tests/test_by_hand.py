@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning as L
@@ -49,12 +49,22 @@ def gradients(module: TD3, batch: Batch, wanted: str) -> tuple[dict[str, Tensor]
     return found, [critic_loss.detach(), q.detach(), actor_loss.detach()]
 
 
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """As many as are asked for; two critics on two threads are worked out together."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("hidden_dims", [(33, 17), (8,), ()], ids=str)
 @pytest.mark.parametrize("num_critics", [1, 2, 5])
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_gradients_and_losses_are_autograds(
-    hidden_dims: tuple[int, ...], num_critics: int, layer_norm: bool, dtype: torch.dtype, close: float
+    hidden_dims: tuple[int, ...], num_critics: int, layer_norm: bool, dtype: torch.dtype, close: float, threads: int
 ) -> None:
     module = new_module(hidden_dims=hidden_dims, num_critics=num_critics, layer_norm=layer_norm).to(dtype)
     for weight in module.parameters():  # or no gain would differ from 1, and no shift from 0
@@ -72,20 +82,33 @@ def test_gradients_and_losses_are_autograds(
         torch.testing.assert_close(one, other, rtol=close, atol=close)
 
 
+@pytest.mark.parametrize(
+    ("threads", "num_critics", "layer_norm", "together"),
+    [(1, 2, False, 1), (2, 1, False, 1), (2, 2, False, 2), (2, 3, False, 1), (2, 4, False, 4), (2, 2, True, 1)],
+    indirect=["threads"],
+)
+def test_critics_are_together_where_every_thread_has_as_many(
+    threads: int, num_critics: int, layer_norm: bool, together: int
+) -> None:
+    by_hand = ByHand(new_module(num_critics=num_critics, layer_norm=layer_norm), 7)
+    assert [len(critics.layers[0].weight) for critics in by_hand.critics] == [together] * (num_critics // together)
+    assert len(by_hand.first_critic.layers[0].weight) == 1
+
+
 @pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
 def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed: bool) -> None:
     torch.manual_seed(1)
-    weight = torch.randn(70, 90).t() if transposed else torch.randn(90, 70)
-    inputs, slope, bias = torch.randn(11, 90), torch.randn(11, 70), torch.randn(70)
+    weight = torch.randn(2, 70, 90).mT if transposed else torch.randn(2, 90, 70)
+    inputs, slope, bias = torch.randn(2, 11, 90), torch.randn(2, 11, 70), torch.randn(2, 1, 70)
     product = HalvedProduct(Layer(weight, bias, []), batch_size=11)
     sums, gradient, below = (torch.full_like(of, torch.nan) for of in (slope, weight, inputs))
     product.forward(inputs, sums)
     product.differentiate(slope, gradient, below)
     x, w, s = (of.bfloat16().double() for of in (inputs, weight, slope))
     unbiased = torch.empty_like(sums)
-    product.with_weights(Layer(weight, torch.zeros(70), [])).forward(inputs, unbiased)
+    product.with_weights(Layer(weight, torch.zeros(2, 1, 70), [])).forward(inputs, unbiased)
     assert torch.equal(sums, unbiased + bias)
-    for made, exact in ((unbiased, x @ w), (gradient, x.t() @ s), (below, s @ w.t())):
+    for made, exact in ((unbiased, x @ w), (gradient, x.mT @ s), (below, s @ w.mT)):
         assert made.dtype == torch.float32
         torch.testing.assert_close(made.double(), exact, rtol=2**-8, atol=1e-5)
         assert torch.equal(made, made.bfloat16().float())
