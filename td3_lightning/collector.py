@@ -95,13 +95,15 @@ class Collector(Callback):
     ) -> None:
         """Takes the steps that the next update waits for, and logs the update that was."""
         module, data = _parts(trainer)
-        check_losses(outputs, module.updates)
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
+        logs = bool(every) and module.updates % every == 0
+        if logs or module.device.type == "cpu":  # a GPU would have to be waited for
+            check_losses(outputs, module.updates)
         self.updates_ahead += 1
         while self.updates_ahead > ROUNDING:
             self.updates_ahead -= self._collect(trainer) * data.updates_per_step
         self._losses.update(outputs)
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
-        if every and module.updates % every == 0:
+        if logs:
             self._log_losses(trainer, module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -128,6 +128,7 @@ class TD3(L.LightningModule):
         self._by_hand: ByHand | None = None
         self._single_actions: SingleActions | None = None
         self._compiled: dict[str, Callable[[Batch], Any]] = {}
+        self._drawn: Tensor | None = None  # noise for a compiled loss
         self.obs_dim = int(obs_dim)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -139,7 +140,7 @@ class TD3(L.LightningModule):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves what is made anew when it is needed out of a copy or a pickle."""
-        return {**super().__getstate__(), "_by_hand": None, "_single_actions": None, "_compiled": {}}
+        return {**super().__getstate__(), "_by_hand": None, "_single_actions": None, "_compiled": {}, "_drawn": None}
 
     # The update.
 
@@ -167,10 +168,14 @@ class TD3(L.LightningModule):
     def smoothed(self, action: Tensor) -> Tensor:
         """Actions (batch, action_dim) with clipped noise, within the box."""
         centre, scale = self.actor_target.centre, self.actor_target.scale
-        # Drawn on the host, so that a seed gives the same noise on every device.
-        noise = torch.randn(action.shape, generator=self.noise_generator).to(scale)
-        noise = noise.mul_(self.policy_noise).clamp_(-self.noise_clip, self.noise_clip).mul_(scale)
+        drawn = self._draw_noise(action) if self._drawn is None else self._drawn
+        noise = (drawn * self.policy_noise).clamp_(-self.noise_clip, self.noise_clip).mul_(scale)
         return noise.add_(action).clamp_(centre - scale, centre + scale)
+
+    def _draw_noise(self, action: Tensor) -> Tensor:
+        """Standard normal numbers for actions (batch, action_dim)."""
+        drawn = torch.randn(action.shape, generator=self.noise_generator)  # on the host, so the same on every device
+        return drawn.to(self.actor_target.scale, non_blocking=True)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
@@ -209,7 +214,10 @@ class TD3(L.LightningModule):
         """Gives the critics their gradients; returns `critic_loss`."""
         if by_hand := self._by_hand_for(batch):
             return by_hand.of_critics(batch)
+        if self.gradients == "compiled":
+            self._drawn = self._draw_noise(batch.action)  # beforehand: a generator would cut the loss into pieces
         loss, q = self._loss("critic_loss")(batch)
+        self._drawn = None
         self._differentiate(loss, self.critics)
         return loss.detach().clone(), q.detach()  # a CUDA graph writes over what it gave before
 

@@ -423,3 +423,17 @@ def test_another_seed_is_another_run(make_trainer: Any) -> None:
         make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
         actions.append(stored(data))
     assert all(not np.array_equal(one[:5], other[:5]) for one, other in list(zip(*actions, strict=True))[:3])
+
+
+@pytest.mark.parametrize(("device", "checked"), [("cpu", 12), ("cuda", 2)])
+def test_a_gpu_is_waited_for_only_where_losses_are_logged(
+    device: str, checked: int, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("td3_lightning.collector.check_losses", lambda _, updates: asked.append(updates))
+    monkeypatch.setattr(TD3, "device", torch.device(device))
+    data = new_data(steps_per_epoch=12)
+    trainer = make_trainer(callbacks=[Collector(5)], log_every_n_steps=5, limit_val_batches=0)
+    trainer.fit(new_module(data), datamodule=data)
+    assert len(asked) == checked
+    assert {5, 10} <= set(asked)

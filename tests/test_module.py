@@ -184,6 +184,27 @@ def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pyte
         torch.testing.assert_close(weights["compiled"][name], weight, rtol=1e-5, atol=1e-6)
 
 
+def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda loss, mode: compile_(loss, backend="eager", fullgraph=True))
+    monkeypatch.setattr(TD3, "_differentiate", lambda *_: None)  # which wants a trainer
+    data = new_data()
+    modules = [new_module(data, gradients=gradients) for gradients in ("compiled", "autograd")]
+    modules[1].load_state_dict(modules[0].state_dict())
+    obs, action = (data.obs_dim,), (len(data.action_low),)
+    batch = Batch(*(torch.randn(5, *shape) for shape in (obs, action, (), (), obs)))
+    pairs = []
+    torch._dynamo.reset()
+    with monkeypatch.context() as strict:
+        strict.setattr(torch._dynamo.config, "error_on_recompile", True)
+        for _ in range(3):
+            pairs.append([module._differentiate_critics(batch)[0] for module in modules])
+        torch.testing.assert_close(*(module._differentiate_actor(batch) for module in modules))
+    for compiled, expected in pairs:
+        torch.testing.assert_close(compiled, expected)
+    assert len({float(compiled) for compiled, _ in pairs}) == 3
+
+
 def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(L.Trainer, "precision", "16-mixed")  # which wants a GPU
     with pytest.raises(UsageError, match="16-mixed"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from td3_lightning import Linear, Replay, UsageError
+from td3_lightning import Batch, Linear, Replay, UsageError
 
 OBS_DIM, ACTION_DIM = 3, 2
 
@@ -188,6 +188,26 @@ def test_a_termination_ends_the_value_and_a_time_limit_does_not() -> None:
         1: (10.0, 0.5, 102.0),
         2: (100.0, 0.5, 3.0),
     }
+
+
+def test_a_batch_goes_to_another_device_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    batch = Batch(*(torch.randn(5, *shape, generator=generator) for shape in ((3,), (2,), (), (), (3,))))
+    sent: list[torch.Size] = []
+    to = torch.Tensor.to
+
+    def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        sent.append(tensor.shape)
+        return to(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", noted)
+    there, same = batch.to(torch.device("meta")), batch.to(torch.device("cpu"))
+    assert sent == [(5, 3 + 2 + 1 + 1 + 3)] * 2
+    for column, moved, copied in zip(batch, there, same, strict=True):
+        assert (moved.device.type, moved.shape, moved.dtype) == ("meta", column.shape, column.dtype)
+        assert torch.equal(copied, column)
+    frames = batch._replace(obs=torch.zeros(5, 3, dtype=torch.uint8))
+    assert [column.dtype for column in frames.to(torch.device("meta"))] == [torch.uint8, *[torch.float32] * 4]
 
 
 def test_three_step_sums_by_hand() -> None:
