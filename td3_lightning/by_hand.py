@@ -295,8 +295,8 @@ class ByHand:
         return same and self.unchanged.are(self._networks()) and all(map(_is_trained, self.online))
 
     def _networks(self) -> list[nn.Module]:
-        module = self.module
-        return [module.actor, module.critics, module.actor_target, module.critics_target]
+        modules: Any = self.module._modules  # four times as fast as its attributes
+        return [modules["actor"], modules["critics"], modules["actor_target"], modules["critics_target"]]
 
     def _critics_together(self) -> int:
         """How many critics one product is for: all, if each thread has as many of them; otherwise one.
@@ -340,7 +340,8 @@ class ByHand:
 
     def _target(self, batch: Batch) -> Tensor:
         """`TD3.target`, (batch, 1)."""
-        centre, scale = self.module.actor_target.centre, self.module.actor_target.scale
+        actor = self.module.actor_target
+        centre, scale = actor.centre, actor.scale
         action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs.unsqueeze(0)))
         inputs = self._for_critics(batch.next_obs, self.module.smoothed(action[0]))
         least = [critics.forward(inputs).amin(dim=0) for critics in self.critics_target]
@@ -354,7 +355,8 @@ class ByHand:
     @torch.no_grad()
     def of_actor(self, batch: Batch) -> Tensor:
         """Sets the actor's gradient; gives its loss."""
-        centre, scale = self.module.actor.centre, self.module.actor.scale
+        actor = self.module.actor
+        centre, scale = actor.centre, actor.scale
         obs = batch.obs.unsqueeze(0)
         squashed = torch.tanh(self.actor.forward(obs))
         q = self.first_critic.forward(torch.cat([obs, centre + scale * squashed], dim=2))

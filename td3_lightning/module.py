@@ -167,15 +167,16 @@ class TD3(L.LightningModule):
 
     def smoothed(self, action: Tensor) -> Tensor:
         """Actions (batch, action_dim) with clipped noise, within the box."""
-        centre, scale = self.actor_target.centre, self.actor_target.scale
-        drawn = self._draw_noise(action) if self._drawn is None else self._drawn
+        actor = self.actor_target
+        centre, scale = actor.centre, actor.scale
+        drawn = self._draw_noise(action, scale) if self._drawn is None else self._drawn
         noise = (drawn * self.policy_noise).clamp_(-self.noise_clip, self.noise_clip).mul_(scale)
         return noise.add_(action).clamp_(centre - scale, centre + scale)
 
-    def _draw_noise(self, action: Tensor) -> Tensor:
-        """Standard normal numbers for actions (batch, action_dim)."""
-        drawn = torch.randn(action.shape, generator=self.noise_generator)  # on the host, so the same on every device
-        return drawn.to(self.actor_target.scale, non_blocking=True)
+    def _draw_noise(self, action: Tensor, scale: Tensor) -> Tensor:
+        """Standard normal numbers for actions (batch, action_dim), of the scale's kind and on its device."""
+        drawn = torch.randn(action.shape, generator=self.noise_generator)  # on the host, so the same everywhere
+        return drawn.to(scale, non_blocking=True)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
@@ -215,7 +216,8 @@ class TD3(L.LightningModule):
         if by_hand := self._by_hand_for(batch):
             return by_hand.of_critics(batch)
         if self.gradients == "compiled":
-            self._drawn = self._draw_noise(batch.action)  # beforehand: a generator would cut the loss into pieces
+            # Beforehand, as a generator would cut the loss into pieces.
+            self._drawn = self._draw_noise(batch.action, self.actor_target.scale)
         loss, q = self._loss("critic_loss")(batch)
         self._drawn = None
         self._differentiate(loss, self.critics)
@@ -257,9 +259,10 @@ class TD3(L.LightningModule):
 
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""
-        average_gradients(weight for group in optimizer.param_groups for weight in group["params"])
+        groups = optimizer.param_groups
+        average_gradients(weight for group in groups for weight in group["params"])
         rate = of_the_first(lr(self.env_steps), self.device)
-        for group in optimizer.param_groups:
+        for group in groups:
             group["lr"] = rate
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.max_grad_norm)
