@@ -77,7 +77,7 @@ def _is_usual(group: dict[str, Any]) -> bool:
 
 def _is_under_way(group: dict[str, Any], adam: Adam) -> bool:
     """Whether every weight has a gradient, and Adam a memory of it."""
-    return all(weight.grad is not None and weight in adam.state for weight in group["params"])
+    return all(weight.grad is not None and adam.state.get(weight) for weight in group["params"])
 
 
 def _step(group: dict[str, Any], memory: list[dict[str, Tensor]]) -> None:

@@ -46,6 +46,8 @@ def test_steps_are_adams_to_the_bit(settings: dict[str, Any]) -> None:
     usual.step()
     assert not step_directly(direct), "the first step makes Adam's memory"
     assert not direct.state
+    assert not direct.state[direct.param_groups[0]["params"][0]]  # looked at, which leaves an empty one
+    assert not step_directly(direct)
     direct.step()
     for step in range(20):
         before = held(direct)
