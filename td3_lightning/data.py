@@ -183,9 +183,7 @@ class ReplayData(L.LightningDataModule):
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """The batch where the learner is; on a CPU that is where it comes from."""
-        if device.type == "cpu":
-            return batch
-        return batch.to(device) if isinstance(batch, Batch) else super().transfer_batch_to_device(batch, device, 0)
+        return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def train_dataloader(self) -> "Batches":
         """The replay: an epoch is so many freshly drawn batches."""

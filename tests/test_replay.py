@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning import LightningDataModule
 
 from td3_lightning import Batch, Linear, Replay, UsageError
 
@@ -206,6 +207,10 @@ def test_a_batch_goes_to_another_device_in_one_piece(monkeypatch: pytest.MonkeyP
     for column, moved, copied in zip(batch, there, same, strict=True):
         assert (moved.device.type, moved.shape, moved.dtype) == ("meta", column.shape, column.dtype)
         assert torch.equal(copied, column)
+    sent.clear()
+    by_lightning = LightningDataModule().transfer_batch_to_device(batch, torch.device("meta"), 0)
+    assert isinstance(by_lightning, Batch)
+    assert len(sent) == 1
     frames = batch._replace(obs=torch.zeros(5, 3, dtype=torch.uint8))
     assert [column.dtype for column in frames.to(torch.device("meta"))] == [torch.uint8, *[torch.float32] * 4]
 
