@@ -19,7 +19,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
-PLAIN = (Precision, DoublePrecision, HalfPrecision, MixedPrecision)  # they take the step as it is
+PLAIN = (Precision, DoublePrecision, HalfPrecision, MixedPrecision)  # they take the step as it is, on a CPU
 UNUSUAL = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
 
 
@@ -40,9 +40,8 @@ def is_plain_step(module: "TD3") -> bool:
         return False
     if module._trainer is None:
         return True
-    plugin = module.trainer.precision_plugin
-    scales = getattr(plugin, "scaler", None) is not None
-    return type(plugin) in PLAIN and not scales and type(module.trainer.strategy) is SingleDeviceStrategy
+    trainer = module.trainer
+    return type(trainer.precision_plugin) in PLAIN and type(trainer.strategy) is SingleDeviceStrategy
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -192,3 +193,19 @@ def test_a_precision_of_ones_own_takes_every_step(make_trainer: Any) -> None:
     agent = fit(trainer)
     assert plugin.steps == 45
     assert not is_plain_step(agent)
+
+
+class Watchful(SingleDeviceStrategy):
+    """A strategy with a step of its own."""
+
+    steps = 0
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.steps += 1
+        return super().optimizer_step(*args, **kwargs)
+
+
+def test_a_strategy_of_ones_own_takes_every_step(make_trainer: Any) -> None:
+    strategy = Watchful()
+    fit(make_trainer(callbacks=[Collector(warmup_steps=10)], strategy=strategy))
+    assert strategy.steps == 45
