@@ -4,6 +4,8 @@ It trains as `python -m td3_lightning fit` does, with a timer around the parts n
 another counts for the inner one alone. Further flags are td3_lightning's own:
 
     python -m benchmarks.profile --workloads C --steps 500 --model.gradients autograd
+
+Gradients by hand are one operation, which `--apart` undoes, so that its parts are seen and each step takes longer.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import torch
 
 from benchmarks.contenders.ours import data_settings, model_settings
 from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
-from td3_lightning import TD3, Collector, Replay, ReplayData
+from td3_lightning import TD3, Collector, Replay, ReplayData, recorded
 from td3_lightning.by_hand import ByHand, Perceptrons
 from td3_lightning.cli import main as run
 from td3_lightning.envs import TrainEnvs
@@ -41,9 +43,9 @@ PARTS: list[tuple[type, str, str]] = [
     (TD3, "target", "target"),
     (ByHand, "_target", "target"),
     (TD3, "critic_loss", "critics: forward"),
-    (ByHand, "of_critics", "critics: forward"),
+    (ByHand, "of_critics", "critics: gradients"),
     (TD3, "actor_loss", "actor: forward"),
-    (ByHand, "of_actor", "actor: forward"),
+    (ByHand, "of_actor", "actor: gradients"),
     (TD3, "manual_backward", "backward"),
     (Perceptrons, "differentiate", "backward"),
     (Perceptrons, "slope_in_inputs", "backward"),
@@ -90,7 +92,7 @@ class Timer:
 def main(args: Sequence[str] | None = None) -> int:
     """Profiles the workloads and prints a table."""
     options, flags = parse(args)
-    columns = {name: profile(WORKLOADS[name], options.steps, flags) for name in options.workloads}
+    columns = {name: profile(WORKLOADS[name], options.steps, flags, options.apart) for name in options.workloads}
     print(f"\nMicroseconds a step, {torch.get_num_threads()} threads:\n\n{table(columns)}\n")
     for name in options.workloads:
         sampling, acting = alone(WORKLOADS[name])
@@ -103,10 +105,11 @@ def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="L, C or both")
     parser.add_argument("--steps", type=int, default=2_000, help="steps measured")
+    parser.add_argument("--apart", action="store_true", help="gradients by hand in parts, not as one operation")
     return parser.parse_known_args(args)
 
 
-def profile(workload: Workload, steps: int, flags: Sequence[str] = ()) -> dict[str, float]:
+def profile(workload: Workload, steps: int, flags: Sequence[str] = (), apart: bool = False) -> dict[str, float]:
     """Microseconds of a step for each part."""
     timer, seconds = Timer(), dict[str, float]()
     training_step = TD3.training_step
@@ -121,6 +124,7 @@ def profile(workload: Workload, steps: int, flags: Sequence[str] = ()) -> dict[s
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(TD3, "training_step", step))
+        stack.enter_context(patch.object(recorded, "RECORDS", recorded.RECORDS and not apart))
         for owner, name, part in PARTS:
             stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), part, timer)))
         fit(workload, SETTLING_UPDATES + steps + 1, flags)

@@ -2,15 +2,15 @@
 
 `module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
 fewer passes over memory: buffers that stay, and that the networks share, so that the cache has them, as each network is
-done with before the next one begins; critics side by side where each thread has as many of them; ReLUs in place; and no
-product that nobody asks for. With precision bf16-mixed the products between wide layers are of bfloat16, and everything
-else is of float32. A reader may skip it.
+done with before the next one begins; critics side by side where each thread has as many of them; ReLUs in place; no
+product that nobody asks for; and all operations of a pass as one. With precision bf16-mixed the products between wide
+layers are of bfloat16, and everything else is of float32. A reader may skip it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from td3_lightning.direct_adam import is_awaited, is_plain_step, step_directly
 from td3_lightning.networks import Actor, Critics, LayerNorms, Linears, ReLU
+from td3_lightning.recorded import Recorded
 from td3_lightning.replay import Batch
 
 if TYPE_CHECKING:
@@ -224,25 +225,32 @@ class Perceptrons:
 
 
 class Unchanged:
-    """The layers of networks as they are, to see within microseconds whether they still are when they are used.
+    """Networks as they are, to see within microseconds whether they still are when they are used.
 
     Args:
         networks: The networks, without hooks.
     """
 
     def __init__(self, networks: list[nn.Module]) -> None:
-        self.layers = [layer for network in networks for layer in _layers_of(network)]
-        self.weights: list[dict[str, Any]] = [layer._parameters for layer in self.layers]
-        self.hooks = [hooks for module in (*networks, *self.layers) for hooks in _hooks(module)]
+        self.networks = networks
+        modules = [module for network in networks for module in network.modules()]
+        self.children: list[dict[str, Any]] = [module._modules for module in modules if module._modules]
+        self.tensors: list[dict[str, Any]] = [module._parameters for module in modules if module._parameters]
+        self.tensors += [module._buffers for module in modules if module._buffers]  # an actor's box
+        self.hooks = [hooks for module in modules for hooks in _hooks(module)]
+        self.layers = self._layers()
         self.places = self._places()
 
     def are(self, networks: list[nn.Module]) -> bool:
-        """Whether these networks have those layers, still without hooks, with their weights where they were."""
-        layers = [layer for network in networks for layer in _layers_of(network)]
-        return layers == self.layers and self._places() == self.places and not any(self.hooks)
+        """Whether these are those, of the same layers, still without hooks, with their weights where they were."""
+        same = networks == self.networks and self._layers() == self.layers
+        return same and self._places() == self.places and not any(self.hooks)
+
+    def _layers(self) -> list[nn.Module]:
+        return list(chain.from_iterable(map(dict.values, self.children)))
 
     def _places(self) -> list[int]:
-        return list(map(Tensor.data_ptr, chain.from_iterable(map(dict.values, self.weights))))
+        return list(map(Tensor.data_ptr, chain.from_iterable(map(dict.values, self.tensors))))
 
 
 class ByHand:
@@ -257,7 +265,7 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.autocast = _autocast()
+        self.autocast, self.noise = _autocast(), _noise_of(module)
         self.is_plain_step = is_plain_step(module)
         self.unchanged = Unchanged(self._networks())
         # Walking through a module for its parameters takes longer than averaging them.
@@ -278,6 +286,16 @@ class ByHand:
         )
         self._of_actor = self._actor_layers(self.actor_gradients)
         self._of_critics = self._critic_layers(self.critic_gradients)
+        self._critics_pass: Callable[..., Any] = self._differentiate_critics
+        self._actor_pass: Callable[..., Any] = self._differentiate_actor
+        if not module.hparams["layer_norm"]:  # whose slope cannot be recorded
+            self._critics_pass = Recorded(self._differentiate_critics, self._memory)
+            self._actor_pass = Recorded(self._differentiate_actor, self._memory)
+
+    def _memory(self) -> Iterator[Tensor]:
+        """All tensors that a pass reads or writes, but for a batch and its noise."""
+        boxes = [tensor for actor in (self.module.actor, self.module.actor_target) for tensor in actor.buffers()]
+        return _tensors_in([boxes, *vars(self).values()])
 
     @staticmethod
     def suits(module: TD3, batch: Batch) -> bool:
@@ -290,8 +308,8 @@ class ByHand:
         return plain and trained and one_process and on_cpu and not awaited
 
     def fits(self, batch: Batch) -> bool:
-        """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
-        same = len(batch.reward) == self.batch_size and self.autocast == _autocast()
+        """Whether batch and noise are as they were when it was made, and so are the networks, where they were."""
+        same = (self.batch_size, self.autocast, self.noise) == (len(batch.reward), _autocast(), _noise_of(self.module))
         return same and self.unchanged.are(self._networks()) and all(map(_is_trained, self.online))
 
     def _networks(self) -> list[nn.Module]:
@@ -324,10 +342,18 @@ class ByHand:
             for weight, bias, *norm in layers
         ]
 
-    @torch.no_grad()
     def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sets the critics' gradients; gives their loss and Q-values (N, batch)."""
-        target, values, errors = self._target(batch), [], []
+        noise = self.module.draw_noise(batch.action, self.module.actor_target.scale)
+        found: tuple[Tensor, Tensor] = self._critics_pass(*batch, noise)
+        _hand_over(self.critic_weights, self.critic_gradients)
+        return found
+
+    @torch.no_grad()
+    def _differentiate_critics(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """The critics' loss and Q-values, given the batch and the noise; writes their gradients."""
+        batch, noise = Batch(*tensors[:-1]), tensors[-1]
+        target, values, errors = self._target(batch, noise), [], []
         inputs = self._for_critics(batch.obs, batch.action)
         for critics, gradients in zip(self.critics, self._of_critics, strict=True):
             q = critics.forward(inputs)
@@ -335,15 +361,14 @@ class ByHand:
             values.append(q.clone())
             errors.append(error)
             critics.differentiate(error * (2 / self.batch_size), gradients)
-        _hand_over(self.critic_weights, self.critic_gradients)
         return _joined(errors).square().mean(dim=1).sum(), _joined(values)
 
-    def _target(self, batch: Batch) -> Tensor:
-        """`TD3.target`, (batch, 1)."""
+    def _target(self, batch: Batch, noise: Tensor) -> Tensor:
+        """`TD3.target`, (batch, 1), with standard normal noise (batch, action_dim)."""
         actor = self.module.actor_target
         centre, scale = actor.centre, actor.scale
         action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs.unsqueeze(0)))
-        inputs = self._for_critics(batch.next_obs, self.module.smoothed(action[0]))
+        inputs = self._for_critics(batch.next_obs, self.module.smoothed_by(noise, action[0]))
         least = [critics.forward(inputs).amin(dim=0) for critics in self.critics_target]
         next_q = least[0] if len(least) == 1 else torch.stack(least).amin(dim=0)
         return batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * next_q
@@ -352,9 +377,16 @@ class ByHand:
         """The inputs (together, batch, obs_dim + action_dim) of critics, the same ones for each."""
         return torch.cat([obs, action], dim=1).expand(self.together, -1, -1)
 
-    @torch.no_grad()
     def of_actor(self, batch: Batch) -> Tensor:
         """Sets the actor's gradient; gives its loss."""
+        loss: Tensor = self._actor_pass(*batch)
+        _hand_over(self.actor_weights, self.actor_gradients)
+        return loss
+
+    @torch.no_grad()
+    def _differentiate_actor(self, *tensors: Tensor) -> Tensor:
+        """The actor's loss, given the batch; writes its gradient."""
+        batch = Batch(*tensors)
         actor = self.module.actor
         centre, scale = actor.centre, actor.scale
         obs = batch.obs.unsqueeze(0)
@@ -362,7 +394,6 @@ class ByHand:
         q = self.first_critic.forward(torch.cat([obs, centre + scale * squashed], dim=2))
         in_action = self.first_critic.slope_in_inputs(torch.full_like(q, -1 / self.batch_size), len(scale))
         self.actor.differentiate(in_action * scale * (1 - squashed.square()), self._of_actor)
-        _hand_over(self.actor_weights, self.actor_gradients)
         return -q.mean()
 
     def step(self, optimizer: Optimizer | LightningOptimizer) -> None:
@@ -413,12 +444,6 @@ class SingleActions:
         return action
 
 
-def _layers_of(network: Any) -> list[nn.Module]:
-    """What `network.layers` holds, if there are any; a module takes longer to answer."""
-    layers = network._modules.get("layers")
-    return [] if layers is None else list(layers._modules.values())
-
-
 def _is_plain(network: Any) -> bool:
     """Whether it is one of `networks.py`, and so is each of its layers, as it was made."""
     return type(network) in (Actor, Critics) and _is_unhooked([network]) and all(map(_is_usual, network.layers))
@@ -432,6 +457,22 @@ def _is_usual(layer: nn.Module) -> bool:
 def _autocast() -> torch.dtype | None:
     """The type that products are of by autocast, if any."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+
+def _noise_of(module: TD3) -> tuple[float, float]:
+    """The noise of the target's actions, and its bound."""
+    return module.policy_noise, module.noise_clip
+
+
+def _tensors_in(owner: Any) -> Iterator[Tensor]:
+    """All tensors but a module's own in what lists and the networks of this file hold, however deep."""
+    if isinstance(owner, (list, tuple)):
+        for each in owner:
+            yield from _tensors_in(each)
+    elif isinstance(owner, (Perceptrons, Product)):
+        yield from _tensors_in(list(vars(owner).values()))
+    elif isinstance(owner, Tensor) and not isinstance(owner, nn.Parameter):
+        yield owner
 
 
 def _is_unhooked(modules: Sequence[nn.Module]) -> bool:

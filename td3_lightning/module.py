@@ -28,6 +28,7 @@ from td3_lightning.seeds import new_generator
 from td3_lightning.subnormals import EVERY, clear_subnormals
 
 CLOCKS = ("env_steps", "updates", "episodes")
+OF_LOSSES = ("target", "smoothed", "smoothed_by", "draw_noise", "critic_loss", "actor_loss")
 QUICK = (*CLOCKS, "_current_fx_name")  # attributes that are set all the time
 
 
@@ -167,13 +168,16 @@ class TD3(L.LightningModule):
 
     def smoothed(self, action: Tensor) -> Tensor:
         """Actions (batch, action_dim) with clipped noise, within the box."""
-        actor = self.actor_target
-        centre, scale = actor.centre, actor.scale
-        drawn = self._draw_noise(action, scale) if self._drawn is None else self._drawn
+        drawn = self.draw_noise(action, self.actor_target.scale) if self._drawn is None else self._drawn
+        return self.smoothed_by(drawn, action)
+
+    def smoothed_by(self, drawn: Tensor, action: Tensor) -> Tensor:
+        """The same with given standard normal numbers (batch, action_dim)."""
+        centre, scale = self.actor_target.centre, self.actor_target.scale
         noise = (drawn * self.policy_noise).clamp_(-self.noise_clip, self.noise_clip).mul_(scale)
         return noise.add_(action).clamp_(centre - scale, centre + scale)
 
-    def _draw_noise(self, action: Tensor, scale: Tensor) -> Tensor:
+    def draw_noise(self, action: Tensor, scale: Tensor) -> Tensor:
         """Standard normal numbers for actions (batch, action_dim), of the scale's kind and on its device."""
         drawn = torch.randn(action.shape, generator=self.noise_generator)  # on the host, so the same everywhere
         return drawn.to(scale, non_blocking=True)
@@ -217,7 +221,7 @@ class TD3(L.LightningModule):
             return by_hand.of_critics(batch)
         if self.gradients == "compiled":
             # Beforehand, as a generator would cut the loss into pieces.
-            self._drawn = self._draw_noise(batch.action, self.actor_target.scale)
+            self._drawn = self.draw_noise(batch.action, self.actor_target.scale)
         loss, q = self._loss("critic_loss")(batch)
         self._drawn = None
         self._differentiate(loss, self.critics)
@@ -255,7 +259,7 @@ class TD3(L.LightningModule):
 
     def _losses_are_ours(self) -> bool:
         """Whether no subclass has a target or a loss of its own."""
-        return all(getattr(type(self), name) is getattr(TD3, name) for name in ("target", "critic_loss", "actor_loss"))
+        return all(getattr(type(self), name) is getattr(TD3, name) for name in OF_LOSSES)
 
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""

@@ -384,13 +384,16 @@ def test_time_counts_for_the_inner_part_alone() -> None:
     ]
 
 
-@pytest.mark.parametrize("gradients", ["by hand", "autograd"])
-def test_a_profile_covers_the_whole_step(gradients: str) -> None:
+@pytest.mark.parametrize(("gradients", "apart"), [("by hand", False), ("by hand", True), ("autograd", False)])
+def test_a_profile_covers_the_whole_step(gradients: str, apart: bool) -> None:
     begun = time.perf_counter()
-    parts = profile(TOY, 50, ["--model.gradients", gradients])
+    parts = profile(TOY, 50, ["--model.gradients", gradients], apart)
     elapsed = (time.perf_counter() - begun) * 1e6
-    for part in ("environment", "acting", "sampling", "target", "critics: backward", "actor: Adam", UPDATE, REST):
+    inner = ["target", "critics: backward", "actor: backward"]
+    passes = [f"{net}: {'gradients' if gradients == 'by hand' else 'forward'}" for net in ("critics", "actor")]
+    for part in ("environment", "acting", "sampling", *passes, "actor: Adam", UPDATE, REST):
         assert parts[part] > 0, part
+    assert all((part in parts) is (apart or gradients == "autograd") for part in inner)
     assert sum(parts.values()) * 50 < elapsed
 
 

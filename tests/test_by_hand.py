@@ -35,9 +35,13 @@ def new_batch(size: int = 7, dtype: torch.dtype = torch.float32, seed: int = 2) 
 def gradients(module: TD3, batch: Batch, wanted: str) -> tuple[dict[str, Tensor], list[Tensor]]:
     """The gradient of every weight, by name, and both losses with the Q-values."""
     module.zero_grad()
-    module.noise_generator.manual_seed(3)
     if wanted == "by hand":
         by_hand = ByHand(module, len(batch.reward))
+        for other in range(3):  # what is recorded is what is looked at
+            by_hand.of_critics(new_batch(len(batch.reward), batch.obs.dtype, 100 + other))
+            by_hand.of_actor(new_batch(len(batch.reward), batch.obs.dtype, 200 + other))
+    module.noise_generator.manual_seed(3)
+    if wanted == "by hand":
         critic_loss, q = by_hand.of_critics(batch)
         actor_loss = by_hand.of_actor(batch)
     else:
@@ -80,6 +84,61 @@ def test_gradients_and_losses_are_autograds(
         torch.testing.assert_close(ours[name], gradient, rtol=close, atol=close)
     for one, other in zip(our_losses, losses, strict=True):
         torch.testing.assert_close(one, other, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("hidden_dims", [(WIDE, WIDE), ()], ids=str)
+@pytest.mark.parametrize("num_critics", [1, 2, 3])
+@pytest.mark.parametrize("halved", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+def test_recorded_passes_are_the_same_to_the_bit(
+    hidden_dims: tuple[int, ...], num_critics: int, halved: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for records in (False, True):
+        monkeypatch.setattr("td3_lightning.recorded.RECORDS", records)
+        module = new_module(hidden_dims=hidden_dims, num_critics=num_critics)
+        optimizers: Any = module.configure_optimizers()
+        monkeypatch.setattr(module, "optimizers", lambda optimizers=optimizers: optimizers)
+        logs = []
+        with torch.autocast("cpu", torch.bfloat16, enabled=halved):
+            for update in range(12):
+                logs += module.training_step(new_batch(40, seed=update), update).values()
+        assert module._by_hand is not None
+        passes: list[Any] = [module._by_hand._critics_pass, module._by_hand._actor_pass]
+        assert [type(each._run).__name__ for each in passes] == ["ScriptMethod" if records else "method"] * 2
+        found.append([*logs, *module.parameters()])
+    assert len(found[0]) > 12 * 2 + 6
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: setattr(module, "policy_noise", 0.9),
+        lambda module: setattr(module, "noise_clip", 0.01),
+        lambda module: module.actor.scale.mul_(0.5),
+        lambda module: setattr(module.actor, "centre", module.actor.centre + 1),
+        lambda module: setattr(module.actor_target, "scale", module.actor_target.scale * 0.5),
+        lambda module: module.critics.layers[0].weight.data.add_(0.1),
+        lambda module: setattr(module.critics_target.layers[0].weight, "data", torch.zeros(2, 7, 33)),
+    ],
+)
+def test_a_recorded_pass_follows_what_changes(change: Callable[[TD3], Any]) -> None:
+    module, batch = new_module(), new_batch()
+
+    def losses(critics: Callable[[Batch], tuple[Tensor, Tensor]], actor: Callable[[Batch], Tensor]) -> list[float]:
+        module.noise_generator.manual_seed(3)
+        return [critics(batch)[0].item(), actor(batch).item()]
+
+    for _ in range(4):
+        before = losses(module._differentiate_critics, module._differentiate_actor)
+    assert module._by_hand is not None
+    change(module)
+    for _ in range(3):
+        after = losses(module._differentiate_critics, module._differentiate_actor)
+        assert after != pytest.approx(before, rel=1e-4)
+        assert after == pytest.approx(losses(module.critic_loss, module.actor_loss), rel=1e-5)
+    assert module._by_hand is not None
 
 
 @pytest.mark.parametrize(
@@ -354,7 +413,12 @@ def test_autograd_works_where_hands_do_not() -> None:
         def actor_loss(self, batch: Batch) -> Tensor:
             return super().actor_loss(batch) + 1
 
+    class Unsmoothed(TD3):
+        def smoothed(self, action: Tensor) -> Tensor:
+            return action
+
     assert not chosen(Penalised(4, LOW, HIGH), new_batch())
+    assert not chosen(Unsmoothed(4, LOW, HIGH), new_batch())
     of_another_kind = new_module()
     of_another_kind.actor = nn.Linear(4, 3)
     assert not chosen(of_another_kind, new_batch())
