@@ -265,7 +265,7 @@ class ByHand:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.autocast, self.noise = _autocast(), _noise_of(module)
+        self.autocast = _autocast()
         self.is_plain_step = is_plain_step(module)
         self.unchanged = Unchanged(self._networks())
         # Walking through a module for its parameters takes longer than averaging them.
@@ -308,8 +308,8 @@ class ByHand:
         return plain and trained and one_process and on_cpu and not awaited
 
     def fits(self, batch: Batch) -> bool:
-        """Whether batch and noise are as they were when it was made, and so are the networks, where they were."""
-        same = (self.batch_size, self.autocast, self.noise) == (len(batch.reward), _autocast(), _noise_of(self.module))
+        """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
+        same = len(batch.reward) == self.batch_size and self.autocast == _autocast()
         return same and self.unchanged.are(self._networks()) and all(map(_is_trained, self.online))
 
     def _networks(self) -> list[nn.Module]:
@@ -342,14 +342,14 @@ class ByHand:
             for weight, bias, *norm in layers
         ]
 
+    @torch.no_grad()
     def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sets the critics' gradients; gives their loss and Q-values (N, batch)."""
-        noise = self.module.draw_noise(batch.action, self.module.actor_target.scale)
+        noise = self.module.draw_noise(batch.action)
         found: tuple[Tensor, Tensor] = self._critics_pass(*batch, noise)
         _hand_over(self.critic_weights, self.critic_gradients)
         return found
 
-    @torch.no_grad()
     def _differentiate_critics(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """The critics' loss and Q-values, given the batch and the noise; writes their gradients."""
         batch, noise = Batch(*tensors[:-1]), tensors[-1]
@@ -364,11 +364,11 @@ class ByHand:
         return _joined(errors).square().mean(dim=1).sum(), _joined(values)
 
     def _target(self, batch: Batch, noise: Tensor) -> Tensor:
-        """`TD3.target`, (batch, 1), with standard normal noise (batch, action_dim)."""
+        """`TD3.target`, (batch, 1), with noise (batch, action_dim)."""
         actor = self.module.actor_target
         centre, scale = actor.centre, actor.scale
         action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs.unsqueeze(0)))
-        inputs = self._for_critics(batch.next_obs, self.module.smoothed_by(noise, action[0]))
+        inputs = self._for_critics(batch.next_obs, self.module.smoothed_by(action[0], noise))
         least = [critics.forward(inputs).amin(dim=0) for critics in self.critics_target]
         next_q = least[0] if len(least) == 1 else torch.stack(least).amin(dim=0)
         return batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * next_q
@@ -377,13 +377,13 @@ class ByHand:
         """The inputs (together, batch, obs_dim + action_dim) of critics, the same ones for each."""
         return torch.cat([obs, action], dim=1).expand(self.together, -1, -1)
 
+    @torch.no_grad()
     def of_actor(self, batch: Batch) -> Tensor:
         """Sets the actor's gradient; gives its loss."""
         loss: Tensor = self._actor_pass(*batch)
         _hand_over(self.actor_weights, self.actor_gradients)
         return loss
 
-    @torch.no_grad()
     def _differentiate_actor(self, *tensors: Tensor) -> Tensor:
         """The actor's loss, given the batch; writes its gradient."""
         batch = Batch(*tensors)
@@ -457,11 +457,6 @@ def _is_usual(layer: nn.Module) -> bool:
 def _autocast() -> torch.dtype | None:
     """The type that products are of by autocast, if any."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-
-
-def _noise_of(module: TD3) -> tuple[float, float]:
-    """The noise of the target's actions, and its bound."""
-    return module.policy_noise, module.noise_clip
 
 
 def _tensors_in(owner: Any) -> Iterator[Tensor]:

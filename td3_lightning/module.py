@@ -28,7 +28,7 @@ from td3_lightning.seeds import new_generator
 from td3_lightning.subnormals import EVERY, clear_subnormals
 
 CLOCKS = ("env_steps", "updates", "episodes")
-OF_LOSSES = ("target", "smoothed", "smoothed_by", "draw_noise", "critic_loss", "actor_loss")
+OF_LOSSES = {"target", "smoothed", "smoothed_by", "draw_noise", "critic_loss", "actor_loss"}
 QUICK = (*CLOCKS, "_current_fx_name")  # attributes that are set all the time
 
 
@@ -168,19 +168,18 @@ class TD3(L.LightningModule):
 
     def smoothed(self, action: Tensor) -> Tensor:
         """Actions (batch, action_dim) with clipped noise, within the box."""
-        drawn = self.draw_noise(action, self.actor_target.scale) if self._drawn is None else self._drawn
-        return self.smoothed_by(drawn, action)
+        return self.smoothed_by(action, self.draw_noise(action) if self._drawn is None else self._drawn)
 
-    def smoothed_by(self, drawn: Tensor, action: Tensor) -> Tensor:
-        """The same with given standard normal numbers (batch, action_dim)."""
+    def smoothed_by(self, action: Tensor, noise: Tensor) -> Tensor:
+        """The same with given noise (batch, action_dim), in half-widths of the box."""
         centre, scale = self.actor_target.centre, self.actor_target.scale
-        noise = (drawn * self.policy_noise).clamp_(-self.noise_clip, self.noise_clip).mul_(scale)
-        return noise.add_(action).clamp_(centre - scale, centre + scale)
+        return (noise * scale).add_(action).clamp_(centre - scale, centre + scale)
 
-    def draw_noise(self, action: Tensor, scale: Tensor) -> Tensor:
-        """Standard normal numbers for actions (batch, action_dim), of the scale's kind and on its device."""
+    def draw_noise(self, action: Tensor) -> Tensor:
+        """Clipped noise for actions (batch, action_dim), in half-widths of the box."""
         drawn = torch.randn(action.shape, generator=self.noise_generator)  # on the host, so the same everywhere
-        return drawn.to(scale, non_blocking=True)
+        drawn = drawn.to(self.actor_target.scale, non_blocking=True)
+        return (drawn * self.policy_noise).clamp_(-self.noise_clip, self.noise_clip)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""
@@ -221,7 +220,7 @@ class TD3(L.LightningModule):
             return by_hand.of_critics(batch)
         if self.gradients == "compiled":
             # Beforehand, as a generator would cut the loss into pieces.
-            self._drawn = self.draw_noise(batch.action, self.actor_target.scale)
+            self._drawn = self.draw_noise(batch.action)
         loss, q = self._loss("critic_loss")(batch)
         self._drawn = None
         self._differentiate(loss, self.critics)
@@ -258,8 +257,9 @@ class TD3(L.LightningModule):
         return self._by_hand
 
     def _losses_are_ours(self) -> bool:
-        """Whether no subclass has a target or a loss of its own."""
-        return all(getattr(type(self), name) is getattr(TD3, name) for name in OF_LOSSES)
+        """Whether no subclass has a target or a loss of its own, and neither has this one."""
+        kinds = all(getattr(type(self), name) is getattr(TD3, name) for name in OF_LOSSES)
+        return kinds and not vars(self).keys() & OF_LOSSES
 
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""

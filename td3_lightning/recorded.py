@@ -5,6 +5,7 @@ left nothing of Python in the cache.
 """
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,10 @@ import torch
 from torch import Tensor, nn
 
 RECORDS = sys.version_info < (3, 14)  # torch.jit.trace may break from there on
+MOST = 200  # recordings of a process, as torch keeps a megabyte of each for ever; after them functions are called
+
+_noting = threading.Lock()  # filters of warnings are those of all threads
+_noted = 0  # recordings so far
 
 
 class Recorded:
@@ -33,18 +38,20 @@ class Recorded:
 
     def _first(self, *tensors: Tensor) -> Any:
         """Calls the function as it is: what is asked for only once is not worth the time that noting takes."""
-        self._run = self._record if RECORDS else self.function
+        self._run = self._record if RECORDS and _noted < MOST else self.function
         return self.function(*tensors)
 
     def _record(self, *tensors: Tensor) -> Any:
+        global _noted
         noted = _Noted(self.function, self.memory())
-        with warnings.catch_warnings():
+        with _noting, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that torch.jit will be gone one day, and that shapes are taken as fixed
             recording = torch.jit.trace(noted, tensors, check_trace=False)  # type: ignore[no-untyped-call]
         if not isinstance(recording, torch.jit.ScriptModule):  # PYTORCH_JIT=0
             self._run = self.function
             return self.function(*tensors)
         _check_memory(recording)
+        _noted += 1
         self._run = recording.forward
         return noted.result
 

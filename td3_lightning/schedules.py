@@ -51,7 +51,7 @@ class Linear(Schedule):
 
     def __call__(self, env_steps: int) -> float:
         done = min(max((env_steps - self.begin) / self.steps, 0.0), 1.0)
-        return self.start + done * (self.end - self.start)
+        return self.end if done == 1 else self.start + done * (self.end - self.start)  # the sum may round beside it
 
 
 def check_schedule(name: str, schedule: Schedule, least: float) -> None:

@@ -28,6 +28,11 @@ def _seeded() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.recorded._noted", 0)  # whatever tests before this one have recorded
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(1)

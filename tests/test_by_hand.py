@@ -141,6 +141,17 @@ def test_a_recorded_pass_follows_what_changes(change: Callable[[TD3], Any]) -> N
     assert module._by_hand is not None
 
 
+def test_a_batch_may_want_gradients() -> None:
+    module, batch = new_module(), new_batch()
+    by_hand = ByHand(module, 7)
+    batch.obs.requires_grad_()
+    for _ in range(4):
+        loss, _ = by_hand.of_critics(batch)
+        assert not loss.requires_grad
+        assert not by_hand.of_actor(batch).requires_grad
+    assert batch.obs.grad is None
+
+
 @pytest.mark.parametrize(
     ("threads", "num_critics", "layer_norm", "together"),
     [(1, 2, False, 1), (2, 1, False, 1), (2, 2, False, 2), (2, 3, False, 1), (2, 4, False, 4), (2, 2, True, 1)],
@@ -417,6 +428,9 @@ def test_autograd_works_where_hands_do_not() -> None:
         def smoothed(self, action: Tensor) -> Tensor:
             return action
 
+    patched: Any = new_module()
+    patched.smoothed = lambda action: action
+    assert not chosen(patched, new_batch())
     assert not chosen(Penalised(4, LOW, HIGH), new_batch())
     assert not chosen(Unsmoothed(4, LOW, HIGH), new_batch())
     of_another_kind = new_module()

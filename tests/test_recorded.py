@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from td3_lightning.recorded import Recorded
+from td3_lightning.recorded import MOST, Recorded
 
 
 class Walk:
@@ -74,6 +74,17 @@ def test_a_python_that_cannot_record_calls_the_function(monkeypatch: pytest.Monk
     for seed in range(4):
         assert torch.equal(plain.step(*moves(seed))[0], recorded(*moves(seed))[0])
     assert called.calls == 4
+
+
+def test_a_process_records_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.recorded._noted", MOST - 2)
+    walks = [Walk() for _ in range(4)]
+    for walk in walks:
+        recorded = Recorded(walk.step, walk.memory)
+        for seed in range(5):
+            recorded(*moves(seed))
+    assert [walk.calls for walk in walks] == [2, 2, 5, 5]
+    assert all(torch.equal(walk.whole, walks[0].whole) for walk in walks)
 
 
 def test_without_torchs_jit_the_function_is_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,9 @@ def test_linear_may_rise_and_ends_exactly() -> None:
     rising = Linear(0.1, 0.7, steps=3)
     assert [rising(step) for step in (0, 3, 4)] == [0.1, 0.7, 0.7]
     assert rising(1) == pytest.approx(0.3)
+    start, end = 0.7, 0.05
+    assert start + (end - start) != end, "the sum rounds"
+    assert Linear(start, end, steps=3)(3) == end
 
 
 def test_a_constant_is_constant() -> None:
