@@ -17,7 +17,7 @@ RECORDS = sys.version_info < (3, 14)  # torch.jit.trace may break from there on
 MOST = 200  # recordings of a process, as torch keeps a megabyte of each for ever; after them functions are called
 
 _noting = threading.Lock()  # filters of warnings are those of all threads
-_noted = 0  # recordings so far
+_recordings = 0  # so far
 
 
 class Recorded:
@@ -38,11 +38,11 @@ class Recorded:
 
     def _first(self, *tensors: Tensor) -> Any:
         """Calls the function as it is: what is asked for only once is not worth the time that noting takes."""
-        self._run = self._record if RECORDS and _noted < MOST else self.function
+        self._run = self._record if RECORDS and _recordings < MOST else self.function
         return self.function(*tensors)
 
     def _record(self, *tensors: Tensor) -> Any:
-        global _noted
+        global _recordings
         noted = _Noted(self.function, self.memory())
         with _noting, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that torch.jit will be gone one day, and that shapes are taken as fixed
@@ -51,7 +51,7 @@ class Recorded:
             self._run = self.function
             return self.function(*tensors)
         _check_memory(recording)
-        _noted += 1
+        _recordings += 1
         self._run = recording.forward
         return noted.result
 

@@ -77,7 +77,7 @@ def test_a_python_that_cannot_record_calls_the_function(monkeypatch: pytest.Monk
 
 
 def test_a_process_records_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.recorded._noted", MOST - 2)
+    monkeypatch.setattr("td3_lightning.recorded._recordings", MOST - 2)
     walks = [Walk() for _ in range(4)]
     for walk in walks:
         recorded = Recorded(walk.step, walk.memory)
