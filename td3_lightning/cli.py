@@ -31,6 +31,7 @@ from td3_lightning.checkpoint import DurableCheckpointIO, check_format, read_che
 from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
+from td3_lightning.direct_loop import DirectLoop
 from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
 from td3_lightning.mistakes import explain, sentence, was_left_alone
 from td3_lightning.module import TD3
@@ -343,9 +344,11 @@ class CommandLine(LightningCLI):
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             settings["plugins"] = [*plugins, DurableCheckpointIO()]
         try:
-            return Trainer(**settings)
+            trainer = Trainer(**settings)
         except (MisconfigurationException, ValueError) as error:
             raise UsageError(f"Lightning's Trainer does not take these settings: {one_line(error)}") from error
+        DirectLoop.install(trainer)
+        return trainer
 
     def _logger(self, runs: Path) -> RunLogger:
         """The logger of a new run, or of the one that the checkpoint is of, if its replay goes on too."""

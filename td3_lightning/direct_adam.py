@@ -23,15 +23,15 @@ PLAIN = (Precision, DoublePrecision, HalfPrecision, MixedPrecision)  # they take
 UNUSUAL = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
 
 
+def has_own(owner: object, kind: type, *names: str) -> bool:
+    """Whether an object has one of these methods otherwise than its kind."""
+    return any(getattr(getattr(owner, name), "__func__", None) is not getattr(kind, name) for name in names)
+
+
 def is_awaited(module: "TD3", *hooks: str) -> bool:
     """Whether the module or a callback has one of these hooks."""
     callbacks = [] if module._trainer is None else module.trainer.callbacks  # type: ignore[attr-defined]
-    owners = [(module, L.LightningModule), *((callback, Callback) for callback in callbacks)]
-    return any(
-        getattr(getattr(owner, hook), "__func__", None) is not getattr(kind, hook)
-        for owner, kind in owners
-        for hook in hooks
-    )
+    return has_own(module, L.LightningModule, *hooks) or any(has_own(each, Callback, *hooks) for each in callbacks)
 
 
 def is_plain_step(module: "TD3") -> bool:

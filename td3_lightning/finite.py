@@ -31,7 +31,7 @@ def check_losses(losses: Mapping[str, Tensor], updates: int) -> None:
 
 def check_action(action: NDArray[np.float32], updates: int) -> None:
     """Raises `LearnerError` if the actor's actions (num_envs, action_dim) are not finite, before one is taken."""
-    if not np.isfinite(action).all():
+    if not all(map(math.isfinite, action.ravel().tolist())):  # of a few numbers faster than numpy
         raise LearnerError(f"The actor's action is {action.tolist()} after update {updates:,}: {ADVICE}.")
 
 

@@ -179,7 +179,7 @@ class TD3(L.LightningModule):
         """Clipped noise for actions (batch, action_dim), in half-widths of the box."""
         drawn = torch.randn(action.shape, generator=self.noise_generator)  # on the host, so the same everywhere
         drawn = drawn.to(self.actor_target.scale, non_blocking=True)
-        return (drawn * self.policy_noise).clamp_(-self.noise_clip, self.noise_clip)
+        return drawn.mul_(self.policy_noise).clamp_(-self.noise_clip, self.noise_clip)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over critics of their mean squared error, and their Q-values (N, batch)."""

@@ -1,0 +1,138 @@
+"""The Trainer's loop over an epoch's updates, without the way to them where nobody waits on that way.
+
+For every batch Lightning asks each callback, the module, the datamodule, the strategy and the loggers for hooks that
+most of them do not have, and collects what was logged where nothing was. Here those hooks are called that are there,
+in the same order. A reader may skip this file.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loops.fetchers import _DataFetcher
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
+
+from td3_lightning.data import ReplayData
+from td3_lightning.direct_adam import PLAIN, has_own
+from td3_lightning.module import TD3
+
+KNOWN = "2.6."  # the Lightning whose loop this one is like
+TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+class Way(NamedTuple):
+    """What is called for an update."""
+
+    callbacks: list[Any]  # the trainer's, in which the hooks were found
+    starts: list[Callable[..., Any]]  # for each batch, before its update
+    step: Callable[..., Any]  # the update
+    ends: list[Callable[..., Any]]  # after it
+    stays: bool  # whether a batch is used where it was sampled
+
+
+class DirectLoop(_TrainingEpochLoop):
+    """Lightning's loop, with the same updates, hooks and counts in less time.
+
+    It leaves to Lightning's what it does not know: the first update of a resumed run, several processes, a profiler,
+    a module that changes what a training step is, another version.
+    """
+
+    _way: Way | None = None
+
+    @classmethod
+    def install(cls, trainer: L.Trainer) -> None:
+        """Has a trainer that has not begun take this loop."""
+        if L.__version__.startswith(KNOWN):
+            usual = trainer.fit_loop.epoch_loop
+            trainer.fit_loop.epoch_loop = cls(trainer, usual.min_steps, usual.max_steps)
+
+    def on_run_start(self, data_fetcher: _DataFetcher) -> None:
+        """Begins an epoch."""
+        super().on_run_start(data_fetcher)
+        self._way = _find_way(self.trainer) if _is_plain(self.trainer) else None
+
+    def advance(self, data_fetcher: _DataFetcher) -> None:
+        """Takes an update, and calls what is called around it."""
+        way, trainer = self._way, self.trainer
+        if way is None or self.restarting:
+            super().advance(data_fetcher)
+            return
+        if way.callbacks != trainer.callbacks:
+            way = self._way = _find_way(trainer)
+        if self.val_loop.restarting:
+            self.val_loop.restarting = False
+        batch, _, _ = next(data_fetcher)
+        progress, batch_idx = self.batch_progress, self.batch_idx + 1
+        progress.is_last_batch = data_fetcher.done
+        batch = trainer.precision_plugin.convert_input(batch)
+        if not way.stays:
+            batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
+            batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+        progress.increment_ready()
+        trainer._logger_connector.on_batch_start(batch)
+        self._call("on_train_batch_start", way.starts, batch, batch_idx)
+        progress.increment_started()
+        self.manual_optimization.on_run_start()
+        outputs = self._call("training_step", [way.step], batch, batch_idx)
+        self.manual_optimization.on_run_end()
+        progress.increment_processed()
+        self._call("on_train_batch_end", way.ends, outputs, batch, batch_idx)
+        self._collect_logged()
+        progress.increment_completed()
+
+    def on_advance_end(self, data_fetcher: _DataFetcher) -> None:
+        """Keeps count; where an evaluation is due or the run stops, Lightning sees to it."""
+        trainer = self.trainer
+        stops = trainer.should_stop or trainer.received_sigterm
+        if self._way is None or stops or not (self.batch_idx + 1) % trainer.val_check_batch:
+            super().on_advance_end(data_fetcher)
+        else:
+            self._batches_that_stepped += 1
+
+    def _call(self, name: str, hooks: list[Callable[..., Any]], *args: Any) -> Any:
+        """Calls hooks of this name, and gives what the last one gives."""
+        module, given = self.trainer.lightning_module, None
+        before, module._current_fx_name = module._current_fx_name, name  # which `log` asks for
+        for hook in hooks:
+            given = hook(*args)
+        module._current_fx_name = before
+        return given
+
+    def _collect_logged(self) -> None:
+        """Gives what was logged to the loggers, if anything was."""
+        if self._results:
+            self.trainer._logger_connector.on_batch_end()
+            self.trainer._logger_connector.update_train_step_metrics()
+
+
+def _is_plain(trainer: Any) -> bool:
+    """Whether a training step is ours, nobody but hooks has a part in it, and evaluations go by the epoch's batches."""
+    module = trainer.lightning_module
+    ours = isinstance(module, TD3) and not has_own(module, TD3, "training_step", "on_train_batch_start")
+    alone = type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN
+    by_batches = trainer.check_val_every_n_epoch is not None and isinstance(trainer.val_check_batch, int)
+    return ours and alone and by_batches and isinstance(trainer.profiler, PassThroughProfiler)
+
+
+def _find_way(trainer: Any) -> Way:
+    callbacks, module, data, strategy = (
+        trainer.callbacks,
+        trainer.lightning_module,
+        trainer.datamodule,
+        trainer.strategy,
+    )
+    hooks: list[list[Callable[..., Any]]] = [
+        [partial(getattr(each, name), trainer, module) for each in callbacks if has_own(each, Callback, name)]
+        for name in ("on_train_batch_start", "on_train_batch_end")
+    ]
+    starts, ends = [*hooks[0], module.on_train_batch_start], [*hooks[1], module.on_train_batch_end]
+    # The strategy adds the precision's context alone, which in float32 is none.
+    step = module.training_step if type(trainer.precision_plugin) is Precision else strategy.training_step
+    ours = isinstance(data, ReplayData) and not has_own(data, ReplayData, *TRANSFERS)
+    stays = ours and not has_own(module, L.LightningModule, *TRANSFERS) and strategy.root_device.type == "cpu"
+    return Way(list(callbacks), starts, step, ends, stays)
