@@ -19,6 +19,7 @@ from td3_lightning.checkpoint import refusal
 from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper, check_keeps_no_statistics
 from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.guarded import Deadline
+from td3_lightning.on_device import OnDevice
 from td3_lightning.pixels import FrameStack, PixelReplay, Pixels
 from td3_lightning.ranks import of_every_rank, of_this_rank, ranks
 from td3_lightning.replay import Batch, Replay
@@ -55,6 +56,7 @@ class ReplayData(L.LightningDataModule):
         eval_seed: Seed of an evaluation's first episode; the others count up.
         test_episodes: Episodes of `test`.
         test_seed: Seed of the first episode of `test`; the others count up.
+        on_device: Keep a copy of the replay's rows on a GPU that learns, and read batches there; not measured.
         step_timeout: Seconds that an environment may take for a step or a reset; None waits for ever.
         empty_replay: Begin with an empty replay and new episodes, whatever the checkpoint holds of them; the Collector
             fills it with `warmup_steps` steps of the policy first.
@@ -79,6 +81,7 @@ class ReplayData(L.LightningDataModule):
         eval_seed: int = 10_000,
         test_episodes: int = 10,
         test_seed: int = 50_000,
+        on_device: bool = False,
         step_timeout: float | None = 600.0,
         empty_replay: bool = False,
     ) -> None:
@@ -97,6 +100,7 @@ class ReplayData(L.LightningDataModule):
                 f"updates_per_step={updates_per_step} came; raise one of them."
             )
         self.updates_per_step, self.empty_replay = float(updates_per_step), empty_replay
+        self.on_device = on_device
         self.eval_seeds = range(eval_seed, eval_seed + eval_episodes)
         self.test_seeds = range(test_seed, test_seed + test_episodes)
         self.eval_env = self.make_env()
@@ -182,12 +186,14 @@ class ReplayData(L.LightningDataModule):
             self._envs = TrainEnvs(lambda: self.make_env(**self.train_kwargs), self.num_envs)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """The batch where the learner is; on a CPU that is where it comes from."""
-        return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
+        """The batch where the learner is, which on a CPU is where it comes from."""
+        is_there = device.type == "cpu" or (isinstance(batch, Batch) and batch.obs.device == device)
+        return batch if is_there else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def train_dataloader(self) -> "Batches":
         """The replay: an epoch is so many freshly drawn batches."""
-        return Batches(self.replay)
+        learner = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+        return Batches(OnDevice(self.replay, learner) if self.on_device and learner.type != "cpu" else self.replay)
 
     def val_dataloader(self) -> Episodes:
         """The episodes of an evaluation, the same ones every time."""
@@ -281,7 +287,7 @@ class Batches:
     on in its middle.
     """
 
-    replay: Replay
+    replay: Replay | OnDevice
 
     def __len__(self) -> int:
         return len(self.replay)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from td3_lightning.encoders import Encoder
 from td3_lightning.errors import UsageError, check_at_least
-from td3_lightning.replay import Batch, Replay
+from td3_lightning.replay import Batch, Choice, Replay
 
 CHANNELS = 3
 
@@ -106,7 +106,6 @@ class PixelReplay(Replay):
     def __init__(self, pixels: Pixels, obs_dim: int, **settings: Any) -> None:
         self.pixels = pixels
         super().__init__(pixels.frame_bytes // 4 + 1, history=pixels.stack - 1, **settings)
-        self._frames = self._rows.view(torch.uint8)[:, : pixels.frame_bytes]
 
     def add(
         self,
@@ -133,31 +132,58 @@ class PixelReplay(Replay):
         rows = self._draw()
         windows, reward, discount, steps = self._transitions(rows)
         return Batch(
-            obs=self._shifted(self._stacks(rows)),
+            obs=self._shifted(self._stacks(self.rows, rows)),
             action=torch.from_numpy(windows[:, 0, self.obs_dim : -2]),
             reward=torch.from_numpy(reward),
             discount=torch.from_numpy(discount),
-            next_obs=self._shifted(self._stacks(rows + torch.from_numpy(steps))),
+            next_obs=self._shifted(self._stacks(self.rows, rows + torch.from_numpy(steps))),
         )
 
-    def _stacks(self, rows: Tensor) -> Tensor:
-        """Stacks (batch, stack, height, width, 3) that end with the frames in these rows."""
-        age = self._rows[rows, self.obs_dim - 1].long()
-        back = torch.arange(self.pixels.stack - 1, -1, -1).minimum(age[:, None])
+    def choose(self) -> Choice:
+        """Draws the shifts too."""
+        places, outcomes = super().choose()
+        return Choice(torch.cat([places, self._corners().T, self._corners().T]), outcomes)
+
+    def read(self, rows: Tensor, choice: Choice) -> Batch:
+        """The batch that `sample` would have given."""
+        first, later, top, left, next_top, next_left = choice.places
+        reward, discount = choice.outcomes
+        obs = _seen_from(self._stacks(rows, first), top, left, self.pixels.shift)
+        next_obs = _seen_from(self._stacks(rows, later), next_top, next_left, self.pixels.shift)
+        return Batch(obs, rows[first, self.obs_dim : -2], reward, discount, next_obs)
+
+    def _stacks(self, all_rows: Tensor, rows: Tensor) -> Tensor:
+        """Stacks (batch, stack, height, width, 3) that end with the frames in these of all rows."""
+        age = all_rows[rows, self.obs_dim - 1].long()
+        back = torch.arange(self.pixels.stack - 1, -1, -1, device=rows.device).minimum(age[:, None])
         length = self.rings[0].length
         ring, slot = rows // (length + self.n_step), rows % (length + self.n_step)
-        frames = ring[:, None] * (length + self.n_step) + (slot[:, None] - back) % length
-        return self._frames[frames.flatten()].view(len(rows), self.pixels.stack, *self.pixels.shape)
+        numbers = ring[:, None] * (length + self.n_step) + (slot[:, None] - back) % length
+        frames = all_rows.view(torch.uint8)[:, : self.pixels.frame_bytes]
+        return frames[numbers.flatten()].view(len(rows), self.pixels.stack, *self.pixels.shape)
+
+    def _corners(self) -> Tensor:
+        """Where (batch, 2) each stack is looked at from, of one with edges."""
+        shape, most = (self.batch_size, 2), self.pixels.shift
+        return torch.randint(2 * most + 1, shape, generator=self.generator) if most else torch.zeros(shape).long()
 
     def _shifted(self, stacks: Tensor) -> Tensor:
         """Moves each stack as a whole; its edge's pixels fill what is laid bare (Kostrikov et al., 2020)."""
         most, (height, width, _) = self.pixels.shift, self.pixels.shape
         if not most:
             return stacks.flatten(1)
-        corners = torch.randint(2 * most + 1, (len(stacks), 2), generator=self.generator).tolist()
-        framed = _with_edges(stacks, most)
+        framed, corners = _with_edges(stacks, most), self._corners().tolist()
         moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in zip(framed, corners, strict=True)]
         return torch.stack(moved).flatten(1)
+
+
+def _seen_from(stacks: Tensor, tops: Tensor, lefts: Tensor, most: int) -> Tensor:
+    """Stacks (batch, stack, height, width, 3) of bytes moved by corners (batch,), in few operations for a GPU."""
+    batch, stack, height, width, _ = stacks.shape
+    y = (torch.arange(height, device=tops.device) + tops[:, None] - most).clamp(0, height - 1)
+    x = (torch.arange(width, device=tops.device) + lefts[:, None] - most).clamp(0, width - 1)
+    each, frame = torch.arange(batch, device=tops.device), torch.arange(stack, device=tops.device)
+    return stacks[each[:, None, None, None], frame[:, None, None], y[:, None, :, None], x[:, None, None]].flatten(1)
 
 
 def _with_edges(stacks: Tensor, most: int) -> Tensor:

@@ -45,6 +45,13 @@ class Batch(NamedTuple):
         return Batch(*(part.reshape(column.shape) for part, column in zip(parts, self, strict=True)))
 
 
+class Choice(NamedTuple):
+    """Transitions that were drawn, in as few numbers as tell them; their rows may be read elsewhere."""
+
+    places: Tensor  # (2 or more, batch), int64: rows of obs and of next_obs, and what else is needed to read them
+    outcomes: Tensor  # (2, batch), float32: reward and discount
+
+
 class Ring:
     """The newest rows of one environment, and where the finished transitions among them start.
 
@@ -252,9 +259,11 @@ class Replay(IterableDataset[Batch]):
         rows = _untouched_zeros((num_envs, length + self.n_step, width), np.dtype(np.float32))
         starts = _untouched_zeros((num_envs, length), np.dtype(np.int32))
         self.rings = [Ring(*memory, obs_dim, self.n_step, history) for memory in zip(rows, starts, strict=True)]
-        self._rows, self._starts = torch.from_numpy(rows.reshape(-1, width)), starts.reshape(-1)
+        self.rows = torch.from_numpy(rows.reshape(-1, width))  # the rings', one below the other
+        self._starts = starts.reshape(-1)
         following = self.n_step + 1
-        self._windows = self._rows.as_strided((len(self._rows) - self.n_step, following * width), (width, 1))
+        self._windows = self.rows.as_strided((len(self.rows) - self.n_step, following * width), (width, 1))
+        self._tails = self.rows.as_strided((len(self._windows), following, 2), (width, width, 1), width - 2)
         self._window_starts = np.arange(batch_size) * following  # in a batch of windows, one below the other
         self._one_step = np.ones(batch_size, np.intp)
         self._powers = (gamma ** np.arange(following)).astype(np.float32)
@@ -272,7 +281,7 @@ class Replay(IterableDataset[Batch]):
     @property
     def row_bytes(self) -> int:
         """Bytes that a transition takes: its row and its entry in the list of starts."""
-        return self._rows[0].nbytes + self._starts.itemsize
+        return self.rows[0].nbytes + self._starts.itemsize
 
     def add(
         self,
@@ -306,18 +315,37 @@ class Replay(IterableDataset[Batch]):
         next_obs = self._after(windows, steps)[:, : self.obs_dim]
         return Batch(*map(torch.from_numpy, (obs, action, reward, discount, next_obs)))
 
+    def choose(self) -> Choice:
+        """Draws a batch as `sample` does, and leaves its rows to `read`."""
+        starts = self._draw()
+        reward, discount, steps = self._outcomes(self._tails.index_select(0, starts).numpy())
+        outcomes = torch.from_numpy(np.stack([reward, discount]))
+        return Choice(torch.stack([starts.long(), starts + torch.from_numpy(steps)]), outcomes)
+
+    def read(self, rows: Tensor, choice: Choice) -> Batch:
+        """The batch that `sample` would have given, from a copy of all rows that may be on another device."""
+        first, later = (rows.index_select(0, places) for places in choice.places)
+        reward, discount = choice.outcomes
+        return Batch(first[:, : self.obs_dim], first[:, self.obs_dim : -2], reward, discount, later[:, : self.obs_dim])
+
     def _transitions(
         self, starts: Tensor
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
         """Rows (batch, n_step + 1, row), sums of rewards, discounts and numbers of steps (batch,) of transitions."""
         # Each with the rows that follow it. numpy from here on, whose small operations take a third of torch's time.
         windows = self._windows.index_select(0, starts).numpy().reshape(self.batch_size, self.n_step + 1, -1)
+        return windows, *self._outcomes(windows)
+
+    def _outcomes(
+        self, windows: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
+        """The last three of these, for windows (batch, n_step + 1, 2 or more) that end with the reward and the end."""
         if self.n_step == 1:  # the same as below, without the sums
             first = windows[:, 0]
-            return windows, first[:, -2], self._powers[1] * (first[:, -1] != TERMINATED), self._one_step
+            return first[:, -2], self._powers[1] * (first[:, -1] != TERMINATED), self._one_step
         reward, steps = self._sum_rewards(windows[..., -2], windows[..., -1])
         end = windows[..., -1].reshape(-1).take(self._window_starts + (steps - 1))
-        return windows, reward, self._powers[steps] * (end != TERMINATED), steps
+        return reward, self._powers[steps] * (end != TERMINATED), steps
 
     def _after(self, windows: NDArray[np.float32], steps: NDArray[np.intp]) -> NDArray[np.float32]:
         """The rows (batch, row) in windows (batch, n_step + 1, row) that come a number of steps (batch,) later."""
