@@ -83,7 +83,7 @@ class Collector(Callback):
         # A checkpoint that lacks its replay is another thing, of which sampling complains.
         fills = data.empty_replay or data.replay.steps_stored > 0 or trainer.ckpt_path is None
         while self._is_short(module, data, fills) and not self.stopping:
-            self._step(trainer)
+            self._step(trainer, module, data)
         self._clock = (module.env_steps, time.perf_counter())
 
     def _is_short(self, module: TD3, data: ReplayData, fills: bool) -> bool:
@@ -101,7 +101,7 @@ class Collector(Callback):
             check_losses(outputs, module.updates)
         self.updates_ahead += 1
         while self.updates_ahead > ROUNDING:
-            self.updates_ahead -= self._collect(trainer) * data.updates_per_step
+            self.updates_ahead -= self._collect(trainer, module, data) * data.updates_per_step
         self._losses.update(outputs)
         if logs:
             self._log_losses(trainer, module)
@@ -111,12 +111,11 @@ class Collector(Callback):
         module, _ = _parts(trainer)
         check_weights(module, module.updates)
 
-    def _collect(self, trainer: L.Trainer) -> int:
+    def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> int:
         """Collects a round, and says of how many environment steps."""
-        module, _ = _parts(trainer)
         begin, episodes, complete = module.env_steps, module.episodes, False
         while not complete:
-            self._step(trainer)
+            self._step(trainer, module, data)
             if self.collect == "episode":
                 complete = module.episodes > episodes
             else:
@@ -135,9 +134,8 @@ class Collector(Callback):
         clipped: NDArray[np.float32] = np.minimum(np.maximum(noisy, low), high)  # np.clip takes three times as long
         return clipped
 
-    def _step(self, trainer: L.Trainer) -> None:
+    def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Steps all environments once, and stores what came."""
-        module, data = _parts(trainer)
         obs, action = data.envs.obs, self._act(module, data)
         step = data.envs.step(action)
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)

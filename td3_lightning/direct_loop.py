@@ -55,6 +55,8 @@ class DirectLoop(_TrainingEpochLoop):
         """Begins an epoch."""
         super().on_run_start(data_fetcher)
         self._way = _find_way(self.trainer) if _is_plain(self.trainer) else None
+        if self._way is not None:
+            data_fetcher._start_profiler = data_fetcher._stop_profiler = _do_nothing
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
         """Takes an update, and calls what is called around it."""
@@ -74,7 +76,7 @@ class DirectLoop(_TrainingEpochLoop):
             batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
             batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
-        trainer._logger_connector.on_batch_start(batch)
+        self._begin_batch(batch)
         self._call("on_train_batch_start", way.starts, batch, batch_idx)
         progress.increment_started()
         self.manual_optimization.on_run_start()
@@ -103,11 +105,23 @@ class DirectLoop(_TrainingEpochLoop):
         module._current_fx_name = before
         return given
 
+    def _begin_batch(self, batch: Any) -> None:
+        """Has what is logged find its batch."""
+        connector = self.trainer._logger_connector
+        if connector._first_loop_iter is False:  # which it stays
+            self._results.batch, self._results.batch_size = batch, None
+        else:
+            connector.on_batch_start(batch)
+
     def _collect_logged(self) -> None:
         """Gives what was logged to the loggers, if anything was."""
         if self._results:
             self.trainer._logger_connector.on_batch_end()
             self.trainer._logger_connector.update_train_step_metrics()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _is_plain(trainer: Any) -> bool:

@@ -47,7 +47,7 @@ class Logging(Callback):
     """Logs in each update, which nothing else here does."""
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        module.log("before", float(batch_idx), on_step=True, on_epoch=True, batch_size=8)
+        module.log("before", float(batch_idx), on_step=True, on_epoch=True)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         module.log_dict({"after": outputs["critic_loss"], "reward": batch.reward.mean()}, batch_size=8)
