@@ -134,19 +134,16 @@ def _is_plain(trainer: Any) -> bool:
 
 
 def _find_way(trainer: Any) -> Way:
-    callbacks, module, data, strategy = (
-        trainer.callbacks,
-        trainer.lightning_module,
-        trainer.datamodule,
-        trainer.strategy,
-    )
+    callbacks, strategy = trainer.callbacks, trainer.strategy
+    module, data = trainer.lightning_module, trainer.datamodule
     hooks: list[list[Callable[..., Any]]] = [
         [partial(getattr(each, name), trainer, module) for each in callbacks if has_own(each, Callback, name)]
         for name in ("on_train_batch_start", "on_train_batch_end")
     ]
     starts, ends = [*hooks[0], module.on_train_batch_start], [*hooks[1], module.on_train_batch_end]
-    # The strategy adds the precision's context alone, which in float32 is none.
-    step = module.training_step if type(trainer.precision_plugin) is Precision else strategy.training_step
+    # The strategy adds the precision's context, which in float32 is none, and what a module was compiled or wrapped to.
+    as_it_is = type(trainer.precision_plugin) is Precision and strategy.model is module
+    step = module.training_step if as_it_is else strategy.training_step
     ours = isinstance(data, ReplayData) and not has_own(data, ReplayData, *TRANSFERS)
     stays = ours and not has_own(module, L.LightningModule, *TRANSFERS) and strategy.root_device.type == "cpu"
     return Way(list(callbacks), starts, step, ends, stays)

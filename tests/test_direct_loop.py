@@ -13,6 +13,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.profilers import SimpleProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import nn
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, ReplayData
@@ -263,6 +264,28 @@ def test_hooks_of_module_data_and_late_callbacks_are_called(make_trainer: Any, u
     assert {name: heard.count(name) for name in heard} == {"module": 20, "data": 20 + 2, "late": 5}
     fit(make_trainer(callbacks=[new_collector()]), True, Moved)
     assert heard.count("moved") == 20 + 2
+    assert not usual
+
+
+class Wrapper(nn.Module):
+    """Around a module, as a compiled one is."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.calls = module, 0
+
+    def forward(self, *args: Any) -> Any:
+        self.calls += 1
+        return self.module(*args)
+
+
+def test_a_wrapped_module_is_called_through_its_wrapper(make_trainer: Any, usual: list[int]) -> None:
+    def wrap(trainer: Any, module: Any) -> None:
+        trainer.strategy.model = Wrapper(module)
+
+    trainer = make_trainer(callbacks=[new_collector(), LambdaCallback(on_train_start=wrap)], limit_val_batches=0)
+    fit(trainer, True)
+    assert trainer.strategy.model.calls == 20
     assert not usual
 
 
