@@ -267,6 +267,20 @@ def test_hooks_of_module_data_and_late_callbacks_are_called(make_trainer: Any, u
     assert not usual
 
 
+def test_no_hook_is_current_between_two_updates(make_trainer: Any) -> None:
+    for direct in (False, True):
+        trainer, data = make_trainer(callbacks=[new_collector()]), new_data()
+        current, sample = [], data.replay.sample
+
+        def noted(trainer: Any = trainer, current: list[Any] = current, sample: Any = sample) -> Any:
+            current.append(trainer.lightning_module._current_fx_name)
+            return sample()
+
+        data.replay.sample = noted  # type: ignore[method-assign]
+        fit(trainer, direct, datamodule=data)
+        assert current == [None] * 20
+
+
 class Wrapper(nn.Module):
     """Around a module, as a compiled one is."""
 
