@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
+from td3_lightning.starts import SHIFT, Starts
 
 FAR = 2**53  # environment steps that no run takes
 RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # a row's last number: how its step ended
@@ -61,20 +62,16 @@ class Ring:
 
     Args:
         rows: Memory for the rows, (ring + n_step, obs_dim + action_dim + 2).
-        starts: Memory for the first rows of finished transitions, (ring,), oldest first from `oldest`.
+        starts: An empty list of the rows at which finished transitions start.
         obs_dim: Numbers in an observation.
         n_step: Rewards in a sum.
         history: Rows before a transition's first that are read with it, and so must still be there.
     """
 
-    def __init__(
-        self, rows: NDArray[np.float32], starts: NDArray[np.int32], obs_dim: int, n_step: int, history: int = 0
-    ) -> None:
+    def __init__(self, rows: NDArray[np.float32], starts: Starts, obs_dim: int, n_step: int, history: int = 0) -> None:
         self.rows, self.starts, self.obs_dim, self.n_step, self.history = rows, starts, obs_dim, n_step, history
-        self.length = len(starts)
+        self.length = len(rows) - n_step
         self.written = 0  # rows completed ever; their numbers count up from 0, and a new one takes the oldest's place
-        self.oldest = 0  # where in `starts` the oldest transition stands
-        self.count = 0  # finished transitions
         self.pending = 0  # steps of the running episode whose sum of rewards is not complete
         self.running = False  # the row at the cursor holds an observation that waits for its action
 
@@ -118,42 +115,40 @@ class Ring:
         next_obs: NDArray[np.float32],
     ) -> None:
         """Stores a step, then lists the transitions that it finishes: all that are pending if it is the last."""
-        slot = self._write(obs, action, reward, end)
+        last = self.written
+        self._write(obs, action, reward, end)
         self._write(next_obs, 0.0, 0.0, RUNNING)
         self.running = end == RUNNING
         if self.running:
             self.written -= 1  # the next action completes this row
         self.pending += 1
-        self._finish(slot, self.pending // self.n_step if self.running else self.pending)
+        self._finish(last, self.pending // self.n_step if self.running else self.pending)
 
     def truncate(self) -> None:
         """Ends the running episode, if there is one, at its last step."""
         if self.running:
-            slot = (self.cursor - 1) % self.length
-            self.rows[slot, -1] = TRUNCATED
+            self.rows[(self.cursor - 1) % self.length, -1] = TRUNCATED
             self.rows[self.length :] = self.rows[: self.n_step]
-            self._finish(slot, self.pending)
+            self._finish(self.written - 1, self.pending)
             self.written += 1  # the open row is the episode's last observation
             self.running = False
 
-    def _finish(self, slot: int, transitions: int) -> None:
-        """Lists the oldest pending transitions, now that `slot` is the last row they need."""
+    def _finish(self, last: int, transitions: int) -> None:
+        """Lists the oldest pending transitions, now that the row of the last step is there."""
         for _ in range(transitions):
             self.pending -= 1
-            self.starts[(self.oldest + self.count) % self.length] = (slot - self.pending) % self.length
-            self.count += 1
+            self.starts.append(last - self.pending)
 
-    def _write(self, obs: NDArray[np.float32], action: NDArray[np.float32] | float, reward: float, end: float) -> int:
-        """Puts a row at the cursor, in place of the oldest, and says where that was."""
-        slot = self.cursor
-        while self.count and (self.starts[self.oldest] - slot) % self.length <= self.history:
-            self.oldest, self.count = (self.oldest + 1) % self.length, self.count - 1
+    def _write(self, obs: NDArray[np.float32], action: NDArray[np.float32] | float, reward: float, end: float) -> None:
+        """Puts a row at the cursor, in place of the oldest."""
+        slot, starts = self.cursor, self.starts
+        while starts.count and starts.first - self.history <= self.written - self.length:
+            starts.drop()
         for row in (slot, self.length + slot) if slot < self.n_step else (slot,):
             self.rows[row, : self.obs_dim] = obs
             self.rows[row, self.obs_dim : -2] = action
             self.rows[row, -2:] = reward, end
         self.written += 1
-        return slot
 
     def position(self) -> dict[str, int]:
         """All that changes but the rows, as plain numbers."""
@@ -161,7 +156,7 @@ class Ring:
             "written": self.written,
             "running": int(self.running),
             "pending": self.pending,
-            "transitions": self.count,
+            "transitions": self.starts.count,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -193,13 +188,10 @@ class Ring:
     def _list_starts(self, transitions: int) -> None:
         """Finds them in the rows: every row is one, but for the pending ones and the episodes' last observations."""
         numbers = np.arange(self.held.start, self.written - self.pending)
-        slots = (numbers % self.length).astype(np.int32)
-        follows_end = self.rows[(slots - 1) % self.length, -1] != RUNNING
+        follows_end = self.rows[(numbers - 1) % self.length, -1] != RUNNING
         # The oldest may be a last observation whose step is gone, which only the count tells.
-        starts = slots[~follows_end | (numbers == self.held.start)]
-        starts = starts[len(starts) - transitions :]
-        self.starts[: len(starts)] = starts
-        self.oldest, self.count = 0, len(starts)
+        starts = numbers[~follows_end | (numbers == self.held.start)]
+        self.starts.replace(starts[len(starts) - transitions :])
 
 
 class Replay(IterableDataset[Batch]):
@@ -257,10 +249,14 @@ class Replay(IterableDataset[Batch]):
         self.steps_before = 0  # taken before the first one here, as far as the schedule is concerned
         length, width = self.capacity // num_envs, obs_dim + action_dim + 2
         rows = _untouched_zeros((num_envs, length + self.n_step, width), np.dtype(np.float32))
-        starts = _untouched_zeros((num_envs, length), np.dtype(np.int32))
-        self.rings = [Ring(*memory, obs_dim, self.n_step, history) for memory in zip(rows, starts, strict=True)]
+        passed = _untouched_zeros((num_envs, Starts.memory_for(length)), np.dtype(np.uint8))
+        before = np.zeros((num_envs, passed.shape[1] >> SHIFT), np.int64)
+        self.rings = [
+            Ring(own, Starts(*memory), obs_dim, self.n_step, history)
+            for own, *memory in zip(rows, passed, before, strict=True)
+        ]
         self.rows = torch.from_numpy(rows.reshape(-1, width))  # the rings', one below the other
-        self._starts = starts.reshape(-1)
+        self._passed, self._before = passed.reshape(-1), before.reshape(-1)  # of all starts, one behind the other
         following = self.n_step + 1
         self._windows = self.rows.as_strided((len(self.rows) - self.n_step, following * width), (width, 1))
         self._tails = self.rows.as_strided((len(self._windows), following, 2), (width, width, 1), width - 2)
@@ -271,7 +267,7 @@ class Replay(IterableDataset[Batch]):
     @property
     def num_transitions(self) -> int:
         """Transitions that a batch is drawn from."""
-        return sum(ring.count for ring in self.rings)
+        return sum(ring.starts.count for ring in self.rings)
 
     @property
     def rewards_summed(self) -> int:
@@ -280,8 +276,8 @@ class Replay(IterableDataset[Batch]):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a transition takes: its row and its entry in the list of starts."""
-        return self.rows[0].nbytes + self._starts.itemsize
+        """Bytes that a transition takes: its row and where that is."""
+        return self.rows[0].nbytes + self._passed.itemsize
 
     def add(
         self,
@@ -370,15 +366,24 @@ class Replay(IterableDataset[Batch]):
                 "A batch is wanted, but the replay holds no finished transition; add the Collector to the trainer's "
                 f"callbacks, with warmup_steps of at least n_step x num_envs = {self.n_step * len(self.rings)}."
             )
-        drawn = torch.randint(num_transitions, (self.batch_size,), generator=self.generator).numpy()
+        ring = self.rings[0]
         if len(self.rings) == 1:  # the same as below, without the search
-            return torch.from_numpy(self._starts.take(drawn + self.rings[0].oldest, mode="wrap"))
-        counts = np.array([ring.count for ring in self.rings])
-        length, ends = self.rings[0].length, counts.cumsum()
+            rows = ring.starts.rows(self._drawn_of(ring.starts.places))
+            return torch.from_numpy(rows % ring.length if ring.written > ring.length else rows)
+        drawn = self._drawn_of(range(num_transitions))
+        counts = np.array([each.starts.count for each in self.rings])
+        ends = counts.cumsum()
         env = np.searchsorted(ends, drawn, side="right")
-        oldest = np.array([ring.oldest for ring in self.rings], np.intp) - (ends - counts)
-        starts = self._starts.take(env * length + (drawn + oldest[env]) % length)
-        return torch.from_numpy(starts + env * (length + self.n_step))
+        oldest = np.array([each.starts.oldest for each in self.rings]) - (ends - counts)
+        numbers, memory = drawn + oldest[env], len(ring.starts.passed)
+        places = env * memory + numbers % memory
+        rows = numbers + self._before.take(places >> SHIFT) + self._passed.take(places)
+        return torch.from_numpy(rows % ring.length + env * len(ring.rows))
+
+    def _drawn_of(self, numbers: range) -> NDArray[np.int64]:
+        """Some of the numbers (batch,), each with the same chance every time."""
+        drawn = torch.randint(numbers.start, numbers.stop, (self.batch_size,), generator=self.generator)
+        return drawn.numpy()
 
     def __len__(self) -> int:
         return self.batches_per_epoch
