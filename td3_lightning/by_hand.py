@@ -1,4 +1,4 @@
-"""The gradients of an update written out, and single actions, for plain networks in one process on a CPU.
+"""The gradients of an update written out, for plain networks in one process on a CPU.
 
 `module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
 fewer passes over memory: buffers that stay, and that the networks share, so that the cache has them, as each network is
@@ -11,27 +11,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from td3_lightning.direct_adam import is_awaited, is_plain_step, step_directly
-from td3_lightning.networks import Actor, Critics, LayerNorms, Linears, ReLU
+from td3_lightning.direct_adam import is_plain_step, step_directly
+from td3_lightning.hooks import is_awaited
 from td3_lightning.recorded import Recorded
 from td3_lightning.replay import Batch
+from td3_lightning.unchanged import EPSILON, Unchanged, is_plain
 
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
-EPSILON = nn.LayerNorm(1).eps  # what keeps a normalisation from dividing by 0
 WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
-PLAIN = {nn.Linear, Linears, nn.LayerNorm, LayerNorms, nn.ReLU, ReLU}  # the layers written out here
 
 
 class Layer(NamedTuple):
@@ -224,35 +220,6 @@ class Perceptrons:
         return below
 
 
-class Unchanged:
-    """Networks as they are, to see within microseconds whether they still are when they are used.
-
-    Args:
-        networks: The networks, without hooks.
-    """
-
-    def __init__(self, networks: list[nn.Module]) -> None:
-        self.networks = networks
-        modules = [module for network in networks for module in network.modules()]
-        self.children: list[dict[str, Any]] = [module._modules for module in modules if module._modules]
-        self.tensors: list[dict[str, Any]] = [module._parameters for module in modules if module._parameters]
-        self.tensors += [module._buffers for module in modules if module._buffers]  # an actor's box
-        self.hooks = [hooks for module in modules for hooks in _hooks(module)]
-        self.layers = self._layers()
-        self.places = self._places()
-
-    def are(self, networks: list[nn.Module]) -> bool:
-        """Whether these are those, of the same layers, still without hooks, with their weights where they were."""
-        same = networks == self.networks and self._layers() == self.layers
-        return same and self._places() == self.places and not any(self.hooks)
-
-    def _layers(self) -> list[nn.Module]:
-        return list(chain.from_iterable(map(dict.values, self.children)))
-
-    def _places(self) -> list[int]:
-        return list(map(Tensor.data_ptr, chain.from_iterable(map(dict.values, self.tensors))))
-
-
 class ByHand:
     """Puts the gradients of `TD3.critic_loss` and `TD3.actor_loss` where the optimizers look for them.
 
@@ -300,7 +267,7 @@ class ByHand:
     @staticmethod
     def suits(module: TD3, batch: Batch) -> bool:
         """Whether the networks are plain ones of one process, on a CPU, and nobody listens in."""
-        plain = _is_plain(module.actor) and _is_plain(module.critics) and module.hparams["encoder"] is None
+        plain = is_plain(module.actor) and is_plain(module.critics) and module.hparams["encoder"] is None
         trained = all(_is_trained(weight) for net in (module.actor, module.critics) for weight in net.parameters())
         one_process = module._trainer is None or module.trainer.world_size == 1
         on_cpu = batch.obs.device.type == "cpu" and _autocast() in (None, torch.bfloat16)
@@ -407,53 +374,6 @@ class ByHand:
         torch._foreach_lerp_(self.targets, self.online, tau)
 
 
-class SingleActions:
-    """An actor's action for one observation, the same as its own but without the cost of its modules.
-
-    Args:
-        actor: Whose action it is; plain, and on a CPU.
-    """
-
-    @torch.inference_mode(mode=False)  # it may be made in an evaluation and act in training
-    def __init__(self, actor: Actor) -> None:
-        self.actor, self.unchanged = actor, Unchanged([actor])
-        self.steps = [_step(layer) for layer in actor.layers]
-        self.scale, self.centre = actor.scale.numpy(), actor.centre.numpy()
-        self.obs = actor.scale.new_empty(next(actor.parameters()).shape[1])
-        self.view = self.obs.numpy()
-
-    @staticmethod
-    def suits(actor: Any) -> bool:
-        """Whether the actor is a plain one on a CPU, in float32, and not under autocast."""
-        plain = _is_plain(actor) and type(actor.encoder) is nn.Identity
-        usual = plain and actor.scale.device.type == "cpu" and actor.scale.dtype == torch.float32
-        return usual and not torch.is_autocast_enabled("cpu")
-
-    def fits(self, actor: Any) -> bool:
-        """Whether that holds still, of the same actor and layers, with its weights where they were in memory."""
-        still = actor is self.actor and self.unchanged.are([actor])
-        return still and not torch.is_autocast_enabled("cpu")
-
-    def __call__(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """The action (action_dim,), in the environment's units, for an observation (obs_dim,)."""
-        self.view[:] = obs
-        hidden = self.obs
-        for step in self.steps:
-            hidden = step(hidden)
-        action: NDArray[np.float32] = self.centre + self.scale * hidden.tanh().numpy()
-        return action
-
-
-def _is_plain(network: Any) -> bool:
-    """Whether it is one of `networks.py`, and so is each of its layers, as it was made."""
-    return type(network) in (Actor, Critics) and _is_unhooked([network]) and all(map(_is_usual, network.layers))
-
-
-def _is_usual(layer: nn.Module) -> bool:
-    whole = None not in layer._parameters.values() and getattr(layer, "eps", EPSILON) == EPSILON
-    return type(layer) in PLAIN and whole and _is_unhooked([layer])
-
-
 def _autocast() -> torch.dtype | None:
     """The type that products are of by autocast, if any."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -470,29 +390,9 @@ def _tensors_in(owner: Any) -> Iterator[Tensor]:
         yield owner
 
 
-def _is_unhooked(modules: Sequence[nn.Module]) -> bool:
-    return not any(hooks for module in modules for hooks in _hooks(module))
-
-
 def _is_trained(weight: Any) -> bool:
     """Whether it has a gradient, which nothing but an optimizer waits for."""
     return weight.requires_grad and not weight._backward_hooks and not weight._post_accumulate_grad_hooks
-
-
-def _hooks(module: Any) -> tuple[Any, ...]:
-    """What is called when the module is, or when its gradients are worked out; filled in place later."""
-    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-
-
-def _step(layer: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What a layer does to a vector; a ReLU overwrites it."""
-    if isinstance(layer, nn.ReLU):
-        return torch.relu_
-    weight, bias = (parameter.detach() for parameter in layer.parameters())
-    if isinstance(layer, nn.LayerNorm):
-        return lambda vector: nn.functional.layer_norm(vector, weight.shape, weight, bias, EPSILON)
-    output = torch.empty_like(bias)
-    return lambda vector: torch.addmv(bias, weight, vector, out=output)
 
 
 def _kind(layer: Layer, halved: bool) -> type[Product]:

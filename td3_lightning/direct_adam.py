@@ -6,32 +6,19 @@ lookups, which take longer than Adam itself does for networks of the usual size.
 
 from typing import TYPE_CHECKING, Any, cast
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from td3_lightning.hooks import PLAIN, is_awaited
+
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
-PLAIN = (Precision, DoublePrecision, HalfPrecision, MixedPrecision)  # they take the step as it is, on a CPU
 UNUSUAL = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
-
-
-def has_own(owner: object, kind: type, *names: str) -> bool:
-    """Whether an object has one of these methods otherwise than its kind."""
-    return any(getattr(getattr(owner, name), "__func__", None) is not getattr(kind, name) for name in names)
-
-
-def is_awaited(module: "TD3", *hooks: str) -> bool:
-    """Whether the module or a callback has one of these hooks."""
-    callbacks = [] if module._trainer is None else module.trainer.callbacks  # type: ignore[attr-defined]
-    return has_own(module, L.LightningModule, *hooks) or any(has_own(each, Callback, *hooks) for each in callbacks)
 
 
 def is_plain_step(module: "TD3") -> bool:

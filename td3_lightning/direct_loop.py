@@ -18,7 +18,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from td3_lightning.data import ReplayData
-from td3_lightning.direct_adam import PLAIN, has_own
+from td3_lightning.hooks import PLAIN, has_own
 from td3_lightning.module import TD3
 
 KNOWN = "2.6."  # the Lightning whose loop this one is like

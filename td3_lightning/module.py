@@ -9,17 +9,20 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.trainer.states import TrainerStatus
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
 
+from td3_lightning.acting import SingleActions
 from td3_lightning.averaging import average_gradients, leave_gradients_alone, of_the_first
-from td3_lightning.by_hand import ByHand, SingleActions
+from td3_lightning.by_hand import ByHand
 from td3_lightning.checkpoint import FORMAT
 from td3_lightning.encoders import Encoder, as_encoder
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_weights
+from td3_lightning.hooks import has_own
 from td3_lightning.networks import Actor, Critics
 from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
@@ -51,7 +54,8 @@ class TD3(L.LightningModule):
         policy_freq: Critic updates for one update of the actor and the targets.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient; None leaves them.
         gradients: "by hand" works them out faster where it can (plain networks, one process, a CPU); or "autograd"; or
-            "compiled", which hands the losses to torch.compile, with CUDA graphs on a GPU.
+            "compiled", which hands the losses to torch.compile, with CUDA graphs on a GPU. All but "autograd" act on
+            one observation faster too, where the actor is plain: on the host, wherever it learns.
     """
 
     def __init__(
@@ -178,7 +182,10 @@ class TD3(L.LightningModule):
     def draw_noise(self, action: Tensor) -> Tensor:
         """Clipped noise for actions (batch, action_dim), in half-widths of the box."""
         drawn = torch.randn(action.shape, generator=self.noise_generator)  # on the host, so the same everywhere
-        drawn = drawn.to(self.actor_target.scale, non_blocking=True)
+        scale = self.actor_target.scale
+        if scale.is_cuda:
+            drawn = drawn.pin_memory()  # so that the host need not wait
+        drawn = drawn.to(scale, non_blocking=True)
         return drawn.mul_(self.policy_noise).clamp_(-self.noise_clip, self.noise_clip)
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -324,15 +331,22 @@ class TD3(L.LightningModule):
             return None
         actor: Any = self._modules["actor"]  # four times as fast as self.actor
         if self._single_actions is None or not self._single_actions.fits(actor):
-            wanted = self.gradients == "by hand" and not self.shares_encoder
-            self._single_actions = SingleActions(actor) if wanted and SingleActions.suits(actor) else None
+            wanted = self.gradients != "autograd" and not self.shares_encoder
+            suits = wanted and SingleActions.suits(actor, self._actor_updates)
+            self._single_actions = SingleActions(actor, self._actor_updates) if suits else None
         return self._single_actions
+
+    def _actor_updates(self) -> int | None:
+        """How often the actor has been updated; None where no Trainer runs `training_step`, or it is another one."""
+        counted = self._trainer is not None and self.trainer.state.status is TrainerStatus.RUNNING
+        return self.updates // self.policy_freq if counted and not has_own(self, TD3, "training_step") else None
 
     # Evaluation: one step is one episode.
 
     def on_validation_epoch_start(self) -> None:
         """Begins an evaluation; one that was stopped in its middle leaves nothing."""
         self.evaluation.clear()
+        self._single_actions = None  # other weights may have been put in for it, in a way that no copy notices
 
     def validation_step(self, episode: Episode, batch_idx: int) -> dict[str, float]:
         """Plays an episode without noise; every number that it reports is kept, and given to the callbacks."""
@@ -345,6 +359,7 @@ class TD3(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Logs the mean of every number, and for the return its spread, against `env_steps`."""
+        self._single_actions = None  # and out again
         stage = "test" if self.trainer.testing else "eval"
         logs = {}
         for name, metric in self.evaluation.items():

@@ -1,4 +1,4 @@
-"""The gradients by hand against autograd's, single actions against the actor's, and when those work instead."""
+"""The gradients by hand against autograd's, and when autograd works instead."""
 
 import copy
 import pickle
@@ -15,8 +15,6 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
 from td3_lightning.by_hand import WIDE, ByHand, HalvedProduct, Layer, Product
-from td3_lightning.encoders import Trunk
-from td3_lightning.networks import Actor
 
 LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
 
@@ -232,76 +230,6 @@ def test_narrow_layers_are_of_float32_under_autocast_too() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         ours, _ = gradients(module, batch, "by hand")
     assert all(torch.equal(ours[name], gradient) for name, gradient in exact.items())
-
-
-@pytest.mark.parametrize("hidden_dims", [(33, 17), (8,), ()], ids=str)
-@pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
-def test_a_single_action_is_the_actors_own(hidden_dims: tuple[int, ...], layer_norm: bool) -> None:
-    module = new_module(hidden_dims=hidden_dims, layer_norm=layer_norm)
-    for obs in new_batch(50).obs.numpy():
-        for given in (obs, obs[None], obs.astype(np.float64)):
-            action = module.act(given)
-            expected = module.actor(torch.from_numpy(given).float()).detach().numpy()
-            assert (action.shape, action.dtype) == (expected.shape, np.float32)
-            np.testing.assert_allclose(action, expected.clip(*module.action_box), rtol=0, atol=1e-6)
-        assert len(set(action)) == 3
-
-
-def test_single_actions_follow_the_weights() -> None:
-    module, obs = new_module(), new_batch().obs[0].numpy()
-
-    def changes(change: Callable[[], Any]) -> bool:
-        before = module.act(obs).copy()
-        change()
-        after = module.act(obs)
-        expected = module.actor(torch.from_numpy(obs).to(module.actor.scale)).detach().numpy()
-        np.testing.assert_allclose(after, expected.clip(*module.action_box), rtol=0, atol=1e-6)
-        return not np.array_equal(before, after)
-
-    assert module._single_actions is None
-    module.act(obs)
-    assert module._single_actions is not None
-    assert changes(lambda: module.actor.load_state_dict(Actor(4, LOW, HIGH, [33, 17]).state_dict()))
-    assert changes(lambda: nn.init.normal_(module.actor.layers[0].weight))
-    assert changes(lambda: setattr(module.actor.layers[0].weight, "data", torch.zeros(33, 4)))
-    assert changes(lambda: module.load_state_dict(copy.deepcopy(module).state_dict(), assign=True)) is False
-    assert changes(lambda: nn.init.normal_(module.actor.layers[0].weight))
-    assert changes(lambda: setattr(module.actor.layers[2], "weight", nn.Parameter(torch.randn(17, 33))))
-    assert changes(lambda: setattr(module.actor.layers, "0", nn.Linear(4, 33)))
-    assert changes(lambda: setattr(module, "actor", Actor(4, LOW, HIGH)))
-    hook = module.actor.layers[0].register_forward_hook(lambda layer, inputs, output: output + 1)
-    assert changes(hook.remove)
-    assert changes(lambda: module.actor.layers[0].register_forward_hook(lambda layer, inputs, output: output + 1))
-    module.actor.layers[0]._forward_hooks.clear()
-    assert changes(lambda: nn.init.normal_(copy.deepcopy(module).actor.layers[0].weight)) is False
-    module.double()
-    assert not changes(lambda: None)
-
-
-def test_single_actions_go_on_after_an_evaluation() -> None:
-    module, obs = new_module(), new_batch().obs[0].numpy()
-    with torch.inference_mode():  # as Lightning evaluates
-        evaluated = module.act(obs)
-    np.testing.assert_array_equal(module.act(obs), evaluated)
-
-
-def test_modules_act_where_hands_do_not() -> None:
-    obs = new_batch().obs.numpy()
-    with pytest.raises(RuntimeError, match="shapes"):
-        new_module().act(obs[0, :1])
-    several, autograd = new_module(), new_module(gradients="autograd")
-    encoded = [new_module(encoder=Trunk([6], shared=shared)) for shared in (True, False)]
-    several.act(obs)
-    assert several._single_actions is None
-    for module in (autograd, *encoded):
-        action = module.act(obs[0])
-        assert module._single_actions is None
-        np.testing.assert_allclose(action, module.act(obs)[0], rtol=0, atol=1e-6)
-    several.act(obs[0])
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = several.act(obs[0])
-        assert several._single_actions is None
-    assert np.abs(rough - several.act(obs[0])).max() > 1e-5
 
 
 class Doubled(nn.Linear):
