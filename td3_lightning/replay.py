@@ -249,7 +249,7 @@ class Replay(IterableDataset[Batch]):
         self.steps_before = 0  # taken before the first one here, as far as the schedule is concerned
         length, width = self.capacity // num_envs, obs_dim + action_dim + 2
         rows = _untouched_zeros((num_envs, length + self.n_step, width), np.dtype(np.float32))
-        passed = _untouched_zeros((num_envs, Starts.memory_for(length)), np.dtype(np.uint8))
+        passed = _untouched_zeros((num_envs, Starts.memory_for(length)), np.dtype(np.uint16))
         before = np.zeros((num_envs, passed.shape[1] >> SHIFT), np.int64)
         self.rings = [
             Ring(own, Starts(*memory), obs_dim, self.n_step, history)

@@ -286,7 +286,7 @@ def test_the_bare_loop_makes_one_update_for_each_step(monkeypatch: pytest.Monkey
     with pytest.raises(Enough):
         bare.train(TOY, ["--model.policy_freq", "3", "--trainer.precision", "bf16"])
     assert ticks.updates() == 20
-    assert ticks.transition_bytes == 4 * (3 + 1 + 2) + 1
+    assert ticks.transition_bytes == 4 * (3 + 1 + 2) + 2
 
 
 def test_the_stopwatch_counts_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +359,7 @@ def test_our_loop_races() -> None:
     assert len(ours.steps_per_second) == 1
     assert min(ours.steps_per_second) > 1
     assert ours.seconds_to_first_update > 0.1
-    assert ours.transition_bytes == 49
+    assert ours.transition_bytes == 50
     assert ours.peak_memory > 1e8
 
 

@@ -115,7 +115,7 @@ def test_the_start_says_what_will_run(capsys):
     said = capsys.readouterr()
     assert "Pendulum-v1: 3 numbers in, 1 actions out" in said.out
     assert "lightning_logs/here/version_0" in said.out
-    assert "1,000,000 rows of 25 bytes: 25.0 MB when full" in said.out
+    assert "1,000,000 rows of 26 bytes: 26.0 MB when full" in said.out
     for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
         assert noise not in said.out + said.err
 

@@ -293,11 +293,11 @@ def test_batches_do_not_change_with_the_ring() -> None:
     assert all(map(torch.equal, batch, copy))
 
 
-def test_a_million_car_transitions_take_less_than_82_megabytes() -> None:
+def test_a_million_car_transitions_take_less_than_83_megabytes() -> None:
     """With room for the last observations of episodes of 1,000 steps."""
     replay = Replay(15, 3, capacity=1.001e6)  # type: ignore[arg-type]  # 1e6 is what people write
-    assert replay.row_bytes == 81
-    assert replay.rows.nbytes + replay._passed.nbytes + replay._before.nbytes < 82e6
+    assert replay.row_bytes == 82
+    assert replay.rows.nbytes + replay._passed.nbytes + replay._before.nbytes < 83e6
 
 
 def resident() -> float:
@@ -315,7 +315,7 @@ def test_a_million_rows_take_no_memory_before_they_are_filled() -> None:
     for _ in range(50_000):
         replay.add(0, obs, action, 1.0, False, False, obs)
     replay.sample()
-    assert resident() - before < 12  # 50,000 rows of 81 bytes are 4.1 MB; all of them would be 81
+    assert resident() - before < 12  # 50,000 rows of 82 bytes are 4.1 MB; all of them would be 82
 
 
 @pytest.mark.parametrize("steps", [0, 3, 17, 200])
