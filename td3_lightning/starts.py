@@ -54,9 +54,6 @@ class Starts:
 
     def append(self, row: int) -> None:
         """Adds a transition that starts after the last one did."""
-        if not self.count:
-            self.replace(np.array([row]))
-            return
         number = self.oldest + self.count
         place, passed = number % len(self.passed), row - number
         if place % BLOCK == 0:

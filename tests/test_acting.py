@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -193,18 +194,22 @@ def test_an_actor_elsewhere_whose_updates_nobody_counts_acts_there(
 ) -> None:
     """A fused Adam's step leaves no trace in a tensor, so that a copy would not notice it."""
     monkeypatch.setattr(acting, "_is_on_host", lambda actor: False)
-    module, obs = new_module(), new_batch().obs[0].numpy()
-    module.act(obs)
-    assert module._single_actions is None
-    (actor_optimizer, _), before = module.configure_optimizers(), module.act(obs)
-    module.actor(torch.from_numpy(obs)).sum().backward()
-    actor_optimizer.step()
-    assert np.abs(module.act(obs) - before).min() > 1e-5
+    obs = np.float32([0.6, 0.8, 1.0])
 
+    def check_acts_after_a_step(module: TD3) -> None:
+        (actor_optimizer, _), before = module.configure_optimizers(), module.act(obs)
+        module.actor(torch.from_numpy(obs)).sum().backward()
+        actor_optimizer.step()
+        expected = module.actor(torch.from_numpy(obs)).detach().numpy()
+        assert np.abs(expected - before).min() > 1e-5
+        np.testing.assert_allclose(module.act(obs), expected, rtol=0, atol=1e-6)
+        assert module._single_actions is None
+
+    check_acts_after_a_step(TD3(3, [-2.0], [2.0]))
     there: list[bool] = []
     watch = LambdaCallback(on_train_batch_end=lambda trainer, module, *_: there.append(module._single_actions is None))
-    module, _ = fit(make_trainer, watch)
+    module, _ = fit(partial(make_trainer, limit_val_batches=0), watch)
     assert there == [False] * 42
-    assert module._single_actions is None
+    check_acts_after_a_step(module)
     fit(make_trainer, watch, kind=OwnStep)
     assert there[42:] == [True] * 42

@@ -50,6 +50,7 @@ def test_starts_that_are_replaced_go_on(count: int, passes: float, rng: Any) -> 
     starts, expected = new_starts(80_000), deque(rows.tolist())
     for row in range(300):
         starts.append(row)
+    starts.are_many = True
     starts.replace(rows)
     check(starts, rows.tolist())
     assert starts.are_many == (count == 80_000 and passes == 1.0)
