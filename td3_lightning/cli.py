@@ -214,6 +214,7 @@ class CommandLine(LightningCLI):
     def __init__(self, args: Sequence[str]) -> None:
         self.checkpoint: dict[str, Any] | None = None
         self.own_folder: Path | None = None  # of the run that goes on in it
+        self.typed = args[0] if args else ""
         super().__init__(
             TD3,
             ReplayData,
@@ -232,11 +233,13 @@ class CommandLine(LightningCLI):
 
     # What there is to set.
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        """The commands, and which of their methods' arguments are no settings."""
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # Lightning's is a static method
+        """The commands, and which of their methods' arguments are no settings; the one that was typed, if one was.
+
+        To look up the settings of each takes longer than to make the networks.
+        """
         ours = {"model", "datamodule", "ckpt_path", "weights_only", "verbose"}
-        return {
+        commands = {
             "fit": ours | {"train_dataloaders", "val_dataloaders"},
             "validate": ours | {"dataloaders"},
             "test": ours | {"dataloaders"},
@@ -244,6 +247,7 @@ class CommandLine(LightningCLI):
             "export": ours,
             "import": ours,
         }
+        return {self.typed: commands[self.typed]} if self.typed in commands else commands
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what belongs to a run as a whole."""

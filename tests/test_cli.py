@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 
 from td3_lightning import TD3, Replay, cli, config_files
 from td3_lightning.__main__ import script
-from td3_lightning.cli import main
+from td3_lightning.cli import CommandLine, main
 from td3_lightning.mistakes import sentence
 from td3_lightning.run_logger import read_metrics
 
@@ -118,6 +118,21 @@ def test_the_start_says_what_will_run(capsys):
     assert "1,000,000 rows of 26 bytes: 26.0 MB when full" in said.out
     for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
         assert noise not in said.out + said.err
+
+
+def test_only_the_settings_of_the_typed_command_are_looked_up(monkeypatch):
+    looked_up, prepare = [], CommandLine._prepare_subcommand_parser
+
+    def noted(line, kind, command, **kwargs):
+        looked_up.append(command)
+        return prepare(line, kind, command, **kwargs)
+
+    monkeypatch.setattr(CommandLine, "_prepare_subcommand_parser", noted)
+    run("fit", "--config", "here.yaml", *SMALL)
+    assert looked_up == ["fit"]
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert looked_up[1:] == ["fit", "validate", "test", "record", "export", "import"]
 
 
 def test_versions_count_up():
