@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
 WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
+FEW = 16  # inputs from which on a gradient is as quick written transposed
 
 
 class Layer(NamedTuple):
@@ -68,8 +69,9 @@ class Product:
         """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
         if gradient is not None:
             torch.bmm(self.inputs.mT, slope, out=gradient)
-        if below is not None:
-            torch.bmm(slope, self.weight.mT, out=below)
+        if below is not None:  # of one column, each sum is one product
+            times = torch.mul if slope.shape[2] == 1 else torch.bmm
+            times(slope, self.weight.mT, out=below)
 
 
 class SingleOutputs(Product):
@@ -101,6 +103,20 @@ class SingleOutputs(Product):
                 self.gradient, self.each_gradient = gradient, gradient.chunk(len(gradient))
             for product, own_slope, own in zip(self.each, slope.chunk(len(slope)), self.each_gradient, strict=True):
                 product.differentiate(own_slope, own, None)
+        super().differentiate(slope, None, below)
+
+
+class FewInputs(Product):
+    """The same for weights (fan_out, fan_in) in memory: their gradient is quicker written in rows, then transposed."""
+
+    def __init__(self, layer: Layer, batch_size: int) -> None:
+        super().__init__(layer, batch_size)
+        self.gradient = layer.weight.new_empty(layer.weight.shape)
+
+    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
+        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
+        if gradient is not None:
+            gradient.copy_(torch.bmm(self.inputs.mT, slope, out=self.gradient))
         super().differentiate(slope, None, below)
 
 
@@ -400,6 +416,8 @@ def _kind(layer: Layer, halved: bool) -> type[Product]:
     members, fan_in, fan_out = layer.weight.shape
     if halved and min(fan_in, fan_out) >= WIDE:
         return HalvedProduct
+    if 1 < fan_in < FEW and not layer.weight.is_contiguous():
+        return FewInputs
     return SingleOutputs if fan_out == 1 and members > 1 else Product
 
 

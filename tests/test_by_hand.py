@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
-from td3_lightning.by_hand import WIDE, ByHand, HalvedProduct, Layer, Product
+from td3_lightning.by_hand import FEW, WIDE, ByHand, FewInputs, HalvedProduct, Layer, Product
 
 LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
 
@@ -191,8 +191,25 @@ def test_under_autocast_every_network_has_its_wide_layers_halved() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         by_hand = module._by_hand_for(new_batch())
     assert by_hand is not None
-    for network in (by_hand.actor, by_hand.actor_target, *by_hand.critics, *by_hand.critics_target):
+    for network in (by_hand.actor, by_hand.actor_target):
+        assert [type(product) for product in network.products] == [FewInputs, HalvedProduct, Product, Product]
+    for network in (*by_hand.critics, *by_hand.critics_target):
         assert [type(product) for product in network.products] == [Product, HalvedProduct, Product, Product]
+
+
+@pytest.mark.parametrize("obs_dim", [1, 2, FEW - 1, FEW])
+def test_an_actor_of_few_inputs_has_a_gradient_written_in_rows_first(obs_dim: int) -> None:
+    torch.manual_seed(1)
+    product = ByHand(TD3(obs_dim, LOW, HIGH, hidden_dims=(33,)), 7).actor.products[0]
+    assert type(product) is (FewInputs if 1 < obs_dim < FEW else Product)
+    inputs, slope, written = torch.randn(1, 7, obs_dim), torch.randn(1, 7, 33), torch.full((33, obs_dim), torch.nan)
+    product.forward(inputs, torch.empty_like(slope))
+    product.differentiate(slope, written.t().unsqueeze(0), None)
+    torch.testing.assert_close(written.double(), slope[0].double().t() @ inputs[0].double(), rtol=1e-5, atol=1e-5)
+    below, before = torch.full_like(inputs, torch.nan), written.clone()
+    product.differentiate(2 * slope, None, below)
+    torch.testing.assert_close(below, 2 * slope @ product.weight.mT)
+    assert torch.equal(written, before)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
