@@ -50,6 +50,7 @@ Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring=
 INSTEAD = {
     "gradient_clip_val": (None, "--model.max_grad_norm"),
     "accumulate_grad_batches": (1, "a larger --data.batch_size"),
+    "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
 }
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
@@ -398,7 +399,7 @@ class CommandLine(LightningCLI):
         widths = "-".join(str(width) for width in model.hparams["hidden_dims"]) or "no hidden layers"
         weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         megabytes = replay.capacity * replay.row_bytes / 1e6
-        say(f"environment  {data.env_id}: {data.obs_dim} numbers in, {len(data.action_low)} actions out")
+        say(f"environment  {data.env_id}: {data.obs_dim} numbers in, {len(data.action_low)} out")
         say(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
         say(f"replay       {replay.capacity:,} rows of {replay.row_bytes} bytes: {megabytes:,.1f} MB when full")
         say(f"seed         {self._seed()}")

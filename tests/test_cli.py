@@ -113,7 +113,7 @@ def test_a_checkpoint_alone_gives_a_policy(last):
 def test_the_start_says_what_will_run(capsys):
     run("fit", "--config", "here.yaml", *SMALL)
     said = capsys.readouterr()
-    assert "Pendulum-v1: 3 numbers in, 1 actions out" in said.out
+    assert "Pendulum-v1: 3 numbers in, 1 out" in said.out
     assert "lightning_logs/here/version_0" in said.out
     assert "1,000,000 rows of 26 bytes: 26.0 MB when full" in said.out
     for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
@@ -423,6 +423,7 @@ MISTAKES = {
     "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
     "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "trainer.precision is fp3"),
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
+    "barebones": (["fit", "--config", "here.yaml", "--trainer.barebones=true"], "give --trainer.logger false"),
     "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"], "give --model.max_grad_norm"),
     "accumulation": (
         ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],
