@@ -228,8 +228,10 @@ class TD3(L.LightningModule):
         if self.gradients == "compiled":
             # Beforehand, as a generator would cut the loss into pieces.
             self._drawn = self.draw_noise(batch.action)
-        loss, q = self._loss("critic_loss")(batch)
-        self._drawn = None
+        try:
+            loss, q = self._loss("critic_loss")(batch)
+        finally:
+            self._drawn = None
         self._differentiate(loss, self.critics)
         return loss.detach().clone(), q.detach()  # a CUDA graph writes over what it gave before
 

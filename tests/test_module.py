@@ -205,6 +205,18 @@ def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypa
     assert len({float(compiled) for compiled, _ in pairs}) == 3
 
 
+def test_the_noise_of_a_compiled_loss_that_raises_is_no_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = new_data()
+    module = new_module(data, gradients="compiled")
+    obs, action = (data.obs_dim,), (len(data.action_low),)
+    batch = Batch(*(torch.zeros(5, *shape) for shape in (obs, action, (), (), obs)))
+    monkeypatch.setattr(module, "_loss", lambda name: lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        module._differentiate_critics(batch)
+    noise = [module.smoothed(batch.action) for _ in range(2)]
+    assert not torch.equal(*noise)
+
+
 def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(L.Trainer, "precision", "16-mixed")  # which wants a GPU
     with pytest.raises(UsageError, match="16-mixed"):
