@@ -194,6 +194,9 @@ class Progress(ProgressBar):
         """Opens the bar."""
         self._collector = next((c for c in trainer.callbacks if isinstance(c, Collector)), None)  # type: ignore[attr-defined]
         self._began, self._warmed_up = time.monotonic(), (0, 0.0)
+        keepers: list[Any] = [each for each in trainer.checkpoint_callbacks if getattr(each, "monitor", None)]
+        if keepers and all(each.best_model_score is None for each in keepers):
+            self.best = {}  # it went on in a folder of its own, where the best ones begin anew
         self._open(_last_env_step(trainer, pl_module.env_steps, self._collector))
         self._draw(pl_module.env_steps, "warm-up")
 

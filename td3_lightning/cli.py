@@ -20,7 +20,13 @@ from jsonargparse import Namespace
 from jsonargparse.typing import restricted_number_type
 from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ProgressBar,
+)
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
@@ -36,7 +42,7 @@ from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
 from td3_lightning.mistakes import explain, sentence, was_left_alone
 from td3_lightning.module import TD3
 from td3_lightning.ranks import check_launcher
-from td3_lightning.run_folders import newest_last, run_of
+from td3_lightning.run_folders import config_of, newest_last, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
@@ -52,6 +58,9 @@ INSTEAD = {
     "accumulate_grad_batches": (1, "a larger --data.batch_size"),
     "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
 }
+
+UNFIT = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder)
+UNFIT_BECAUSE = "it is for optimizers that Lightning steps, and TD3's update steps its own"
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
 NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not")
@@ -305,7 +314,7 @@ class CommandLine(LightningCLI):
         if command == "fit" and not files:
             raise UsageError(
                 f"fit goes on from {path} with a run's other settings too; add its configuration, such as --config "
-                f"{_config_of(Path(path))}."
+                f"{config_of(Path(path))}."
             )
         settings = saved_settings(self.checkpoint, path, [file.read_text() for file in files], typed, command)
         saved, typed = f"--config={json.dumps(settings)}", [f"--ckpt_path={path}", *typed]
@@ -364,6 +373,14 @@ class CommandLine(LightningCLI):
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         own = _listed(settings["callbacks"])
+        for each in own:
+            if isinstance(each, UNFIT):
+                raise UsageError(f"trainer.callbacks has {type(each).__name__}, but {UNFIT_BECAUSE}; leave it out.")
+            if isinstance(each, Collector):
+                raise UsageError(
+                    "trainer.callbacks has a Collector, but there is one already; leave it out, and set that one, such "
+                    "as --collector.warmup_steps 1000."
+                )
         no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
         progress = [] if no_bar else [Progress()]
         config = SaveConfig(self._parser(self.subcommand), self.config[self.subcommand])
@@ -430,12 +447,6 @@ class CommandLine(LightningCLI):
         if subcommand in ("validate", "test"):
             kwargs["verbose"] = False  # Results prints a table of its own
         return kwargs
-
-
-def _config_of(checkpoint: Path) -> Path:
-    """Where a run's configuration is, beside the folder of its checkpoints or, if it was published, beside them."""
-    beside = checkpoint.parent / "config.yaml"
-    return beside if beside.exists() else checkpoint.parent.parent / "config.yaml"
 
 
 def _runs(trainer: Mapping[str, Any]) -> Path:

@@ -2,12 +2,25 @@
 
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from td3_lightning.errors import UsageError
 
 PACKAGE = Path(__file__).parent
+
+
+class Strict(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, of which YAML's readers keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node."""
+        keys = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if keys.count(key.value) > 1 and key.value != "<<":
+                raise yaml.MarkedYAMLError(None, None, f'"{key.value}" stands there twice', key.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def find_config(name: str) -> Path:
@@ -45,7 +58,7 @@ def _names(folder: Path) -> list[Path]:
 
 def _check_yaml(path: Path) -> None:
     try:
-        content = yaml.safe_load(path.read_bytes())
+        content = yaml.load(path.read_bytes(), Strict)
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}; mend it there.") from error
     if not isinstance(content, dict):

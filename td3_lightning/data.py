@@ -124,6 +124,7 @@ class ReplayData(L.LightningDataModule):
             reward_scale=reward_scale,
         )
         self._envs: TrainEnvs | None = None
+        self._last_episodes: dict[str, Any] | None = None  # running at the end of a fit that is over
         self._saved_replay: SavedReplay = Replay.state_dict
 
     def make_env(self, **kwargs: Any) -> gym.Env:
@@ -154,7 +155,8 @@ class ReplayData(L.LightningDataModule):
 
     def _unfit(self, settings: dict[str, Any], error: Exception) -> UsageError:
         return UsageError(
-            f"{self.env_id} does not take {settings} ({one_line(error)}); change data.env_kwargs or data.train_kwargs."
+            f"{self.env_id} does not take {settings} ({one_line(error)}); change them in data.env_kwargs, "
+            "data.train_kwargs or, for a record, env_kwargs."
         )
 
     def _wrapped(self, env: gym.Env, wrapper: Wrapper) -> gym.Env:
@@ -183,7 +185,28 @@ class ReplayData(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Makes the training environments when they are needed."""
         if stage == "fit" and self._envs is None:
-            self._envs = TrainEnvs(lambda: self.make_env(**self.train_kwargs), self.num_envs)
+            envs = TrainEnvs(lambda: self.make_env(**self.train_kwargs), self.num_envs)
+            try:
+                self._check_spaces(envs)
+            except UsageError:
+                envs.close()
+                raise
+            self._envs, self._last_episodes = envs, None
+
+    def _check_spaces(self, envs: TrainEnvs) -> None:
+        """Raises `UsageError` for `train_kwargs` with other observations or actions than the evaluation's."""
+        evaluation: Any = self.eval_env
+        for env in envs.envs:
+            pairs = [
+                ("observations", env.observation_space.shape, evaluation.observation_space.shape),
+                ("actions", env.action_space, evaluation.action_space),
+            ]
+            for what, came, wanted in pairs:
+                if came != wanted:
+                    raise UsageError(
+                        f"With {self.train_kwargs} {self.env_id} has {what} {came}, but {wanted} without; give what "
+                        "changes them to both, with data.env_kwargs."
+                    )
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """The batch where the learner is, which on a CPU is where it comes from."""
@@ -206,12 +229,14 @@ class ReplayData(L.LightningDataModule):
     def teardown(self, stage: str) -> None:
         """Closes the training environments."""
         if stage == "fit" and self._envs is not None:
+            self._last_episodes = self._envs.state_dict()
             self._envs.close()
             self._envs = None
 
     def on_exception(self, exception: BaseException) -> None:
         """Closes them too where a run ends by an exception, so that no simulator is left running."""
         self.teardown("fit")
+        self._last_episodes = None  # an environment may have gone further than the replay
 
     @contextmanager
     def saving_replay(self, saved: SavedReplay) -> Iterator[None]:
@@ -223,15 +248,15 @@ class ReplayData(L.LightningDataModule):
             self._saved_replay = before
 
     def state_dict(self) -> dict[str, Any]:
-        """The replay and, while there are any, the running episodes, of every rank."""
+        """The replay and the running episodes, or those at the end of the last fit, of every rank."""
         return {"ranks": of_every_rank(self._state)}
 
     def _state(self) -> dict[str, Any]:
         replay = self._saved_replay(self.replay)
         if replay is None:
             return {}
-        envs = {} if self._envs is None else {"envs": self._envs.state_dict()}
-        return {"replay": replay, **envs}
+        episodes = self._last_episodes if self._envs is None else self._envs.state_dict()
+        return {"replay": replay} if episodes is None else {"replay": replay, "envs": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts them back; without training environments there is no use for them."""
@@ -305,9 +330,10 @@ class Batches:
 def _box(space: gym.Space[Any], what: str, env_id: str) -> Box:
     """The space as a one-dimensional box of floats, finite for actions, or a `UsageError` that says what to do."""
     if not isinstance(space, Box):
+        wrapper = ", such as gymnasium.wrappers.FlattenObservation" if what == "observations" else ""
         raise UsageError(
             f"{env_id} has {what} in {space}, but TD3 is for a Box; choose an environment with continuous "
-            f"{what}, or wrap this one."
+            f"{what}, or add a wrapper to data.wrappers{wrapper}."
         )
     if len(space.shape) == 3 and space.dtype == np.uint8:
         raise UsageError(

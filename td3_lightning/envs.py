@@ -19,6 +19,11 @@ from td3_lightning.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 
+LOGGED = {  # names that training and evaluations have for their own numbers
+    *("return", "length", "return_mean", "return_std", "return_min", "return_max", "length_mean"),
+    *("episode_return", "running_mean", "critic_loss", "actor_loss", "q_mean", "actor_lr", "critic_lr", "noise"),
+    "steps_per_second",
+}
 MOST_STEPS = 100_000  # of an evaluation's episode in an environment without a time limit
 
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
@@ -130,7 +135,7 @@ class Resumable(Guarded):
         self._actions: list[NDArray[Any]] = []
         self._return = 0.0
         self.obs: NDArray[Any] = np.empty(0)  # what came last, kept from environments that write into theirs
-        self.report: dict[str, float] = {}  # of the last step: return and length so far, the info's numbers
+        self._info: dict[str, Any] = {}  # of the last step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets, and notes the seed or the generator that the episode comes from."""
@@ -145,8 +150,13 @@ class Resumable(Guarded):
         self._actions.append(np.array(action))
         obs, reward, terminated, truncated, info = super().step(np.array(action))
         self.obs, self._return = np.array(obs), self._return + float(reward)
-        self.report = numbers(info) | {"return": self._return, "length": float(len(self._actions))}
+        self._info = info
         return self.obs, reward, terminated, truncated, info
+
+    @property
+    def report(self) -> dict[str, float]:
+        """Return and length so far, and the numbers of the last step's `info`."""
+        return numbers(self._info) | {"return": self._return, "length": float(len(self._actions))}
 
     def _generator_state(self) -> dict[str, Any]:
         """Where its generator stands; nothing for one of another kind, such as numpy's old `RandomState`."""
@@ -305,6 +315,7 @@ class Episodes:
 
 
 def numbers(info: dict[str, Any]) -> dict[str, float]:
-    """The entries of an `info` that are single numbers or truths."""
+    """The entries of an `info` that are single numbers or truths; a name that a log has already gets `info_` before."""
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
-    return {name: float(value) for name, value in info.items() if isinstance(value, kinds)}
+    found = {" ".join(str(name).split()): float(value) for name, value in info.items() if isinstance(value, kinds)}
+    return {f"info_{name}" if name in LOGGED else name: value for name, value in found.items()}

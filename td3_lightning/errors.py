@@ -1,5 +1,6 @@
 """The exceptions that are meant to be read by a user."""
 
+import math
 import re
 
 
@@ -29,6 +30,12 @@ def check_at_least(name: str, value: float, least: float) -> None:
     """Raises `UsageError` for a setting that is too small, or no number at all."""
     if not value >= least:
         raise UsageError(f"{name} is at least {least}, but {value} came; give a larger number.")
+
+
+def check_finite(name: str, value: float) -> None:
+    """Raises `UsageError` for a setting without an end."""
+    if not math.isfinite(value):
+        raise UsageError(f"{name} is finite, but {value} came; give a number.")
 
 
 def one_line(text: object) -> str:

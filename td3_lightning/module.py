@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerStatus
+from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics import CatMetric, Metric
@@ -30,6 +31,7 @@ from td3_lightning.schedules import Schedule, as_schedule, check_schedule
 from td3_lightning.seeds import new_generator
 from td3_lightning.subnormals import EVERY, clear_subnormals
 
+GRADIENTS = ("by hand", "autograd", "compiled")
 CLOCKS = ("env_steps", "updates", "episodes")
 OF_LOSSES = {"target", "smoothed", "smoothed_by", "draw_noise", "critic_loss", "actor_loss"}
 QUICK = (*CLOCKS, "_current_fx_name")  # attributes that are set all the time
@@ -87,6 +89,8 @@ class TD3(L.LightningModule):
         check_at_least("noise_clip", noise_clip, 0)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise UsageError(f"max_grad_norm is above 0, but {max_grad_norm} came; leave it out for no clipping.")
+        if gradients not in GRADIENTS:
+            raise UsageError(f"gradients is one of {', '.join(GRADIENTS)}, but {gradients!r} came; give one of them.")
         self.actor_lr, self.critic_lr = as_schedule(actor_lr), as_schedule(critic_lr)
         check_schedule("actor_lr", self.actor_lr, 0)
         check_schedule("critic_lr", self.critic_lr, 0)
@@ -153,6 +157,16 @@ class TD3(L.LightningModule):
         """Forgets the networks of an earlier fit, for which there may be others now."""
         self._by_hand = self._single_actions = None
         self._compiled.clear()
+        if self.trainer.precision == "16-true":
+            raise UsageError(
+                "Adam's steps and its 1e-8 are too small for weights in float16, but precision 16-true came; use "
+                "bf16-mixed or 32-true."
+            )
+        if self.trainer.precision == "bf16-true":
+            rank_zero_warn(
+                "With precision bf16-true the weights have 8 bits, in which most of Adam's and of Polyak's steps round "
+                "to nothing; bf16-mixed learns."
+            )
         if self.max_grad_norm is not None and self.trainer.precision == "16-mixed":
             raise UsageError(
                 "max_grad_norm is for true gradients, but precision 16-mixed came, which multiplies them; use "

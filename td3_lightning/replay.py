@@ -363,8 +363,8 @@ class Replay(IterableDataset[Batch]):
         num_transitions = self.num_transitions
         if not num_transitions:
             raise UsageError(
-                "A batch is wanted, but the replay holds no finished transition; add the Collector to the trainer's "
-                f"callbacks, with warmup_steps of at least n_step x num_envs = {self.n_step * len(self.rings)}."
+                "A batch is wanted, but the replay holds no finished transition; raise the Collector's warmup_steps "
+                f"to n_step x num_envs = {self.n_step * len(self.rings)}, or add it to the trainer's callbacks."
             )
         ring = self.rings[0]
         if len(self.rings) == 1:  # the same as below, without the search

@@ -16,12 +16,19 @@ def run_of(checkpoint: Path) -> Path | None:
     return folder.parent if in_a_run else None
 
 
+def config_of(checkpoint: Path) -> Path:
+    """Where a run's configuration is, beside the folder of its checkpoints or, if it was published, beside them."""
+    beside = checkpoint.parent / "config.yaml"
+    return beside if beside.exists() else checkpoint.parent.parent / "config.yaml"
+
+
 def newest_last(runs: Path, name: str) -> Path:
     """The last.ckpt of the run of a name that was saved last; raises `UsageError` if there is none."""
     found = list((runs / name).glob("*/checkpoints/last.ckpt"))
     if not found:
         raise UsageError(
-            f"--ckpt_path last is the newest run's last.ckpt, but {runs / name} has none; leave it out to begin a run."
+            f"--ckpt_path last is the newest run's last.ckpt, but {runs / name} has none; give the "
+            "--name that it has, or leave --ckpt_path out to begin a run."
         )
     return max(found, key=lambda path: path.stat().st_mtime)
 

@@ -1,10 +1,12 @@
 """The configuration that a checkpoint holds: put there, taken out, compared."""
 
 import json
+import os
 import pydoc
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -15,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
+from td3_lightning.run_folders import config_of
 from td3_lightning.speech import say
 
 # A class may have a default that YAML has no word for.
@@ -44,20 +47,34 @@ class SaveConfig(SaveConfigCallback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Does nothing: a run that cannot begin is to leave no folder."""
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Looks before the warm-up whether its folder can be written."""
+        if trainer.loggers and trainer.log_dir is not None:
+            folder = Path(trainer.log_dir).absolute()
+            there = next(path for path in (folder, *folder.parents) if path.exists())
+            if not there.is_dir():
+                raise _cannot_be_written(trainer.log_dir, f"{there} is no folder")
+            if not os.access(there, os.W_OK):
+                raise _cannot_be_written(trainer.log_dir, f"no permission for {there}")
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes config.yaml, now that nothing is in the way any more."""
         if trainer.loggers and trainer.log_dir is not None:
             try:
                 super().setup(trainer, pl_module, "fit")
             except OSError as error:
-                raise UsageError(
-                    f"{trainer.log_dir} cannot be written ({error.strerror or error}), so nothing of the run would be "
-                    "kept; give another place for its folder, with --trainer.default_root_dir."
-                ) from error
+                raise _cannot_be_written(trainer.log_dir, error.strerror or str(error)) from error
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the settings that go on with the run, as plain data."""
         checkpoint["config"] = json.loads(json.dumps(_kept(self.config.as_dict()), default=str))
+
+
+def _cannot_be_written(folder: str, why: str) -> UsageError:
+    return UsageError(
+        f"{folder} cannot be written ({why}), so nothing of the run would be kept; give another place for its folder, "
+        "with --trainer.default_root_dir."
+    )
 
 
 def saved_settings(
@@ -84,7 +101,7 @@ def saved_settings(
         if re.search("[.:]|^/", text) and text not in given and not _is_ours(text):
             raise UsageError(
                 f'{path} names "{text}", which may be code that is not of td3_lightning; if you trust it, give the '
-                "run's own configuration too, with --config."
+                f"run's own configuration too, such as --config {config_of(Path(path))}."
             )
     return settings
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.errors import UsageError, check_at_least, check_finite
 from td3_lightning.recipes import Recipe, from_plain
 
 
@@ -55,10 +55,11 @@ class Linear(Schedule):
 
 
 def check_schedule(name: str, schedule: Schedule, least: float) -> None:
-    """Raises `UsageError` for one that begins, or as a line ends, with too small a value."""
-    check_at_least(name, schedule(0), least)
-    if isinstance(schedule, Linear):
-        check_at_least(f"the end of {name}", schedule.end, least)
+    """Raises `UsageError` for one that begins, or as a line ends, with too small a value or an infinite one."""
+    ends = {name: schedule(0)} | ({f"the end of {name}": schedule.end} if isinstance(schedule, Linear) else {})
+    for what, value in ends.items():
+        check_at_least(what, value, least)
+        check_finite(what, value)
 
 
 def as_schedule(value: float | Schedule | Mapping[str, Any]) -> Schedule:

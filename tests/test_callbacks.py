@@ -12,6 +12,8 @@ import gymnasium as gym
 import lightning as L
 import numpy as np
 import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from matplotlib.figure import Figure
 
 import toys
@@ -185,6 +187,18 @@ def test_the_best_evaluation_stays_the_best_after_a_resume(
     assert second == "00:00 47 env_steps return -140.00 ± 25.00 best -40.00 at 27"
     assert third == "00:00 67 env_steps return -240.00 ± 25.00 best -40.00 at 27"
     assert progress.state_dict() == {"best": {"return": -40.0, "env_steps": 27}}
+
+
+def test_in_a_folder_of_its_own_a_run_has_no_best_yet(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+    progress, keeper = Progress(), ModelCheckpoint(monitor="eval/return_mean", mode="max")
+    trainer = make_trainer(enable_progress_bar=True, enable_checkpointing=True, callbacks=[progress, keeper])
+    module, _ = counter()
+    progress.setup(trainer, module, "fit")
+    for score, best in ((torch.tensor(40.0), {"return": 40.0, "env_steps": 27}), (None, {})):
+        keeper.best_model_score = score
+        progress.load_state_dict({"best": {"return": 40.0, "env_steps": 27}})
+        progress.on_train_start(trainer, module)
+        assert progress.best == best
 
 
 class Terminal(io.StringIO):

@@ -425,6 +425,18 @@ MISTAKES = {
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
     "barebones": (["fit", "--config", "here.yaml", "--trainer.barebones=true"], "give --trainer.logger false"),
     "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"], "give --model.max_grad_norm"),
+    "a second Collector": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=td3_lightning.Collector"],
+        "there is one already",
+    ),
+    "a callback for other optimizers": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=LearningRateFinder"],
+        "trainer.callbacks has LearningRateFinder, but it is for optimizers that Lightning steps",
+    ),
+    "no folder": (
+        ["fit", "--config", "here.yaml", "--trainer.default_root_dir", "here.yaml", *SMALL],
+        "here.yaml is no folder), so nothing of the run would be kept",
+    ),
     "accumulation": (
         ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],
         "larger --data.batch_size",
@@ -439,6 +451,8 @@ BAD_FILES = {
     "": "not a configuration",
     "- 1": "not a configuration",
     "data: 3": "data",
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" stands there twice',
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" stands there twice',
     "model: {tau: 0.1}": "data.env_id is missing",
     "data: {env_id: Pendulum-v1, batchsize: 3}": "did you mean data.batch_size",
     "data: {env_id: Pendulum-v1}\ndatta: {n_step: 3}": "data.n_step",

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import gymnasium as gym
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -121,6 +122,23 @@ def test_training_arguments_are_for_training_alone() -> None:
     data.setup("fit")
     kinds = [data.eval_env.unwrapped, *(env.unwrapped for env in data.envs.envs)]
     assert [(env.length, env.end) for env in kinds] == [(7, "truncated"), (3, "truncated")]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [({"high": (8.0,)}, r"has actions Box\(-0.5, 8.0"), ({"low": (0.0, 0.0), "high": (1.0, 1.0)}, "has actions")],
+)
+def test_training_arguments_may_not_change_the_actions(kwargs: dict[str, Any], said: str) -> None:
+    data = new_data(train_kwargs=kwargs)
+    with pytest.raises(UsageError, match=said):
+        data.setup("fit")
+    with pytest.raises(UsageError, match="call setup"):
+        _ = data.envs
+
+
+def test_training_arguments_may_not_change_the_observations() -> None:
+    with pytest.raises(UsageError, match=r"has observations \(1, 3\), but \(3,\) without"):
+        new_data("toys/Spaces-v0", train_kwargs={"observation": "2-d"}).setup("fit")
 
 
 def test_wrappers_stand_from_the_inside_out_around_all() -> None:
@@ -258,6 +276,24 @@ def test_a_checkpoint_from_after_a_fit_has_the_replay(make_trainer: Any, tmp_pat
     for _ in range(50):
         batch = again.replay.sample()
         torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
+
+
+def test_a_checkpoint_from_after_a_fit_goes_on_to_the_bit(make_trainer: Any, tmp_path: Any) -> None:
+    def train(*fits: int) -> dict[str, torch.Tensor]:
+        L.seed_everything(1, verbose=False)
+        path = None
+        for max_epochs in fits:
+            data = new_data("Pendulum-v1")
+            module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+            trainer = make_trainer(callbacks=[Collector(10)], max_epochs=max_epochs)
+            trainer.fit(module, datamodule=data, ckpt_path=path)
+            path = tmp_path / "after.ckpt"
+            trainer.save_checkpoint(path)
+        assert module.env_steps == 70
+        return module.state_dict()
+
+    whole = train(3)
+    assert all(torch.equal(weight, whole[name]) for name, weight in train(1, 2, 3).items())
 
 
 def test_a_checkpoint_without_a_replay_resumes_or_says_why_not(make_trainer: Any, tmp_path: Any) -> None:

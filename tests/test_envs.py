@@ -172,6 +172,12 @@ def test_numbers_are_picked_from_an_info() -> None:
     assert numbers(info | others) == {"a": 1.0, "b": 1.0, "c": 0.5, "d": 3.0, "e": 0.0, "f": 2.5}
 
 
+def test_a_number_of_an_info_takes_no_name_from_a_log_and_no_line_from_a_file() -> None:
+    info = {"return": 1, "return_mean": 2, "critic_loss": 3, "two\nlines": 4, 5: 5}
+    expected = {"info_return": 1.0, "info_return_mean": 2.0, "info_critic_loss": 3.0, "two lines": 4.0, "5": 5.0}
+    assert numbers(info) == expected
+
+
 # Episodes
 
 

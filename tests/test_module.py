@@ -217,6 +217,26 @@ def test_the_noise_of_a_compiled_loss_that_raises_is_no_later_ones(monkeypatch: 
     assert not torch.equal(*noise)
 
 
+def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match="bf16-mixed learns"):
+        fit(new_data(), new_module(new_data()), make_trainer, precision="bf16-true")
+    monkeypatch.setattr(L.Trainer, "precision", "16-true")
+    with pytest.raises(UsageError, match="use bf16-mixed or 32-true"):
+        fit(new_data(), new_module(new_data()), make_trainer)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"gradients": "by_hand"}, "one of by hand, autograd, compiled, but 'by_hand' came"),
+        ({"actor_lr": float("inf")}, "actor_lr is finite"),
+    ],
+)
+def test_what_no_learner_can_have_is_one_sentence(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        new_module(new_data(), **wrong)
+
+
 def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(L.Trainer, "precision", "16-mixed")  # which wants a GPU
     with pytest.raises(UsageError, match="16-mixed"):
