@@ -196,15 +196,18 @@ class Trainer(L.Trainer):
             files: How the files' names begin, such as models/car for models/car_actor.
             output: The checkpoint; by default `files` with the ending .ckpt.
         """
+        checkpoint = output or f"{files}.ckpt"
+        if Path(checkpoint).exists():
+            raise UsageError(f"{checkpoint} is there already; give the new checkpoint another place, with --output.")
         self.strategy.connect(model)
         model.trainer = self
         self.strategy.setup_optimizers(self)
         states = read_weight_files(model, files)
         for optimizer, state in zip(self.optimizers, states, strict=False):
             optimizer.load_state_dict(state)
-        self.save_checkpoint(output or f"{files}.ckpt")
+        self.save_checkpoint(checkpoint)
         adam = "Adam's state" if states else "no state of Adam"
-        print(f"{output or f'{files}.ckpt'}: weights and {adam}, after {model.updates:,} updates")
+        print(f"{checkpoint}: weights and {adam}, after {model.updates:,} updates")
 
 
 # A method cannot be defined under this name, but a command can have it.

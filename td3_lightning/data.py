@@ -165,7 +165,8 @@ class ReplayData(L.LightningDataModule):
         except UsageError:
             raise
         except (gym.error.Error, AssertionError, ValueError) as error:
-            made_by = getattr(wrapper, "func", wrapper)  # a configuration gives a class with its arguments
+            parts = (wrapper, getattr(wrapper, "func", None), *getattr(wrapper, "args", ()))  # a configuration's call
+            made_by = next((part for part in parts if isinstance(part, type)), wrapper)
             name = getattr(made_by, "__name__", type(wrapper).__name__)
             raise UsageError(f"{name} does not fit {self.env_id} ({one_line(error)}); change data.wrappers.") from error
 

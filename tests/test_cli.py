@@ -468,6 +468,9 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.GrayscaleObservation}]}": (
+        "GrayscaleObservation does not fit Pendulum-v1"
+    ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "RescaleObs",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat}]}": "wants repeat, which",

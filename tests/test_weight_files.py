@@ -158,6 +158,8 @@ def test_an_imported_checkpoint_is_tested_without_a_configuration(
 ) -> None:
     run("import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt")
     assert "folder/ours.ckpt: weights and Adam's state, after 6 updates" in capsys.readouterr().out
+    assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # it would be lost
+    assert "folder/ours.ckpt is there already" in capsys.readouterr().err
     run("test", "--ckpt_path", "folder/ours.ckpt", "--trainer.enable_progress_bar=false")
     assert "Pendulum-v1" not in capsys.readouterr().err
     obs, _ = inputs()
