@@ -117,8 +117,11 @@ def _missing(names: str, key: str, owner: str) -> str:
 
 def _wrong_kind(key: str, message: str) -> str:
     came = _first(r"(?:Given value|Got value): (.*)", message)
+    came = _first(r"class_path='([\w.]+)'", came) or came
     kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
     wanted = dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds)
+    if list(wanted) == ["null"]:  # the other kinds are classes, which jsonargparse does not name
+        return f"{key} is {came}, which it does not take; see --help for what it does."
     return f"{key} is {came}, but {' or '.join(wanted)} is wanted; give one."
 
 

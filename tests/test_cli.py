@@ -468,6 +468,10 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.vector.NormalizeObservation}]}": (
+        "gymnasium.wrappers.vector.NormalizeObservation, which it does not take"
+    ),
+    "{data: {env_id: Pendulum-v1}, model: {encoder: torch.nn.Linear}}": "model.encoder is torch.nn.Linear, which it",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.GrayscaleObservation}]}": (
         "GrayscaleObservation does not fit Pendulum-v1"
     ),
