@@ -59,8 +59,8 @@ INSTEAD = {
     "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
 }
 
+# For optimizers that Lightning steps, where TD3's update steps its own.
 UNFIT = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder)
-UNFIT_BECAUSE = "it is for optimizers that Lightning steps, and TD3's update steps its own"
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
 NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not")
@@ -378,7 +378,10 @@ class CommandLine(LightningCLI):
         own = _listed(settings["callbacks"])
         for each in own:
             if isinstance(each, UNFIT):
-                raise UsageError(f"trainer.callbacks has {type(each).__name__}, but {UNFIT_BECAUSE}; leave it out.")
+                raise UsageError(
+                    f"trainer.callbacks has {type(each).__name__}, but it is for optimizers that Lightning steps, and "
+                    "TD3's update steps its own; leave it out."
+                )
             if isinstance(each, Collector):
                 raise UsageError(
                     "trainer.callbacks has a Collector, but there is one already; leave it out, and set that one, such "

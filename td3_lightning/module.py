@@ -164,8 +164,8 @@ class TD3(L.LightningModule):
             )
         if self.trainer.precision == "bf16-true":
             rank_zero_warn(
-                "With precision bf16-true the weights have 8 bits, in which most of Adam's and of Polyak's steps round "
-                "to nothing; bf16-mixed learns."
+                "With precision bf16-true weights have 8 significant bits, in which most steps of Adam and of Polyak "
+                "averages round to nothing; bf16-mixed learns."
             )
         if self.max_grad_norm is not None and self.trainer.precision == "16-mixed":
             raise UsageError(
