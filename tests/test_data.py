@@ -296,6 +296,15 @@ def test_a_checkpoint_from_after_a_fit_goes_on_to_the_bit(make_trainer: Any, tmp
     assert all(torch.equal(weight, whole[name]) for name, weight in train(1, 2, 3).items())
 
 
+def test_episodes_that_an_exception_ended_are_not_saved() -> None:
+    data = new_data()
+    for end, saved in ((lambda: data.teardown("fit"), True), (lambda: data.on_exception(RuntimeError()), False)):
+        data.setup("fit")
+        data.begin_episodes()
+        end()
+        assert ("envs" in data.state_dict()["ranks"][0]) is saved
+
+
 def test_a_checkpoint_without_a_replay_resumes_or_says_why_not(make_trainer: Any, tmp_path: Any) -> None:
     data = new_data()
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
