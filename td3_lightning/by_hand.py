@@ -416,7 +416,7 @@ def _kind(layer: Layer, halved: bool) -> type[Product]:
     members, fan_in, fan_out = layer.weight.shape
     if halved and min(fan_in, fan_out) >= WIDE:
         return HalvedProduct
-    if 1 < fan_in < FEW and not layer.weight.is_contiguous():
+    if fan_in < FEW and not layer.weight.is_contiguous():
         return FewInputs
     return SingleOutputs if fan_out == 1 and members > 1 else Product
 
