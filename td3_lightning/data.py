@@ -188,26 +188,23 @@ class ReplayData(L.LightningDataModule):
         if stage == "fit" and self._envs is None:
             envs = TrainEnvs(lambda: self.make_env(**self.train_kwargs), self.num_envs)
             try:
-                self._check_spaces(envs)
+                self._check_spaces(envs.envs[0])
             except UsageError:
                 envs.close()
                 raise
             self._envs, self._last_episodes = envs, None
 
-    def _check_spaces(self, envs: TrainEnvs) -> None:
+    def _check_spaces(self, env: gym.Env) -> None:
         """Raises `UsageError` for `train_kwargs` with other observations or actions than the evaluation's."""
-        evaluation: Any = self.eval_env
-        for env in envs.envs:
-            pairs = [
-                ("observations", env.observation_space.shape, evaluation.observation_space.shape),
-                ("actions", env.action_space, evaluation.action_space),
-            ]
-            for what, came, wanted in pairs:
-                if came != wanted:
-                    raise UsageError(
-                        f"With {self.train_kwargs} {self.env_id} has {what} {came}, but {wanted} without; give what "
-                        "changes them to both, with data.env_kwargs."
-                    )
+        for what, came, wanted in (
+            ("observations", env.observation_space.shape, self.eval_env.observation_space.shape),
+            ("actions", env.action_space, self.eval_env.action_space),
+        ):
+            if came != wanted:
+                raise UsageError(
+                    f"With {self.train_kwargs} {self.env_id} has {what} {came}, but {wanted} without; give what "
+                    "changes them to both, with data.env_kwargs."
+                )
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """The batch where the learner is, which on a CPU is where it comes from."""

@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import lightning as L
 import numpy as np
@@ -31,7 +31,7 @@ from td3_lightning.schedules import Schedule, as_schedule, check_schedule
 from td3_lightning.seeds import new_generator
 from td3_lightning.subnormals import EVERY, clear_subnormals
 
-GRADIENTS = ("by hand", "autograd", "compiled")
+Gradients = Literal["by hand", "autograd", "compiled"]
 CLOCKS = ("env_steps", "updates", "episodes")
 OF_LOSSES = {"target", "smoothed", "smoothed_by", "draw_noise", "critic_loss", "actor_loss"}
 QUICK = (*CLOCKS, "_current_fx_name")  # attributes that are set all the time
@@ -76,7 +76,7 @@ class TD3(L.LightningModule):
         noise_clip: float = 0.5,
         policy_freq: int = 2,
         max_grad_norm: float | None = None,
-        gradients: Literal["by hand", "autograd", "compiled"] = "by hand",
+        gradients: Gradients = "by hand",
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -89,8 +89,9 @@ class TD3(L.LightningModule):
         check_at_least("noise_clip", noise_clip, 0)
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise UsageError(f"max_grad_norm is above 0, but {max_grad_norm} came; leave it out for no clipping.")
-        if gradients not in GRADIENTS:
-            raise UsageError(f"gradients is one of {', '.join(GRADIENTS)}, but {gradients!r} came; give one of them.")
+        if gradients not in get_args(Gradients):
+            known = ", ".join(get_args(Gradients))
+            raise UsageError(f"gradients is one of {known}, but {gradients!r} came; give one of them.")
         self.actor_lr, self.critic_lr = as_schedule(actor_lr), as_schedule(critic_lr)
         check_schedule("actor_lr", self.actor_lr, 0)
         check_schedule("critic_lr", self.critic_lr, 0)
@@ -157,6 +158,10 @@ class TD3(L.LightningModule):
         """Forgets the networks of an earlier fit, for which there may be others now."""
         self._by_hand = self._single_actions = None
         self._compiled.clear()
+        self._check_precision()
+
+    def _check_precision(self) -> None:
+        """Raises `UsageError` where the weights would stand still or the gradients are not the true ones."""
         if self.trainer.precision == "16-true":
             raise UsageError(
                 "Adam's steps and its 1e-8 are too small for weights in float16, but precision 16-true came; use "
