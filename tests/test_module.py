@@ -195,8 +195,7 @@ def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypa
     batch = Batch(*(torch.randn(5, *shape) for shape in (obs, action, (), (), obs)))
     pairs = []
     torch._dynamo.reset()
-    with monkeypatch.context() as strict:
-        strict.setattr(torch._dynamo.config, "error_on_recompile", True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
         for _ in range(3):
             pairs.append([module._differentiate_critics(batch)[0] for module in modules])
         torch.testing.assert_close(*(module._differentiate_actor(batch) for module in modules))
