@@ -189,7 +189,7 @@ def test_the_best_evaluation_stays_the_best_after_a_resume(
     assert progress.state_dict() == {"best": {"return": -40.0, "env_steps": 27}}
 
 
-def test_in_a_folder_of_its_own_a_run_has_no_best_yet(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+def test_in_a_folder_of_its_own_a_run_has_no_best_yet(make_trainer: Any, counter: Any) -> None:
     progress, keeper = Progress(), ModelCheckpoint(monitor="eval/return_mean", mode="max")
     trainer = make_trainer(enable_progress_bar=True, enable_checkpointing=True, callbacks=[progress, keeper])
     module, _ = counter()

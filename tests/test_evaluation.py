@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, Collector, ReplayData, UsageError
-from td3_lightning.envs import Episode
+from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning.envs import LOGGED, Episode
 from td3_lightning.evaluation import SaveEvaluations, StopWhenSolved
 from td3_lightning.run_logger import RunLogger, read_metrics
 
@@ -19,8 +19,8 @@ def new_data(**kwargs: Any) -> ReplayData:
     return ReplayData("toys/Seeded-v0", **(settings | kwargs))
 
 
-def new_module(data: ReplayData) -> TD3:
-    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+def new_module(data: ReplayData, **kwargs: Any) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **kwargs)
 
 
 def seeded_return(data: ReplayData, seed: int) -> float:
@@ -44,6 +44,16 @@ def test_every_training_episode_has_its_evaluation_episode(make_trainer: Any, tm
     np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
     assert (points["eval/running_mean"][:, 0] >= 40).all()
     assert len(set(points["eval/running_mean"][:, 0])) > 3  # along the run, not at its end
+
+
+def test_a_log_has_the_names_that_no_info_may_take(make_trainer: Any, tmp_path: Path) -> None:
+    data, falling, logger = new_data(), Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
+    callbacks = [Collector(10, exploration_noise=falling), StopWhenSolved(threshold=1e9)]
+    module = new_module(data, actor_lr=falling, critic_lr=falling)
+    make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
+    columns = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
+    of_info = {"steps", "even"}
+    assert {name.split("/")[1] for name in columns if "/" in name} == LOGGED | of_info
 
 
 def test_a_solved_run_stops_and_does_not_go_on_when_resumed(make_trainer: Any, tmp_path: Path) -> None:

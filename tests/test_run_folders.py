@@ -15,7 +15,7 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from td3_lightning import TD3
+from td3_lightning import TD3, Collector
 from td3_lightning.cli import main
 from td3_lightning.errors import UsageError
 from td3_lightning.run_folders import Hold, newest_last, run_of
@@ -407,6 +407,13 @@ def test_a_log_folder_that_cannot_be_written_is_one_sentence(capsys):
     shutil.rmtree("lightning_logs")
     Path("lightning_logs").write_text("in the way")
     assert "cannot be written" in refusal(capsys)
+
+
+def test_a_folder_without_permission_is_found_before_the_warm_up(capsys, monkeypatch):
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "version" not in str(path) and access(path, mode))
+    monkeypatch.setattr(Collector, "on_train_start", None)  # would be called next
+    assert "no permission for" in refusal(capsys)
 
 
 def test_a_checkpoint_belongs_to_a_run_if_it_lies_in_one(folder):
