@@ -81,6 +81,8 @@ def explain(message: str, keys: Iterable[str]) -> str:
     if restriction := _first(r"Not of type \w+: (.*)", message):
         return f"{key} is out of its range: {restriction}; change it."
     if path := _first(r"Expected a dot import path string: (\S+)", message):
+        if number := _first(r"Expected a <class '(int|float)'>", message):
+            return f"{key} is {path}, but {KINDS[number]} is wanted, or a class such as td3_lightning.Linear; give one."
         return f'{key} names the class "{path}", but there is none; give its import path, such as package.module.Class.'
     if problem := _first(r"((?:module '[^']+' has no attribute|No module named) '[^']+')", message):
         return f"{key} names a class that cannot be imported: {problem}; mend its class_path."

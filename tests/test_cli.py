@@ -494,6 +494,8 @@ BAD_FILES = {
     ),
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, "
     "init_args: {start: 1, end: 0, steps: 0}}}": "steps >= 1",
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": "actor_lr is fast, but a number is wanted, or a class such",
+    "data: {env_id: Pendulum-v1, n_step: many}": "n_step is many, but a whole number is wanted, or a class such",
     "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": '"EarlyStoping"',
     "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStoping}]}": (
         "EarlyStoping"
