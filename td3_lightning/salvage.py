@@ -1,6 +1,5 @@
 """What is saved of a run whose environment fails."""
 
-import math
 from typing import Any
 
 import lightning as L
@@ -9,11 +8,11 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from td3_lightning.errors import EnvError, LearnerError, RunError, UsageError
 from td3_lightning.module import TD3
-from td3_lightning.stopping import evaluate_first, save_last
+from td3_lightning.stopping import evaluate_first, evaluation_is_due, save_last
 
 
 class Salvage(Callback):
-    """Saves `last.ckpt` when an environment fails, all that was stored before, or anything else between two epochs.
+    """Saves `last.ckpt` when an environment fails, or when anything else does in an evaluation or between two epochs.
 
     The run can be resumed from there, once that is mended. Where a training environment failed, the episodes that were
     running count as truncated, and new ones begin. A process among several saves nothing, as it cannot do so alone.
@@ -66,11 +65,8 @@ class Salvage(Callback):
         """Has a run that failed right before an evaluation begin with that when it is resumed."""
         loops = checkpoint["loops"]["fit_loop"]
         batches, episodes = loops["epoch_loop.batch_progress"], loops["epoch_loop.val_loop.batch_progress"]
-        updates = batches["current"]["processed"]
-        after_an_update = self._salvaging and not trainer.validating and updates > batches["current"]["completed"]
-        due = updates % (trainer.val_check_batch or math.inf) == 0
-        due = due and (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
-        if after_an_update and due:
+        after_an_update = batches["current"]["processed"] > batches["current"]["completed"]
+        if self._salvaging and not trainer.validating and after_an_update and evaluation_is_due(trainer):
             for counts in (batches["current"], batches["total"]):
                 counts["completed"] = counts["processed"]
             evaluate_first(episodes, episodes["total"]["completed"])

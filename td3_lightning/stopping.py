@@ -76,7 +76,7 @@ class StopOnSignal(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Stops after the Collector's step; where an evaluation may be next, that is where to stop."""
-        if not trainer.is_last_batch and (batch_idx + 1) % (trainer.val_check_batch or math.inf):
+        if not trainer.is_last_batch and not evaluation_is_due(trainer):
             self._stop_if_asked(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -121,6 +121,14 @@ class StopOnSignal(Callback):
         self._previous = {}
         for collector in self._collectors:
             collector.stopping = False
+
+
+def evaluation_is_due(trainer: L.Trainer) -> bool:
+    """Whether Lightning evaluates after this update, by the count of the epoch's or, without epochs, of all of them."""
+    loop = trainer.fit_loop.epoch_loop
+    count = loop.total_batch_idx if trainer.check_val_every_n_epoch is None else loop.batch_idx
+    in_this_epoch = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
+    return in_this_epoch and (count + 1) % (trainer.val_check_batch or math.inf) == 0
 
 
 def evaluate_first(progress: dict[str, Any], before: int) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,19 @@ def test_chain_of_stops_is_the_same_run(tmp_path: Path) -> None:
     run.fit(run.last)
     assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
     assert rows(run.folder) == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("updates", [6, 13, 14, 20, 21])
+def test_stopped_where_evaluations_go_by_all_updates_it_is_the_same_run(updates: int, tmp_path: Path) -> None:
+    runs = {}
+    for name, callbacks in (("whole", ()), ("stopped", (Stops("on_train_batch_start", updates),)), ("stopped ", ())):
+        runs[name] = Run("Pendulum", tmp_path / name.strip(), callbacks=callbacks)
+        trainer: Any = runs[name].trainer
+        trainer.check_val_every_n_epoch, trainer.val_check_interval = None, 7
+        with pytest.raises(Stopped) if callbacks else nullcontext():
+            runs[name].fit(runs[name].last if name == "stopped " else None)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    assert len([row for row in rows(tmp_path / "whole") if "eval/return_mean" in row]) == 5
 
 
 def test_stopped_or_killed_in_a_process_of_its_own_it_is_the_same_run(tmp_path: Path) -> None:
