@@ -15,11 +15,13 @@ from torch import Tensor
 
 from td3_lightning.checkpoint import replays_in
 from td3_lightning.data import ReplayData, SavedReplay
+from td3_lightning.durable import clear_up, make_folder
 from td3_lightning.errors import UsageError
 from td3_lightning.evaluation import StopWhenSolved
 from td3_lightning.generations import Generations
 from td3_lightning.ranks import of_this_rank
-from td3_lightning.run_folders import holds_a_run
+from td3_lightning.run_folders import Hold, holds_a_run
+from td3_lightning.run_logger import RunLogger
 from td3_lightning.segments import FOLDER, Segments, names_in
 
 CRITERIA = (
@@ -129,6 +131,7 @@ class LastCheckpoint(ModelCheckpoint):
         self._goes_on = False  # the folder is this run's
         self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
         self._saved_at = 0  # Adam steps, as Lightning counts them, at the last save
+        self._hold: Hold | None = None
 
     @cached_property
     def state_key(self) -> str:
@@ -169,6 +172,17 @@ class LastCheckpoint(ModelCheckpoint):
         if saves and not self._goes_on and self._generations.last.exists():
             raise holds_a_run(self._generations.folder)
         self._goes_on = True
+        if saves and trainer.is_global_zero:
+            self._enter(trainer)
+
+    def _enter(self, trainer: L.Trainer) -> None:
+        """Keeps other processes out, where nobody does that for a run's folder around it."""
+        folder = self._generations.folder
+        logs = [Path(logger.log_dir).resolve() for logger in trainer.loggers if isinstance(logger, RunLogger)]
+        if not any(folder.resolve().is_relative_to(log) for log in logs):
+            make_folder(folder)
+            self._hold = Hold(folder)
+        clear_up(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Notes where the run begins or goes on."""
@@ -178,6 +192,21 @@ class LastCheckpoint(ModelCheckpoint):
         """Saves what was trained since the last evaluation."""
         if trainer.global_step > self._saved_at and not self._should_skip_saving_checkpoint(trainer):
             self.save(trainer)
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Lets other processes into the folder, once it is saved what is to be."""
+        super().on_exception(trainer, pl_module, exception)
+        self._let_go()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Lets other processes into the folder."""
+        super().teardown(trainer, pl_module, stage)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.release()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Notes which files the checkpoint names, of all ranks, and by what the run was ended, if it was."""

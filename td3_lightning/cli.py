@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import restricted_number_type
 from lightning.fabric.plugins import CheckpointIO
@@ -232,7 +233,12 @@ class CommandLine(LightningCLI):
             TD3,
             ReplayData,
             trainer_class=Trainer,
-            trainer_defaults={"max_epochs": 100, "num_sanity_val_steps": 0, "enable_model_summary": False},
+            trainer_defaults={
+                "accelerator": "cpu" if torch.backends.mps.is_available() else "auto",  # mps has no float64
+                "max_epochs": 100,
+                "num_sanity_val_steps": 0,
+                "enable_model_summary": False,
+            },
             parser_kwargs={
                 "description": "TD3 on PyTorch Lightning.",
                 "prog": "td3-lightning",
@@ -331,7 +337,9 @@ class CommandLine(LightningCLI):
     def _find_own_folder(self, checkpoint: Path, typed: list[str], name: str) -> None:
         """Has the run go on where the checkpoint lies, unless another name was typed: that is a new run."""
         named, run = any(word.split("=")[0] == "--name" for word in typed), run_of(checkpoint)
-        self.own_folder = run if run is not None and (not named or run.parent.name == name) else None
+        folders = Path(name).parts
+        own = run is not None and (not named or run.parent.parts[-len(folders) :] == folders)
+        self.own_folder = run if own else None
 
     # What becomes of it.
 

@@ -25,10 +25,15 @@ def write_durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
         OSError: The disk is full or does not take the file; what `path` held before is untouched.
     """
     make_folder(path.parent)
-    for name in names(path.parent):  # a killed process could not clear up
-        if name.startswith(".") and name.endswith(UNFINISHED):
-            os.unlink(path.parent / name)
+    remove(unfinished_of(path))  # a killed process could not clear up
     _write(path, write)
+
+
+def clear_up(folder: Path) -> None:
+    """Deletes what killed processes left unfinished in a folder that no other process writes in."""
+    for name in names(folder):
+        if name.startswith(".") and name.endswith(UNFINISHED):
+            os.unlink(folder / name)
 
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -22,8 +22,9 @@ class Generations:
         self._named: set[str] = set()  # the files of rows that it names
 
     def begin_from(self, path: Path, named: set[str]) -> None:
-        """Notes that the run goes on from one of the two, which is whole; the other may not be."""
-        self._whole, self._named = path.name, named
+        """Notes that the run goes on from a checkpoint here; if it is one of the two, the other may not be whole."""
+        if path.name in (self.last.name, self.previous.name):
+            self._whole, self._named = path.name, named
 
     def publish(self, named: set[str]) -> None:
         """Makes `next`, which is whole and names these files of rows, the last one."""

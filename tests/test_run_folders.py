@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -401,6 +402,26 @@ def test_runs_that_begin_at_once_take_different_folders(folder):
     for logger in loggers:
         logger.finalize("success")
     assert versions() == ["version_0", "version_2"]  # the others logged nothing
+
+
+@pytest.mark.parametrize("name", ["a/b", "./a", "a/"])
+def test_a_run_of_a_name_with_slashes_goes_on_in_its_folder(name):
+    for last in ([], ["--ckpt_path=last"]):
+        fit("--name", name, *last, epochs=len(last) + 1)
+    assert [path.name for path in Path("lightning_logs", name).iterdir()] == ["version_0"]
+
+
+def test_a_folder_of_checkpoints_is_one_runs_at_a_time(capsys, monkeypatch):
+    folder = Path("kept")
+    folder.mkdir()
+    other = Hold(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Hold, "__init__", partialmethod(Hold.__init__, patience=0.1))
+        patch.setattr(Collector, "on_train_start", None)  # would be called next
+        assert "kept is in use" in refusal(capsys, "--checkpoint.dirpath=kept")
+    other.release()
+    fit("--checkpoint.dirpath=kept", epochs=1)
+    Hold(folder, patience=0).release()  # it is free again
 
 
 def test_a_log_folder_that_cannot_be_written_is_one_sentence(capsys):

@@ -313,7 +313,8 @@ def test_a_run_keeps_two_last_ones_with_their_rows_and_a_best_one_without(make_t
 
 def test_orphans_are_gone_after_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 1)
-    orphans = [tmp_path / "replay" / "0123456789ab-0-0-1.rows", tmp_path / ".next.ckpt.unfinished"]
+    orphans = [tmp_path / "replay" / "0123456789ab-0-0-1.rows"]
+    orphans += [tmp_path / f".{name}.unfinished" for name in ("next.ckpt", "best_10.ckpt")]
     for orphan in orphans:
         orphan.write_bytes(b"left by a kill")
     mine = tmp_path / "replay" / "notes.rows"
