@@ -6,6 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from td3_lightning.errors import UsageError
 from td3_lightning.recipes import Recipe, from_plain
@@ -15,7 +17,7 @@ class Encoder(Recipe, ABC):
     """How to build a network that turns observations into features.
 
     All critics see the same features, and their loss trains it. The actor either sees them too, without training them,
-    or has a network of its own. Targets are averaged over its parameters, so that buffers which change are none of it.
+    or has a network of its own. Layers that do something else in training, such as BatchNorm and Dropout, are refused.
     """
 
     shared = True  # whether the actor sees the critics' features; a subclass may have an argument for it
@@ -42,6 +44,22 @@ class Trunk(Encoder):
         """The layers."""
         pairs = pairwise([obs_dim, *self.widths])
         return nn.Sequential(*(layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())))
+
+
+def build(encoder: Encoder | None, obs_dim: int) -> nn.Module:
+    """An encoder's network with fresh weights, or what changes nothing where there is none.
+
+    Raises:
+        UsageError: A layer of it does something else in training, in which the actor acts, too.
+    """
+    network = nn.Identity() if encoder is None else encoder.build(obs_dim)
+    for layer in network.modules():
+        if isinstance(layer, _BatchNorm | _DropoutNd):
+            raise UsageError(
+                f"An encoder acts in training as it does later, but {type(layer).__name__} came, which does not; "
+                "take LayerNorm, or nothing, in its place."
+            )
+    return network
 
 
 def as_encoder(encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:

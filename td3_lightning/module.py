@@ -19,12 +19,13 @@ from td3_lightning.acting import SingleActions
 from td3_lightning.averaging import average_gradients, leave_gradients_alone, of_the_first
 from td3_lightning.by_hand import ByHand
 from td3_lightning.checkpoint import FORMAT
-from td3_lightning.encoders import Encoder, as_encoder
+from td3_lightning.encoders import Encoder, as_encoder, build
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.finite import check_weights
 from td3_lightning.hooks import has_own
 from td3_lightning.networks import Actor, Critics
+from td3_lightning.plain import as_plain
 from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
 from td3_lightning.schedules import Schedule, as_schedule, check_schedule
@@ -100,28 +101,27 @@ class TD3(L.LightningModule):
         encoder = as_encoder(encoder)
         self.shares_encoder = encoder is not None and encoder.shared
 
-        self.save_hyperparameters(  # as plain data, which is all that a checkpoint may hold
-            {
-                "obs_dim": int(obs_dim),
-                "action_low": [float(bound) for bound in action_low],
-                "action_high": [float(bound) for bound in action_high],
-                "hidden_dims": [int(width) for width in hidden_dims],
-                "num_critics": int(num_critics),
-                "layer_norm": bool(layer_norm),
-                "encoder": None if encoder is None else encoder.plain(),
-                "actor_lr": self.actor_lr.plain(),
-                "critic_lr": self.critic_lr.plain(),
-                "tau": float(tau),
-                "policy_noise": float(policy_noise),
-                "noise_clip": float(noise_clip),
-                "policy_freq": int(policy_freq),
-                "max_grad_norm": None if max_grad_norm is None else float(max_grad_norm),
-                "gradients": gradients,
-            }
-        )
+        settings = {
+            "obs_dim": int(obs_dim),
+            "action_low": [float(bound) for bound in action_low],
+            "action_high": [float(bound) for bound in action_high],
+            "hidden_dims": [int(width) for width in hidden_dims],
+            "num_critics": int(num_critics),
+            "layer_norm": bool(layer_norm),
+            "encoder": None if encoder is None else encoder.plain(),
+            "actor_lr": self.actor_lr.plain(),
+            "critic_lr": self.critic_lr.plain(),
+            "tau": float(tau),
+            "policy_noise": float(policy_noise),
+            "noise_clip": float(noise_clip),
+            "policy_freq": int(policy_freq),
+            "max_grad_norm": None if max_grad_norm is None else float(max_grad_norm),
+            "gradients": gradients,
+        }
+        self.save_hyperparameters(as_plain(settings, "model"))
 
-        shared = encoder.build(obs_dim) if encoder is not None else nn.Identity()
-        own = encoder.build(obs_dim) if encoder is not None and not encoder.shared else nn.Identity()
+        shared = build(encoder, obs_dim)
+        own = nn.Identity() if self.shares_encoder else build(encoder, obs_dim)
         features = _features(shared, obs_dim)
         self.actor = Actor(features, action_low, action_high, hidden_dims, layer_norm, own)
         self.critics = Critics(features, len(action_low), hidden_dims, num_critics, layer_norm, shared)
@@ -161,7 +161,11 @@ class TD3(L.LightningModule):
         self._check_precision()
 
     def _check_precision(self) -> None:
-        """Raises `UsageError` where the weights would stand still or the gradients are not the true ones."""
+        """Raises `UsageError` where weights would stand still, gradients be untrue ones, or float64 is missing."""
+        if self.trainer.strategy.root_device.type == "mps":
+            raise UsageError(
+                "Evaluations and clocks are of float64, which mps does not have; take the accelerator cpu."
+            )
         if self.trainer.precision == "16-true":
             raise UsageError(
                 "Adam's steps and its 1e-8 are too small for weights in float16, but precision 16-true came; use "

@@ -45,7 +45,7 @@ def as_plain(value: Any, name: str) -> Any:
         return str(value)
     raise UsageError(
         f"{name} is a {type(value).__qualname__}, which no checkpoint can hold, as it might run code when it is "
-        "loaded; have its state_dict give tensors, numbers, texts, lists and dicts."
+        "loaded; keep tensors, numbers, texts, lists and dicts in its place."
     )
 
 

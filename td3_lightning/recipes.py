@@ -12,8 +12,10 @@ class Recipe:
     """
 
     def plain(self) -> dict[str, Any]:
-        """The object as plain data, in the form that a config file has too."""
-        return {"class_path": f"{type(self).__module__}.{type(self).__qualname__}", "init_args": vars(self).copy()}
+        """The object, and those that it was given, as plain data, in the form that a config file has too."""
+        kind = type(self)
+        arguments = {name: _plain(value) for name, value in vars(self).items()}
+        return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
 
 
 Kind = TypeVar("Kind", bound=Recipe)
@@ -28,7 +30,20 @@ def from_plain(kind: type[Kind], data: Any) -> Kind | None:
         return None
     known = {f"{sub.__module__}.{sub.__qualname__}": sub for sub in _subclasses(kind)}
     found = known.get(data.get("class_path", ""))
-    return found(**data.get("init_args", {})) if found else None
+    return found(**{name: _made(value) for name, value in data.get("init_args", {}).items()}) if found else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.plain() if isinstance(value, Recipe) else value
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_made(one) for one in value]
+    made = from_plain(Recipe, value)
+    return value if made is None else made
 
 
 def _subclasses(kind: type[Kind]) -> list[type[Kind]]:

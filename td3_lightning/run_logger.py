@@ -253,7 +253,7 @@ class RunLogger(TensorBoardLogger):
             metrics: Not used.
             step: Not used.
         """
-        self.hparams.update(_plain(vars(params) if isinstance(params, Namespace) else params))
+        self.hparams.update(vars(params) if isinstance(params, Namespace) else params)
 
     @rank_zero_only
     def save(self) -> None:
@@ -341,17 +341,3 @@ def _line(cells: Iterable[str]) -> str:
 
 def _cell(value: float | None) -> str:
     return "" if value is None else repr(float(value)).removesuffix(".0")  # it reads back to the same bits
-
-
-def _plain(value: Any) -> Any:
-    """What YAML can say without naming Python: numbers, strings, lists, mappings."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if not hasattr(value, "__dict__"):
-        return str(value)
-    kind = type(value)
-    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": _plain(vars(value))}

@@ -157,6 +157,38 @@ def test_a_configuration_names_it_and_the_checkpoint_keeps_it(tmp_path: Path, mo
     assert main(["test", "--ckpt_path", last, "--model.encoder.init_args.widths=[7]"]) == 2
 
 
+class Layers(Encoder):
+    """Another user's own, of an encoder and a layer of some kind."""
+
+    def __init__(self, first: Encoder, kind: str = "LayerNorm", size: float = 4) -> None:
+        self.first, self.kind, self.size = first, kind, size
+
+    def build(self, obs_dim: int) -> nn.Module:
+        return nn.Sequential(self.first.build(obs_dim), getattr(nn, self.kind)(self.size))
+
+
+def test_an_encoder_of_an_encoder_is_in_the_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
+    data = ReplayData("toys/Counter-v0", steps_per_epoch=2, batch_size=2, eval_episodes=1)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), encoder=Layers(Trunk([4])))
+    trainer = make_trainer(callbacks=[Collector(4)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "nested.ckpt")
+    again = TD3.load_from_checkpoint(tmp_path / "nested.ckpt")
+    assert again.hparams["encoder"] == module.hparams["encoder"]
+    assert again.act(np.zeros(data.obs_dim)) == pytest.approx(module.act(np.zeros(data.obs_dim)))
+
+
+@pytest.mark.parametrize(("kind", "size"), [("BatchNorm1d", 4), ("Dropout", 0.5)])
+def test_a_layer_that_does_something_else_in_training_is_one_sentence(kind: str, size: float) -> None:
+    with pytest.raises(UsageError, match=rf"but {kind} came, which does not;"):
+        new_module(Layers(Trunk([4]), kind, size))
+
+
+def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"model\.encoder\.init_args\.kind is a type, which no checkpoint can hold"):
+        new_module(Layers(Trunk([4]), nn.LayerNorm))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("widths", [[], [0], [4, -1]])
 def test_a_trunk_of_nothing_is_one_sentence(widths: list[int]) -> None:
     with pytest.raises(UsageError, match="Trunk"):

@@ -5,6 +5,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import gymnasium as gym
 import lightning as L
@@ -222,6 +223,14 @@ def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypa
     monkeypatch.setattr(L.Trainer, "precision", "16-true")
     with pytest.raises(UsageError, match="use bf16-mixed or 32-true"):
         fit(new_data(), new_module(new_data()), make_trainer)
+
+
+def test_a_device_without_float64_is_one_sentence() -> None:
+    module, trainer = new_module(new_data()), MagicMock()
+    trainer.strategy.root_device = torch.device("mps")
+    module._trainer = trainer
+    with pytest.raises(UsageError, match="take the accelerator cpu"):
+        module.on_fit_start()
 
 
 @pytest.mark.parametrize(
