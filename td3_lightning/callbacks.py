@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
+from rich.markup import escape
 from rich.table import Table
 
 from td3_lightning.collector import Collector
@@ -409,10 +410,10 @@ def results_table(episodes: Sequence[Mapping[str, float]]) -> Table:
     for name in dict.fromkeys(name for episode in episodes for name in episode):
         values = np.array([episode[name] for episode in episodes if name in episode])
         if np.isin(values, (0.0, 1.0)).all():
-            table.add_row(name, f"{values.sum():.0f} of {len(values)}", "", "")
+            table.add_row(escape(name), f"{values.sum():.0f} of {len(values)}", "", "")
         else:
             spread = f"{values.mean():,.2f} ± {values.std():,.2f}"
-            table.add_row(name, spread, _number(values.min()), _number(values.max()))
+            table.add_row(escape(name), spread, _number(values.min()), _number(values.max()))
     return table
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from td3_lightning.data import ReplayData
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.envs import MOST_STEPS
+from td3_lightning.errors import EnvError, UsageError, check_at_least
 from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
 from td3_lightning.ranks import check_launcher, of_every_rank, of_this_rank
@@ -118,6 +119,11 @@ class Collector(Callback):
             self._step(trainer, module, data)
             if self.collect == "episode":
                 complete = module.episodes > episodes
+                if not complete and module.env_steps - begin >= MOST_STEPS * data.num_envs:
+                    raise EnvError(
+                        f"{data.env_id} came to no end of an episode within {MOST_STEPS:,} steps, for which "
+                        "collector.collect waits; give that a number, or data.train_kwargs max_episode_steps."
+                    )
             else:
                 complete = module.env_steps - begin >= self.collect
         return module.env_steps - begin

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box
 
 from td3_lightning.checkpoint import refusal
 from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper, check_keeps_no_statistics
-from td3_lightning.errors import UsageError, check_at_least, one_line
+from td3_lightning.errors import UsageError, check_at_least, check_finite, one_line
 from td3_lightning.guarded import Deadline
 from td3_lightning.on_device import OnDevice
 from td3_lightning.pixels import FrameStack, PixelReplay, Pixels
@@ -94,6 +94,7 @@ class ReplayData(L.LightningDataModule):
         check_at_least("test_episodes", test_episodes, 1)
         check_at_least("eval_seed", eval_seed, 0)
         check_at_least("test_seed", test_seed, 0)
+        check_finite("reward_scale", reward_scale)
         if not 1 <= steps_per_epoch * updates_per_step < float("inf"):
             raise UsageError(
                 f"An epoch is at least one update, but steps_per_epoch={steps_per_epoch} and "
@@ -316,7 +317,7 @@ class Batches:
         return len(self.replay)
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self.replay)
+        return (self.replay.sample() for _ in range(len(self)))
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -24,7 +24,7 @@ LOGGED = {  # names that training and evaluations have for their own numbers
     *("episode_return", "running_mean", "critic_loss", "actor_loss", "q_mean", "actor_lr", "critic_lr", "noise"),
     "steps_per_second",
 }
-MOST_STEPS = 100_000  # of an evaluation's episode in an environment without a time limit
+MOST_STEPS = 100_000  # of an episode that is waited for, in an environment without a time limit
 
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
 Wrapper = Callable[[gym.Env], gym.Env]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.errors import EnvError, RunError, UsageError, check_at_least, one_line
 
-LARGEST = float(np.finfo(np.float32).max)  # what a replay can hold
+LARGEST = np.float64(np.finfo(np.float32).max)  # what a replay can hold; a plain float would be float16 beside that
 
 
 class OverdueError(TimeoutError):
@@ -149,7 +149,6 @@ class Alarm:
     The clock goes on in a process that is suspended, and rings when that ends. So it counts half of the time, twice.
     """
 
-    handler: Any = None  # what SIGALRM does as far as is known: nothing yet, `_ring`, or what is somebody else's
     seconds = 0.0  # of the last one
     rung = False
 
@@ -157,7 +156,7 @@ class Alarm:
         self.wanted = seconds
 
     def __enter__(self) -> None:
-        self.armed = _is_main_thread() and self._is_ours() and not signal.getitimer(signal.ITIMER_REAL)[0]
+        self.armed = _is_main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0] and self._is_ours()
         if self.armed:
             Alarm.seconds, Alarm.rung = self.wanted, False
             signal.setitimer(signal.ITIMER_REAL, self.wanted / 2, self.wanted / 2)
@@ -168,12 +167,9 @@ class Alarm:
 
     @classmethod
     def _is_ours(cls) -> bool:
-        if cls.handler is None and hasattr(signal, "setitimer"):  # Windows has none
-            cls.handler = signal.getsignal(signal.SIGALRM)
-            if cls.handler is signal.SIG_DFL:
-                cls.handler = cls._ring
-                signal.signal(signal.SIGALRM, cls._ring)
-        return bool(cls.handler == cls._ring)
+        if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+            signal.signal(signal.SIGALRM, cls._ring)
+        return bool(signal.getsignal(signal.SIGALRM) == cls._ring)
 
     @classmethod
     def _ring(cls, number: int, frame: object) -> None:

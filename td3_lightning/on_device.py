@@ -5,19 +5,16 @@ transition in place of two observations. A GPU takes a batch of stacked frames f
 hand to measure it; on a CPU the batches are the same to the bit.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from td3_lightning.errors import UsageError
 from td3_lightning.replay import Batch, Choice, Replay
 
 
-class OnDevice(IterableDataset[Batch]):
+class OnDevice:
     """A replay's batches, from a copy of its rows on another device.
 
     Args:
@@ -26,17 +23,12 @@ class OnDevice(IterableDataset[Batch]):
     """
 
     def __init__(self, replay: Replay, device: torch.device) -> None:
-        super().__init__()
         self.replay, self.device = replay, device
         self._rows: Tensor | None = None
         self._sent = [0 for _ in replay.rings]  # rows of each ring below this number are there as they will stay
 
     def __len__(self) -> int:
         return len(self.replay)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for _ in range(len(self)):
-            yield self.sample()
 
     def sample(self) -> Batch:
         """The batch that `replay.sample` would have given; raises `UsageError` if the device has no memory for rows."""

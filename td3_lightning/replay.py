@@ -58,7 +58,7 @@ class Ring:
 
     A row is an observation, the action taken there, its reward and how the step ended. The next
     observation is the next row's, so it is stored once; an episode's last observation has a row of
-    its own. The first rows stand again behind the seam, so that `n_step` rows are one contiguous read.
+    its own. The first rows stand again behind the seam, so that `n_step` rows and the next are one contiguous read.
 
     Args:
         rows: Memory for the rows, (ring + n_step, obs_dim + action_dim + 2).

@@ -22,6 +22,6 @@ def derive_seed(purpose: str, index: int = 0) -> int:
     return int(np.random.SeedSequence(key).generate_state(1)[0])
 
 
-def new_generator(purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+def new_generator(purpose: str) -> torch.Generator:
     """A torch generator of its own for one purpose, seeded by `derive_seed`."""
-    return torch.Generator(device).manual_seed(derive_seed(purpose))
+    return torch.Generator().manual_seed(derive_seed(purpose))

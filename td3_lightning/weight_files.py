@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from td3_lightning.durable import write_durably
@@ -29,6 +30,7 @@ STYLES = {
     "blog": {"actor": "layer_{number}", "critic": "layer_{number}", "end": ".pth"},
 }
 MOMENTS = ("exp_avg", "exp_avg_sq")
+ONE_SAVE = 60.0  # seconds within which a program writes all its files
 SAME_ADAM = ("betas", "eps", "weight_decay", "amsgrad", "maximize")  # else its state would mean something else here
 
 
@@ -83,6 +85,9 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
         file = _find(path, name) or _find(path, name.removesuffix("_target"))
         if file is None:
             raise UsageError(f"There is no {path}_{name}; give what stands before _actor in the files' names.")
+        online = _find(path, name.removesuffix("_target")) or file
+        if file.stat().st_mtime < online.stat().st_mtime - ONE_SAVE:
+            rank_zero_warn(f"{file} is older than {online}; if it is of a training before, delete it and import again.")
         theirs = _in_order(_read(file), name, critics, file)
         ours = [weight.data for weight in model.get_submodule(f"{prefix}.layers").parameters()]
         _check_shapes(_rearrange(name, _apart)(ours), theirs, file)

@@ -12,6 +12,7 @@ import gymnasium as gym
 import lightning as L
 import numpy as np
 import pytest
+import rich
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from matplotlib.figure import Figure
@@ -288,6 +289,13 @@ def test_progress_shows_the_episodes_of_a_test(make_trainer: Any, counter: Any) 
 def cells(episodes: list[dict[str, float]]) -> list[list[str]]:
     table = results_table(episodes)
     return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]  # type: ignore[arg-type]
+
+
+def test_a_name_with_brackets_stands_in_the_table_as_it_is() -> None:
+    stream = io.StringIO()
+    rich.print(results_table([{"force[left]": 0.5, "speed[/s]": 1.0}]), file=stream)
+    assert "force[left]" in stream.getvalue()
+    assert "speed[/s]" in stream.getvalue()
 
 
 def test_the_table_by_hand() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning.errors import EnvError
 from td3_lightning.run_logger import RunLogger, read_metrics
 from toys import Counter
 
@@ -211,6 +212,16 @@ def test_random_actions_and_updates_begin_and_end_apart(make_trainer: Any) -> No
         is_random = np.abs(given - steady_action).max(axis=1) > 1e-6
         expected = 10 if random_steps is None else random_steps
         assert is_random.tolist() == [True] * expected + [False] * (warmup_steps + 20 - expected)
+
+
+def test_a_wait_for_the_end_of_an_endless_episode_is_one_sentence(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("td3_lightning.collector.MOST_STEPS", 50)
+    data = new_data(env_kwargs={"length": 10**6})
+    trainer = make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0)
+    with pytest.raises(EnvError, match=r"came to no end of an episode within 50 steps, for which collector\.c"):
+        trainer.fit(new_module(data), datamodule=data)
 
 
 @pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}])

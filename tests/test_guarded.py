@@ -23,7 +23,7 @@ from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.envs import Episode, TrainEnvs
 from td3_lightning.errors import EnvError
-from td3_lightning.guarded import Alarm, Deadline, Guarded
+from td3_lightning.guarded import Deadline, Guarded
 from td3_lightning.salvage import Salvage
 from td3_lightning.seeds import derive_seed
 from td3_lightning.stopping import StopOnSignal
@@ -48,6 +48,7 @@ STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, where"),
     "ragged": (lambda obs, *rest: ([[1], [1, 2], 3], *rest), r"of shape \(\) and type object, where"),
     "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, where"),
+    "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf as number 1"),
     "reward nan": (lambda obs, reward, *rest: (obs, NAN, *rest), "reward that is not finite, nan"),
     "reward inf": (lambda obs, reward, *rest: (obs, -INF, *rest), "reward that is not finite, -inf"),
     "reward large": (lambda obs, reward, *rest: (obs, 1e39, *rest), r"reward that is not finite, 1e\+39"),
@@ -378,10 +379,9 @@ def looping(_: Any) -> None:
 
 
 @pytest.fixture
-def alarm(monkeypatch: pytest.MonkeyPatch) -> Any:
+def alarm() -> Any:
     """SIGALRM as a process has it in which nobody took it."""
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    monkeypatch.setattr(Alarm, "handler", None)
     yield
     signal.signal(signal.SIGALRM, before)
 
@@ -411,10 +411,11 @@ def test_a_suspended_process_is_not_late() -> None:
 
 
 @pytest.mark.timeout(60, method="thread")
-def test_the_clock_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("alarm")
+def test_the_clock_of_somebody_else_is_left_alone() -> None:
     rung: list[int] = []
+    Guarded(Deadline(Slow(), 0.02)).reset()  # which takes the signal
     before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
-    monkeypatch.setattr(Alarm, "handler", None)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         env = Guarded(Deadline(Slow(), 0.02))
@@ -423,6 +424,17 @@ def test_the_clock_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatc
     finally:
         signal.signal(signal.SIGALRM, before)
     assert rung == [1]
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.usefixtures("alarm")
+def test_a_signal_that_somebody_waits_for_is_not_taken() -> None:
+    signal.alarm(50)
+    try:
+        Guarded(Deadline(Slow(), 0.02)).reset()
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    finally:
+        signal.alarm(0)
 
 
 @pytest.mark.timeout(60, method="thread")

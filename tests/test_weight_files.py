@@ -1,5 +1,6 @@
 """Weight files against the networks of the programs that they are for, written down anew here, and back."""
 
+import os
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,15 @@ def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | Non
     with pytest.raises(UsageError, match=wanted) as caught:
         read_weight_files(new_module(), "theirs")
     assert f"theirs_{name}" in str(caught.value)
+
+
+def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
+    files = write_weight_files({"state_dict": module.state_dict(), "hyper_parameters": module.hparams}, tmp_path / "x")
+    target = next(file for file in files if file.name == "x_critic_target")
+    os.utime(target, (0, target.stat().st_mtime - 999))
+    with pytest.warns(UserWarning, match=r"x_critic_target is older than .*x_critic; if it is of a training before"):
+        read_weight_files(module, tmp_path / "x")
 
 
 @pytest.mark.parametrize("num_critics", [1, 3, 4, 6, 10])
