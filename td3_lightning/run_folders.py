@@ -65,7 +65,7 @@ class Hold:
                 self.release()
                 raise UsageError(
                     f"{folder} is in use: another process trains there; stop that one first, or give this run another "
-                    "folder (--name)."
+                    "folder (--name, or --checkpoint.dirpath if you gave that)."
                 )
             time.sleep(0.1)
 
