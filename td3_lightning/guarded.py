@@ -167,9 +167,10 @@ class Alarm:
 
     @classmethod
     def _is_ours(cls) -> bool:
-        if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+        found = signal.getsignal(signal.SIGALRM)
+        if found is signal.SIG_DFL:
             signal.signal(signal.SIGALRM, cls._ring)
-        return bool(signal.getsignal(signal.SIGALRM) == cls._ring)
+        return found in (signal.SIG_DFL, cls._ring)
 
     @classmethod
     def _ring(cls, number: int, frame: object) -> None:
