@@ -3,6 +3,7 @@
 import inspect
 import pydoc
 import re
+import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
@@ -38,7 +39,10 @@ def sentence(error: BaseException) -> str | None:
             return f"Lightning cannot go on with these settings: {one_line(cause)}"
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             # jsonargparse, making an object, keeps only the text of what its constructor raised.
-            return next(iter(re.findall(r"^  - (?!Expected a)(.*)", str(cause), re.MULTILINE)), None)
+            said = _first(r"(?m)^  - (?!Expected a)(.*(?:\n {6}.*)*)", str(cause))
+            return one_line(said) if said else None
+        if isinstance(cause, ValueError) and _comes_from(cause).startswith("lightning."):
+            return f"Lightning cannot go on with these settings: {one_line(cause)}"
         if isinstance(cause, OSError) and cause.filename is not None:
             return f"{cause.filename} cannot be used ({cause.strerror}); give another path, or mend this one."
     return None
@@ -47,6 +51,12 @@ def sentence(error: BaseException) -> str | None:
 def was_left_alone(error: BaseException) -> bool:
     """Whether an exception is gloo's in a process whose partner has ended, whatever the two were at."""
     return isinstance(error, RuntimeError) and "Connection closed by peer" in str(error)
+
+
+def _comes_from(error: BaseException) -> str:
+    """The module that raised an exception."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")) if frames else ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

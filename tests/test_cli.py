@@ -437,6 +437,14 @@ MISTAKES = {
         ["fit", "--config", "here.yaml", "--trainer.default_root_dir", "here.yaml", *SMALL],
         "here.yaml is no folder), so nothing of the run would be kept",
     ),
+    "an evaluation after more updates than there are": (
+        ["fit", "--config", "here.yaml", *SMALL, "--trainer.val_check_interval", "1000"],
+        "Lightning cannot go on with these settings: `val_check_interval` (1000) must be less",
+    ),
+    "a logger that is not installed": (
+        ["fit", "--config", "here.yaml", "--trainer.logger", "CometLogger"],
+        "Problem with given class_path 'lightning.pytorch.loggers.CometLogger': ",
+    ),
     "accumulation": (
         ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],
         "larger --data.batch_size",
