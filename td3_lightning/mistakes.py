@@ -41,7 +41,7 @@ def sentence(error: BaseException) -> str | None:
             # jsonargparse, making an object, keeps only the text of what its constructor raised.
             said = _first(r"(?m)^  - (?!Expected a)(.*(?:\n {6}.*)*)", str(cause))
             return one_line(said) if said else None
-        if isinstance(cause, ValueError) and _comes_from(cause).startswith("lightning."):
+        if isinstance(cause, ValueError) and _is_lightnings(cause):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"
         if isinstance(cause, OSError) and cause.filename is not None:
             return f"{cause.filename} cannot be used ({cause.strerror}); give another path, or mend this one."
@@ -53,10 +53,11 @@ def was_left_alone(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "Connection closed by peer" in str(error)
 
 
-def _comes_from(error: BaseException) -> str:
-    """The module that raised an exception."""
+def _is_lightnings(error: BaseException) -> bool:
+    """Whether Lightning raised it, and nobody's code but its own and ours called for that."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return str(frames[-1].f_globals.get("__name__", "")) if frames else ""
+    owners = [str(frame.f_globals.get("__name__")).split(".")[0] for frame in frames]
+    return owners[-1:] == ["lightning"] and set(owners) <= {"td3_lightning", "lightning", "contextlib", "torch"}
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
 
 from td3_lightning import TD3, Replay, cli, config_files
@@ -331,6 +332,24 @@ def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
     assert "Traceback" not in said
 
 
+class Asking(Callback):
+    """Whose mistake Lightning finds."""
+
+    def on_fit_start(self, trainer, pl_module):
+        seed_everything(-1)
+
+
+def test_a_mistake_in_code_of_the_users_keeps_its_traceback():
+    with pytest.raises(ValueError, match="-1 is not in bounds"):
+        main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks+=test_cli.Asking"])
+
+
+def test_where_apples_gpu_is_the_default_is_the_cpu(capsys, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    stop("fit", "--config", "here.yaml", "--print_config")
+    assert "accelerator: cpu\n" in capsys.readouterr().out
+
+
 def test_why_a_loss_cannot_be_compiled_is_said_by_every_torch():
     failed = type("BackendCompilerFailed", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
     said = sentence(failed("backend='inductor' raised:\nInvalidCxxCompiler: No compiler\n\nSet TORCH_LOGS"))
@@ -473,6 +492,7 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size is at least 1",
     "data: {env_id: Pendulum-v1, num_envs: 0}": "num_envs",
     "data: {env_id: Pendulum-v1, capacity: 1}": "capacity",
+    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale is finite, but inf came",
     "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
