@@ -20,6 +20,7 @@ import toys  # noqa: F401
 from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError, segments
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint, replays_in
+from td3_lightning.durable import unfinished_of, write_durably
 from td3_lightning.run_logger import LogPosition, RunLogger, read_metrics
 from td3_lightning.segments import NAME, Segments, UnfitError, check_rows, names_in, sweep, with_rows
 from td3_lightning.stopping import StopOnSignal, Stopped
@@ -309,6 +310,23 @@ def test_a_run_keeps_two_last_ones_with_their_rows_and_a_best_one_without(make_t
             check_rows(replay, tmp_path / "replay")
     assert files(tmp_path / "replay").keys() == names_in(named[1]) | names_in(named[2])
     assert (tmp_path / "last.ckpt").stat().st_size - (tmp_path / "best_30.ckpt").stat().st_size < 12_000
+
+
+def test_a_run_that_goes_on_from_its_best_one_breaks_no_other(make_trainer: Any, tmp_path: Path) -> None:
+    fit(make_trainer, tmp_path, 3)
+    module, data, trainer = new_fit(make_trainer, tmp_path, 4)
+    data.empty_replay = True
+    trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "best_30.ckpt")
+    for name in ("last-1.ckpt", "last.ckpt"):
+        for replay in replays_in(read_checkpoint(tmp_path / name)):
+            check_rows(replay, tmp_path / "replay")
+
+
+def test_what_another_process_has_not_finished_is_left_alone(tmp_path: Path) -> None:
+    other = unfinished_of(tmp_path / "other")
+    other.write_bytes(b"half")
+    write_durably(tmp_path / "mine", lambda file: file.write(b"whole"))
+    assert other.exists()
 
 
 def test_orphans_are_gone_after_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
