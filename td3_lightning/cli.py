@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,9 @@ INSTEAD = {
     "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
 }
 
+# How often there is an evaluation, which is not never.
+RHYTHMS = ("check_val_every_n_epoch", "val_check_interval")
+
 # For optimizers that Lightning steps, where TD3's update steps its own.
 UNFIT = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder)
 
@@ -83,7 +87,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 2 after a mistake of the user's, 1 after a fault of the environment's or the learner's in
-        the run; one sentence on stderr tells which. A signal ends the process with its own.
+        the run; one sentence on stderr tells which. A signal ends the process with its own, as do closed pipes.
     """
     _keep_memory()
     _quieten()
@@ -91,6 +95,10 @@ def main(args: Sequence[str] | None = None) -> int:
         CommandLine(sys.argv[1:] if args is None else args)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return 128 + signal.SIGPIPE
     except SystemExit as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning's own ending, outside of the training
             return 130
@@ -102,6 +110,16 @@ def main(args: Sequence[str] | None = None) -> int:
         print(said, file=sys.stderr)
         return 1 if isinstance(error, RunError) or was_left_alone(error) else 2
     return 0
+
+
+def _nobody_reads() -> bool:
+    """Whether what is printed goes to a program that has ended, such as `head`; if so, no more is printed."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _keep_memory() -> None:
@@ -361,6 +379,12 @@ class CommandLine(LightningCLI):
         for name, (default, instead) in INSTEAD.items():
             if settings[name] != default:
                 raise UsageError(f"trainer.{name} does nothing here, but {settings[name]} came; give {instead}.")
+        for name in RHYTHMS:
+            if isinstance(settings[name], int | float) and settings[name] <= 0:
+                raise UsageError(
+                    f"trainer.{name} is above 0, but {settings[name]} came; to evaluate never, give "
+                    "--trainer.limit_val_batches 0."
+                )
         settings["callbacks"] = self._callbacks(settings)
         if settings["logger"] in (None, True):
             settings["logger"] = self._logger(_runs(settings)) if self.subcommand == "fit" else False
@@ -370,7 +394,7 @@ class CommandLine(LightningCLI):
             settings["plugins"] = [*plugins, DurableCheckpointIO()]
         try:
             trainer = Trainer(**settings)
-        except (MisconfigurationException, ValueError) as error:
+        except (MisconfigurationException, TypeError, ValueError) as error:
             raise UsageError(f"Lightning's Trainer does not take these settings: {one_line(error)}") from error
         DirectLoop.install(trainer)
         return trainer

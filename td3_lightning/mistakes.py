@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from td3_lightning.errors import RunError, UsageError, one_line
@@ -43,6 +44,11 @@ def sentence(error: BaseException) -> str | None:
             return one_line(said) if said else None
         if isinstance(cause, ValueError) and _is_lightnings(cause):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"
+        if _is_out_of_memory(cause):
+            return (
+                f"The memory is not enough ({one_line(cause)}); lower data.batch_size or model.hidden_dims, or "
+                "data.capacity where data.on_device is true."
+            )
         if isinstance(cause, OSError) and cause.filename is not None:
             return f"{cause.filename} cannot be used ({cause.strerror}); give another path, or mend this one."
     return None
@@ -51,6 +57,12 @@ def sentence(error: BaseException) -> str | None:
 def was_left_alone(error: BaseException) -> bool:
     """Whether an exception is gloo's in a process whose partner has ended, whatever the two were at."""
     return isinstance(error, RuntimeError) and "Connection closed by peer" in str(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was asked for, of the host or of a GPU, that is not there."""
+    on_host = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return on_host or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def _is_lightnings(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -402,6 +403,15 @@ def test_a_run_goes_on_where_nobody_listens(folder):
     assert torch.load("lightning_logs/here/version_0/checkpoints/last.ckpt")["clocks"]["updates"] == 12
 
 
+def test_a_configuration_may_be_read_in_part():
+    command = [sys.executable, "-m", "td3_lightning", "fit", "--config", "here.yaml", "--print_config"]
+    environ = {**os.environ, "PYTHONPATH": str(config_files.PACKAGE.parent)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 128 + signal.SIGPIPE
+
+
 # Mistakes.
 
 
@@ -451,6 +461,23 @@ MISTAKES = {
     "a callback for other optimizers": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=LearningRateFinder"],
         "trainer.callbacks has LearningRateFinder, but it is for optimizers that Lightning steps",
+    ),
+    "never an evaluation": (
+        ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
+        "trainer.check_val_every_n_epoch is above 0, but 0 came; to evaluate never",
+    ),
+    "evaluations without end": (
+        ["fit", "--config", "here.yaml", "--trainer.val_check_interval", "0"],
+        "trainer.val_check_interval is above 0, but 0 came",
+    ),
+    "devices": (["fit", "--config", "here.yaml", "--trainer.devices", "many"], "Trainer does not take these settings"),
+    "networks beyond memory": (
+        ["fit", "--config", "here.yaml", "--model.hidden_dims", "[100000000,100000000]"],
+        "The memory is not enough (",
+    ),
+    "batches beyond memory": (
+        ["fit", "--config", "here.yaml", "--data.batch_size", "100000000000"],
+        "lower data.batch_size or model.hidden_dims",
     ),
     "no folder": (
         ["fit", "--config", "here.yaml", "--trainer.default_root_dir", "here.yaml", *SMALL],
