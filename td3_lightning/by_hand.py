@@ -283,12 +283,16 @@ class ByHand:
     @staticmethod
     def suits(module: TD3, batch: Batch) -> bool:
         """Whether the networks are plain ones of one process, on a CPU, and nobody listens in."""
-        plain = is_plain(module.actor) and is_plain(module.critics) and module.hparams["encoder"] is None
-        trained = all(_is_trained(weight) for net in (module.actor, module.critics) for weight in net.parameters())
-        one_process = module._trainer is None or module.trainer.world_size == 1
-        on_cpu = batch.obs.device.type == "cpu" and _autocast() in (None, torch.bfloat16)
-        awaited = is_awaited(module, "on_before_backward", "on_after_backward")
-        return plain and trained and one_process and on_cpu and not awaited
+        networks = module.actor, module.critics
+        return (  # the cheapest first: where it does not suit, it is asked in every update
+            batch.obs.device.type == "cpu"
+            and _autocast() in (None, torch.bfloat16)
+            and module.hparams["encoder"] is None
+            and (module._trainer is None or module.trainer.world_size == 1)
+            and all(map(is_plain, networks))
+            and all(_is_trained(weight) for network in networks for weight in network.parameters())
+            and not is_awaited(module, "on_before_backward", "on_after_backward")
+        )
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""

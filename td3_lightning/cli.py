@@ -253,6 +253,7 @@ class CommandLine(LightningCLI):
             trainer_class=Trainer,
             trainer_defaults={
                 "accelerator": "cpu" if torch.backends.mps.is_available() else "auto",  # mps has no float64
+                "devices": 1,  # several are several agents' worth of experience: asked for, not found
                 "max_epochs": 100,
                 "num_sanity_val_steps": 0,
                 "enable_model_summary": False,

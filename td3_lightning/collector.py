@@ -176,7 +176,7 @@ class Collector(Callback):
             "rng": self.rng.bit_generator.state,
             "updates_ahead": self.updates_ahead,
             "last_return": self.last_return,
-            "losses": dict(self._losses),
+            "losses": {name: loss.cpu() for name, loss in self._losses.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

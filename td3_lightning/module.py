@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, cast, get_args
 
 import lightning as L
@@ -28,7 +29,7 @@ from td3_lightning.networks import Actor, Critics
 from td3_lightning.plain import as_plain
 from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
-from td3_lightning.schedules import Schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeds import new_generator
 from td3_lightning.subnormals import EVERY, clear_subnormals
 
@@ -138,7 +139,8 @@ class TD3(L.LightningModule):
         self._by_hand: ByHand | None = None
         self._single_actions: SingleActions | None = None
         self._compiled: dict[str, Callable[[Batch], Any]] = {}
-        self._drawn: Tensor | None = None  # noise for a compiled loss
+        self._drawn: Tensor | None = None  # noise for a compiled loss, while that is worked out
+        self._noise: Tensor | None = None  # the memory for it
         self.obs_dim = int(obs_dim)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -150,13 +152,14 @@ class TD3(L.LightningModule):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves what is made anew when it is needed out of a copy or a pickle."""
-        return {**super().__getstate__(), "_by_hand": None, "_single_actions": None, "_compiled": {}, "_drawn": None}
+        anew: dict[str, Any] = {"_compiled": {}, **dict.fromkeys(("_by_hand", "_single_actions", "_drawn", "_noise"))}
+        return {**super().__getstate__(), **anew}
 
     # The update.
 
     def on_fit_start(self) -> None:
         """Forgets the networks of an earlier fit, for which there may be others now."""
-        self._by_hand = self._single_actions = None
+        self._by_hand = self._single_actions = self._noise = None
         self._compiled.clear()
         self._check_precision()
 
@@ -249,8 +252,7 @@ class TD3(L.LightningModule):
         if by_hand := self._by_hand_for(batch):
             return by_hand.of_critics(batch)
         if self.gradients == "compiled":
-            # Beforehand, as a generator would cut the loss into pieces.
-            self._drawn = self.draw_noise(batch.action)
+            self._draw_beforehand(batch.action)
         try:
             loss, q = self._loss("critic_loss")(batch)
         finally:
@@ -262,9 +264,17 @@ class TD3(L.LightningModule):
         """Gives the actor its gradients, after the critics had theirs; returns `actor_loss`."""
         if self._by_hand is not None:
             return self._by_hand.of_actor(batch)
-        loss: Tensor = self._loss("actor_loss")(batch)
+        with _frozen(self.critics) if self.gradients == "compiled" else nullcontext():
+            loss: Tensor = self._loss("actor_loss")(batch)
         self._differentiate(loss, self.actor)
         return loss.detach().clone()
+
+    def _draw_beforehand(self, action: Tensor) -> None:
+        """Draws the noise for a compiled loss, which a generator would cut into pieces."""
+        drawn = self.draw_noise(action)
+        if self._noise is None or (self._noise.shape, self._noise.device) != (drawn.shape, drawn.device):
+            self._noise = torch.empty_like(drawn)
+        self._drawn = self._noise.copy_(drawn)  # a CUDA graph looks for it where it was
 
     def _loss(self, name: str) -> Callable[[Batch], Any]:
         """`critic_loss` or `actor_loss`, compiled if that is wanted."""
@@ -297,7 +307,9 @@ class TD3(L.LightningModule):
         """One Adam step along the gradients."""
         groups = optimizer.param_groups
         average_gradients(weight for group in groups for weight in group["params"])
-        rate = of_the_first(lr(self.env_steps), self.device)
+        rate = lr(self.env_steps)
+        if not isinstance(lr, Constant):
+            rate = of_the_first(rate, self.device)
         for group in groups:
             group["lr"] = rate
         if self.max_grad_norm is not None:
@@ -306,6 +318,8 @@ class TD3(L.LightningModule):
             self._by_hand.step(optimizer)
         else:
             optimizer.step()
+        if self.gradients == "compiled":
+            optimizer.zero_grad()  # they are a CUDA graph's, which takes their memory back
 
     @torch.no_grad()
     def _move_targets(self) -> None:
@@ -318,7 +332,7 @@ class TD3(L.LightningModule):
 
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
         """Adam for the actor and Adam for the critics; `actor_lr` and `critic_lr` hold for others too."""
-        fused = self.max_grad_norm is None  # Lightning clips no gradients for a fused Adam
+        fused = True if self.max_grad_norm is None else None  # Lightning clips no gradients for a fused Adam
         return (
             torch.optim.Adam(self.actor.parameters(), lr=self.actor_lr(self.env_steps), fused=fused),
             torch.optim.Adam(self.critics.parameters(), lr=self.critic_lr(self.env_steps), fused=fused),
@@ -379,7 +393,7 @@ class TD3(L.LightningModule):
         for name, value in report.items():
             if name not in self.evaluation:
                 self.evaluation[name] = CatMetric(nan_strategy="disable").to(self.device).set_dtype(torch.float64)
-            self.evaluation[name].update(torch.tensor(value, dtype=torch.float64))
+            self.evaluation[name].update(value)
         return report
 
     def on_validation_epoch_end(self) -> None:
@@ -422,6 +436,19 @@ class TD3(L.LightningModule):
 
 # Lightning asks for its arguments in every step, and looks them up for longer than a small network takes.
 TD3.training_step.__signature__ = inspect.signature(TD3.training_step)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _frozen(network: nn.Module) -> Iterator[None]:
+    """Keeps a loss that is compiled from having gradients worked out that nobody asks for."""
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 def _features(encoder: nn.Module, obs_dim: int) -> int:

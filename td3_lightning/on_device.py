@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from td3_lightning.errors import UsageError
-from td3_lightning.replay import Batch, Choice, Replay
+from td3_lightning.replay import Batch, Choice, Replay, sent
 
 
 class OnDevice:
@@ -64,8 +64,6 @@ class OnDevice:
 
 def _sent_together(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
     """Tensors of float32 on another device, in one piece, which nothing waits for."""
-    whole = torch.cat([tensor.flatten() for tensor in tensors])
-    if device.type == "cuda":
-        whole = whole.pin_memory()
-    parts = torch.split(whole.to(device, non_blocking=True), [tensor.numel() for tensor in tensors])
+    whole = sent(torch.cat([tensor.flatten() for tensor in tensors]), device)
+    parts = torch.split(whole, [tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

@@ -21,6 +21,11 @@ FAR = 2**53  # environment steps that no run takes
 RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # a row's last number: how its step ended
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host's on another device, for which nobody waits."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 class Batch(NamedTuple):
     """Transitions as the learner sees them, float32; frames of `data.pixels` are bytes.
 
@@ -37,12 +42,10 @@ class Batch(NamedTuple):
     def to(self, device: torch.device) -> "Batch":
         """The same on another device; numbers of one kind go there in one piece, which nothing waits for."""
         if len({column.dtype for column in self}) > 1:
-            return Batch(*(column.to(device, non_blocking=True) for column in self))
+            return Batch(*(sent(column, device) for column in self))
         columns = [column.reshape(len(column), -1) for column in self]
-        whole = torch.cat(columns, dim=1)
-        if device.type == "cuda":
-            whole = whole.pin_memory()
-        parts = torch.split(whole.to(device, non_blocking=True), [column.shape[1] for column in columns], dim=1)
+        whole = sent(torch.cat(columns, dim=1), device)
+        parts = torch.split(whole, [column.shape[1] for column in columns], dim=1)
         return Batch(*(part.reshape(column.shape) for part, column in zip(parts, self, strict=True)))
 
 

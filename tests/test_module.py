@@ -163,14 +163,19 @@ def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, 
 
 def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With torch.compile's own tracing of both passes, but without its code generator, which takes half a minute."""
-    compiled = []
-    compile_ = torch.compile
+    compiled, left = [], set()
+    compile_, move_targets = torch.compile, TD3._move_targets
+
+    def noted(module: TD3) -> None:
+        left.add((module.gradients, any(weight.grad is not None for weight in module.parameters())))
+        move_targets(module)
 
     def traced(loss: Callable[[Batch], Any], mode: str | None) -> Any:
         compiled.append((getattr(loss, "__name__", ""), mode))
         return compile_(loss, backend="aot_eager")
 
     monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(TD3, "_move_targets", noted)
     weights = {}
     for gradients in ("autograd", "compiled"):
         L.seed_everything(3)
@@ -181,6 +186,7 @@ def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pyte
         weights[gradients] = module.state_dict()
         assert copy.deepcopy(module)._compiled == {}
     assert compiled == [("critic_loss", None), ("actor_loss", None)]
+    assert left == {("autograd", True), ("compiled", False)}, "a CUDA graph takes the memory of its gradients back"
     for name, weight in weights["autograd"].items():
         torch.testing.assert_close(weights["compiled"][name], weight, rtol=1e-5, atol=1e-6)
 
@@ -194,15 +200,53 @@ def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypa
     modules[1].load_state_dict(modules[0].state_dict())
     obs, action = (data.obs_dim,), (len(data.action_low),)
     batch = Batch(*(torch.randn(5, *shape) for shape in (obs, action, (), (), obs)))
-    pairs = []
+    pairs, places = [], set()
     torch._dynamo.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         for _ in range(3):
             pairs.append([module._differentiate_critics(batch)[0] for module in modules])
+            assert modules[0]._noise is not None
+            places.add(modules[0]._noise.data_ptr())
         torch.testing.assert_close(*(module._differentiate_actor(batch) for module in modules))
     for compiled, expected in pairs:
         torch.testing.assert_close(compiled, expected)
     assert len({float(compiled) for compiled, _ in pairs}) == 3
+    assert len(places) == 1, "a CUDA graph reads it where it was"
+
+
+def test_a_compiled_actor_loss_has_no_gradients_of_critics_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = new_data()
+    module = new_module(data, gradients="compiled")
+    weights = list(module.critics.parameters())
+    weights[0].requires_grad_(False)
+    asked: list[bool] = []
+
+    def loss(batch: Batch) -> torch.Tensor:
+        asked.extend(weight.requires_grad for weight in weights)
+        return torch.zeros(())
+
+    monkeypatch.setattr(module, "_loss", lambda name: loss)
+    monkeypatch.setattr(module, "_differentiate", lambda *_: None)
+    module._differentiate_actor(Batch(*(torch.zeros(5, 1) for _ in Batch._fields)))
+    assert not any(asked)
+    assert [weight.requires_grad for weight in weights] == [False] + [True] * (len(weights) - 1)
+
+
+def test_an_evaluations_numbers_are_kept_where_the_module_is() -> None:
+    module, episode = new_module(new_data()).to("meta"), MagicMock()
+    episode.play.return_value = {"return": -1.5}
+    module.validation_step(episode, 0)
+    (kept,) = module.evaluation["return"].value
+    assert (kept.device.type, kept.dtype) == ("meta", torch.float64)
+
+
+def test_processes_exchange_no_learning_rate_that_cannot_differ(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr("td3_lightning.module.of_the_first", lambda rate, device: asked.append(rate) or rate)
+    fit(new_data(), new_module(new_data(), critic_lr=Linear(1e-3, 0, 100)), make_trainer)
+    assert len(asked) == 20, "the critics' alone"
 
 
 def test_the_noise_of_a_compiled_loss_that_raises_is_no_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +396,14 @@ def test_an_evaluation_is_numpys_mean_std_min_max(make_trainer: Any, tmp_path: P
     evaluations = [row for row in rows if row.get("eval/return_mean")]
     assert [row["step"] for row in evaluations] == ["30", "50"]  # env_steps is the axis
     assert float(evaluations[-1]["eval/return_mean"]) == pytest.approx(np.mean(returns), rel=1e-9)
+
+
+def test_clocks_of_a_long_run_are_counted_exactly(make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data)
+    module.env_steps = module.updates = 2**24 + 1  # which is no float32
+    report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
+    assert report["env_steps"] == report["updates"] == 2**24 + 1
 
 
 def test_a_test_uses_its_own_episodes(make_trainer: Any) -> None:
