@@ -370,6 +370,34 @@ def test_resumed_run_replaces_the_file_that_the_signal_left(make_trainer: Make, 
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 30
 
 
+def test_a_signal_that_is_ignored_stays_ignored(make_trainer: Make, tmp_path: Path) -> None:
+    """As Ctrl-C is in a shell's background jobs."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 3, signal.SIGINT))() == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_stop_is_over_in_the_next_fit_of_the_same_callbacks(make_trainer: Make, tmp_path: Path) -> None:
+    fit = Fit(make_trainer, tmp_path, Signal("on_fit_start", 0, signal.SIGTERM))
+    collector = fit.trainer.callbacks[0]  # type: ignore[attr-defined]
+    assert fit() == 143
+    assert fit.module.env_steps == 0
+    fit.trainer = make_trainer(callbacks=[collector, fit.stop], max_epochs=3)
+    assert fit() == 0
+    assert fit.module.env_steps == 20 + 30
+
+
+def test_where_no_evaluation_is_due_a_run_stops_at_once(make_trainer: Make, tmp_path: Path) -> None:
+    """After every fifth update there would be one, but in every second epoch alone."""
+    fit = Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 4, signal.SIGTERM))
+    fit.trainer.check_val_every_n_epoch, fit.trainer.val_check_interval = 2, 5
+    assert fit() == 143
+    assert fit.module.updates == 5
+
+
 def test_error_saves_nothing(make_trainer: Make, tmp_path: Path) -> None:
     class Break(Callback):
         def on_train_batch_start(self, trainer: L.Trainer, module: Any, *_: Any) -> None:

@@ -1,6 +1,7 @@
 """The Collector: what it does to the environments, in which order, and what it stores."""
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -224,6 +225,14 @@ def test_a_wait_for_the_end_of_an_endless_episode_is_one_sentence(
         trainer.fit(new_module(data), datamodule=data)
 
 
+def test_a_wait_is_for_the_steps_of_one_environment(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.collector.MOST_STEPS", 50)
+    data = new_data(num_envs=2, env_kwargs={"length": 40})
+    module = new_module(data)
+    make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0).fit(module, datamodule=data)
+    assert (module.updates, module.env_steps) == (20, 80)
+
+
 @pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}])
 def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -326,6 +335,17 @@ def test_episodes_and_losses_are_logged_against_env_steps(make_trainer: Any) -> 
         names = {"critic_loss", "actor_loss", "q_mean", "steps_per_second"}
         assert set(line) == {f"train/{name}" for name in names}
         assert all(np.isfinite(value) for value in line.values())
+
+
+def test_the_speed_is_that_since_the_last_time_and_not_the_warm_ups(make_trainer: Any, monkeypatch: Any) -> None:
+    data, logger = new_data(), Kept()
+    module = new_module(data)
+    clock = SimpleNamespace(perf_counter=lambda: 100 + (min(module.env_steps, 10) + module.env_steps) / 4)
+    monkeypatch.setattr("td3_lightning.collector.time", clock)
+    trainer = make_trainer(callbacks=[Collector(10)], logger=logger, log_every_n_steps=5, limit_val_batches=0)
+    trainer.fit(module, datamodule=data)
+    speeds = [line["train/steps_per_second"] for _, line in logger.lines if "train/steps_per_second" in line]
+    assert speeds == [4.0] * 4
 
 
 def test_no_logging_is_possible(make_trainer: Any) -> None:

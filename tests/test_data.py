@@ -156,6 +156,18 @@ def test_wrappers_stand_from_the_inside_out_around_all() -> None:
     assert isinstance(new_data(wrappers=[twice], step_timeout=None).eval_env, ActionRepeat)
 
 
+@pytest.mark.parametrize("wrapper", [gym.wrappers.NormalizeObservation, gym.wrappers.NormalizeReward])
+def test_statistics_that_no_longer_change_are_no_obstacle(wrapper: Any) -> None:
+    def frozen(env: Any) -> Any:
+        made = wrapper(env)
+        made.update_running_mean = False
+        return made
+
+    assert new_data(wrappers=[frozen]).obs_dim == 3
+    with pytest.raises(UsageError, match="goes by statistics of its own environment"):
+        new_data(wrappers=[wrapper])
+
+
 # Settings
 
 
@@ -178,6 +190,7 @@ def test_wrappers_stand_from_the_inside_out_around_all() -> None:
         {"updates_per_step": float("inf")},
         {"eval_seed": -1},
         {"test_seed": -1},
+        {"step_timeout": 0},
         {"step_timeout": float("inf")},
         {"step_timeout": float("nan")},
         {"capacity": 10**15},

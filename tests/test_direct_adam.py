@@ -89,6 +89,7 @@ def with_a_scheduler(adam: Any) -> None:
         ({"kind": torch.optim.AdamW}, None),
         ({"kind": torch.optim.SGD}, None),
         ({}, without_a_gradient),
+        ({}, lambda adam: adam.param_groups[0].update(decoupled_weight_decay=True)),
         ({}, with_a_scheduler),
         ({}, lambda adam: adam.register_step_pre_hook(lambda *_: None)),
         ({}, lambda adam: adam.register_step_post_hook(lambda *_: None)),
@@ -175,6 +176,13 @@ def test_a_lambda_and_the_module_are_told_too(make_trainer: Any) -> None:
     heard.clear()
     fit(make_trainer(callbacks=[Collector(warmup_steps=10)]), Told)
     assert heard == ["module"] * 45
+
+
+def test_a_callback_of_a_later_run_of_the_same_agent_is_told_too(make_trainer: Any) -> None:
+    agent, listener = fit(make_trainer(callbacks=[Collector(warmup_steps=10)])), Listener()
+    data = ReplayData("toys/Seeded-v0", steps_per_epoch=30, batch_size=8, eval_episodes=1)
+    make_trainer(callbacks=[Collector(warmup_steps=10), listener]).fit(agent, datamodule=data)
+    assert listener.heard == 30 + 15
 
 
 class Counting(Precision):

@@ -104,6 +104,16 @@ def test_no_bound_is_one_sentence() -> None:
         OneBound(Counter(), 0.0)
 
 
+# Settled
+
+
+def test_it_settles_once_and_again_when_it_was_closed() -> None:
+    env = Settled(Counter())
+    begun = [env.reset()[0][0], env.reset()[0][0]]
+    env.close()
+    assert [*begun, env.reset()[0][0], env.reset()[0][0]] == [1, 2, 4, 5]
+
+
 # TrainEnvs
 
 
@@ -140,6 +150,14 @@ def test_environments_are_seeded_apart() -> None:
     envs = TrainEnvs(Seeded, 4)
     envs.reset()
     assert len({float(envs.step(np.zeros((4, 1), np.float32)).reward[i]) for i in range(4)}) == 4
+
+
+def test_episodes_that_begin_later_have_seeds_of_their_own() -> None:
+    envs, seeds = TrainEnvs(Seeded, 3), []
+    for steps_before in range(4):
+        envs.reset(steps_before)
+        seeds += [env.first_seed for env in envs.envs]
+    assert len(set(seeds)) == 12
 
 
 def test_what_was_given_out_does_not_change_afterwards() -> None:
@@ -347,6 +365,16 @@ def test_an_episode_that_does_not_come_back_is_given_up(kind: type[Counter]) -> 
     assert again.obs[1] == 0  # a new episode has begun
     again.step(ACTION)
     assert again.report["length"] == 1
+
+
+def test_an_episode_that_ends_where_it_went_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fussy, "lengths", [6, 3])
+    env, again = Resumable(Fussy()), Resumable(Fussy())
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step(ACTION)
+    assert again.load_state_dict(through_a_file(env.state_dict())) is False
+    again.step(ACTION)
 
 
 def test_vectors_say_which_episodes_are_lost() -> None:

@@ -83,6 +83,12 @@ def test_a_mean_of_few_episodes_solves_nothing() -> None:
         StopWhenSolved(200.0, window=0)
 
 
+def test_a_shorter_window_is_of_the_last_episodes() -> None:
+    resumed = StopWhenSolved(threshold=1.0, window=2)
+    resumed.load_state_dict({"returns": [0.0, 5.0, 5.0], "played": 3})
+    assert resumed.solved
+
+
 # The array.
 
 

@@ -111,6 +111,17 @@ def test_a_run_stops_before_it_acts_is_judged_or_is_saved(
     assert all(weight.isfinite().all() for weight in good["state_dict"].values())
 
 
+def test_what_adam_remembers_is_looked_at_before_it_is_saved(make_trainer: Any, tmp_path: Path) -> None:
+    data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.optimizers[0].state[module.actor.layers[0].bias]["exp_avg"][0] = NAN
+    with pytest.raises(LearnerError, match=r"exp_avg of actor\.layers\.0\.bias is not finite after update 6"):
+        trainer.save_checkpoint(tmp_path / "x.ckpt")
+    assert not (tmp_path / "x.ckpt").exists()
+
+
 def test_the_command_line_says_it_in_one_sentence_and_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,6 +179,15 @@ def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
         Episode(Faulty(), 9).play(lambda _: 0.0)
 
 
+def test_episodes_count_from_the_last_seed(spoil: Any) -> None:
+    spoil(raising, 2, 1)
+    env = Guarded(Faulty())
+    env.reset(seed=1)
+    env.reset(seed=2)
+    with pytest.raises(EnvError, match="at step 1 of episode 1 after seed 2;"):
+        env.step(0.0)
+
+
 def test_the_seed_and_the_episode_are_known_after_a_restoration(spoil: Any) -> None:
     spoil(None)
     envs, again = (TrainEnvs(lambda: Faulty(length=LENGTH), 1) for _ in range(2))

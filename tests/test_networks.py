@@ -108,7 +108,14 @@ def test_saturated_actions_reach_both_ends() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [([0.5], [0.5]), ([1.0], [0.0]), ([-1.0, -1.0], [1.0]), ([-1.0], [math.inf]), ([math.nan], [1.0])],
+    [
+        ([0.5], [0.5]),
+        ([1.0], [0.0]),
+        ([-1.0, -1.0], [1.0]),
+        ([-1.0], [math.inf]),
+        ([math.nan], [1.0]),
+        ([-3e38], [3e38]),
+    ],
 )
 def test_a_box_that_is_none_is_one_sentence(low: list[float], high: list[float]) -> None:
     with pytest.raises(UsageError, match="box"):

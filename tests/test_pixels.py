@@ -117,7 +117,8 @@ def test_a_frame_is_cropped_from_its_top_and_its_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"stack": 0}, {"height": 0}, {"shift": -1}, {"height": 5, "width": 5}, {"height": 8}, {"width": 12}]
+    "wrong",
+    [{"stack": 0}, {"height": 0}, {"width": 0}, {"shift": -1}, {"height": 5, "width": 5}, {"height": 8}, {"width": 12}],
 )
 def test_wrong_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -127,6 +128,11 @@ def test_wrong_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
 def test_an_environment_without_frames_is_one_sentence() -> None:
     with pytest.raises(UsageError, match=r"data\.pixels"):
         ReplayData("Pendulum-v1", pixels=SMALL)
+    for space in (Box(0, 1, (6, 9, 3), np.float32), Box(0, 255, (6, 9, 1), np.uint8)):
+        film = Film()
+        film.observation_space = space
+        with pytest.raises(UsageError, match="frames of bytes"):
+            FrameStack(film, SMALL)
 
 
 # The replay.
@@ -163,6 +169,11 @@ def test_a_batch_holds_the_stacks_that_the_policy_saw(
     assert len(seen) > 0.5 * min(capacity, 150) / num_envs
 
 
+def test_a_replay_without_room_for_a_stack_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="capacity is at least 5, but 4 came"):
+        new_data(capacity=4)
+
+
 def test_a_hundred_thousand_frames_take_less_than_what_is_promised() -> None:
     pixels = Pixels()
     replay = PixelReplay(pixels, 4 * pixels.frame_bytes, action_dim=2, capacity=100_000, n_step=3)
@@ -197,6 +208,13 @@ def test_the_convolutions_see_planes_of_one_frame_and_colour_each() -> None:
     torch.testing.assert_close(network(frames.flatten(1).float()), features)
     with pytest.raises(UsageError, match="stack"):
         Convolutions(stack=3).build(4 * 84 * 84 * 3)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_convolutions_are_shared_or_the_actors_own(shared: bool) -> None:
+    encoder = Convolutions(5, stack=1, height=44, width=44, shared=shared)
+    module = TD3(44 * 44 * 3, [-1.0], [1.0], hidden_dims=(4,), encoder=encoder)
+    assert bool(list(module.actor.encoder.parameters())) is not shared
 
 
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,15 @@ def test_a_video_has_the_frames_within_a_repeated_action_too(tmp_path: Path) -> 
     assert data.wrappers == [repeat]
 
 
+def test_what_was_filmed_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[gym.Env[Any, Any]] = []
+    monkeypatch.setattr(Painter, "close", lambda env: closed.append(env))
+    data = ReplayData("toys/Painter-v0", {"length": 2}, capacity=10)
+    record(policy_for(data), data, 1, tmp_path)
+    assert len(closed) == 1
+    assert closed[0] is not data.eval_env.unwrapped
+
+
 def test_odd_sizes_lose_a_row_and_a_column_instead_of_being_stretched(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", capacity=10)
     (video,) = record(policy_for(data), data, 1, tmp_path, {"height": 51, "width": 73, "length": 3})

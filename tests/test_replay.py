@@ -12,6 +12,7 @@ import torch
 from lightning import LightningDataModule
 
 from td3_lightning import Batch, Linear, Replay, UsageError
+from td3_lightning.schedules import Schedule
 
 OBS_DIM, ACTION_DIM = 3, 2
 
@@ -374,6 +375,7 @@ def test_a_saved_replay_takes_only_what_is_filled_and_stands_alone(tmp_path: Pat
         {"obs_dim": 2, "action_dim": 3},
         {"n_step": 3},
         {"n_step": 1},
+        {"reward_scale": 2},
     ],
     ids=str,
 )
@@ -397,6 +399,8 @@ def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
         {"gamma": 1.01},
         {"gamma": -0.1},
         {"gamma": float("nan")},
+        {"reward_scale": 0.0},
+        {"reward_scale": -1.0},
     ],
     ids=str,
 )
@@ -439,3 +443,21 @@ def test_a_schedule_shortens_the_sums_that_are_read() -> None:
     fresh = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Linear(start=3, end=1, steps=8))
     fresh.load_state_dict(replay.state_dict())
     assert fresh.rewards_summed == 1
+
+
+class Hump(Schedule):
+    """Rises in between, and falls to nothing."""
+
+    def __call__(self, env_steps: int) -> float:
+        return {0: 2.0, 4: 5.0}.get(env_steps, 0.0)
+
+
+def test_sums_are_of_a_reward_at_least_and_of_no_more_than_there_is_room_for() -> None:
+    replay = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Hump())
+    for step in range(5):
+        obs, next_obs = np.float32([step]), np.float32([step + 1])
+        replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
+        if step >= 1:
+            wanted = 2 if step == 3 else 1
+            assert replay.rewards_summed == wanted
+            assert set(replay.sample().discount.tolist()) == {0.5**wanted}

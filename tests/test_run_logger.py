@@ -192,6 +192,18 @@ def test_a_run_with_a_known_version_goes_on_in_its_folder(tmp_path: Path) -> Non
     assert (tmp_path / "a" / "version_4" / "metrics.csv").read_text() == "env_steps,x\n1,10\n2,20\n"
 
 
+def test_a_log_that_lost_rows_says_so_and_its_events_do_not_grow(tmp_path: Path) -> None:
+    logger = RunLogger(str(tmp_path), "a", version=0)
+    logger.log_metrics({"x": 1.0}, 1)
+    logger.finalize("success")
+    (events,) = (tmp_path / "a" / "version_0").glob("events.*")
+    size = events.stat().st_size
+    with pytest.warns(UserWarning, match=r"metrics\.csv lacks 2 rows"):
+        RunLogger(str(tmp_path), "a", version=0).go_on_from({"rows": 3, "events": {events.name: size + 100}})
+    assert events.stat().st_size == size
+    assert rows(logger.metrics.path) == [{"env_steps": "1", "x": "1"}]
+
+
 def test_reading_skips_empty_cells_absent_names_and_a_row_that_is_being_written(path: Path) -> None:
     path.write_text("env_steps,x,y\n1,10,\n2,,5\n3,30,\n4,4")
     series = read_metrics(path, ["x", "y", "z"])

@@ -13,12 +13,12 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 import torture_disk
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError, segments
-from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
+from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint, _criteria
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint, replays_in
 from td3_lightning.durable import unfinished_of, write_durably
 from td3_lightning.run_logger import LogPosition, RunLogger, read_metrics
@@ -320,6 +320,32 @@ def test_a_run_that_goes_on_from_its_best_one_breaks_no_other(make_trainer: Any,
     for name in ("last-1.ckpt", "last.ckpt"):
         for replay in replays_in(read_checkpoint(tmp_path / name)):
             check_rows(replay, tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"monitor": "episodes"},
+        {"mode": "max"},
+        {"min_delta": 1.0},
+        {"patience": 9},
+        {"stopping_threshold": 1.0},
+        {"divergence_threshold": 1.0},
+    ],
+    ids=str,
+)
+def test_another_early_stopping_is_another_criterion(make_trainer: Any, other: dict[str, Any]) -> None:
+    early = [EarlyStopping(**{"monitor": "updates", **settings}) for settings in ({}, other)]
+    before, after = (_criteria(make_trainer(callbacks=[each])) for each in early)
+    assert before != after
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", "two.ckpt"), ("min", "one.ckpt")])
+def test_fewer_best_ones_are_the_best_by_their_mode(mode: Any, best: str) -> None:
+    before, after = (BestCheckpoint(mode=mode, save_top_k=kept) for kept in (2, 1))
+    before.best_k_models = {"one.ckpt": torch.tensor(1.0), "two.ckpt": torch.tensor(2.0)}
+    after.load_state_dict(before.state_dict())
+    assert list(after.best_k_models) == [after.kth_best_model_path] == [best]
 
 
 def test_what_another_process_has_not_finished_is_left_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # as the original has it
 from td3_lightning import TD3, UsageError
 from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.cli import main
+from td3_lightning.encoders import Trunk
 from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 OBS, ACTIONS, HIDDEN, BATCH = 3, 1, (7, 5), 16
@@ -254,6 +255,14 @@ def spoil(name: str, change: Any) -> None:
             lambda state: {**state, "param_groups": [{**state["param_groups"][0], "betas": (0.5, 0.9)}]},
             "betas",
         ),
+        *(
+            (
+                "actor_optimizer",
+                lambda state, other=other: {**state, "param_groups": [{**state["param_groups"][0], **other}]},
+                next(iter(other)),
+            )
+            for other in ({"eps": 1e-3}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True})
+        ),
         ("actor", lambda state: Path("code"), "could run code"),
         ("actor_optimizer", lambda state: torch.load("theirs_actor"), "no state of an Adam"),
         (
@@ -272,6 +281,26 @@ def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | Non
     with pytest.raises(UsageError, match=wanted) as caught:
         read_weight_files(new_module(), "theirs")
     assert f"theirs_{name}" in str(caught.value)
+
+
+def test_the_state_of_one_adam_alone_is_left_out(original: Original) -> None:
+    os.remove("theirs_actor_optimizer")
+    module = new_module()
+    assert read_weight_files(module, "theirs") == []
+    assert module.updates == 0
+
+
+def test_an_adam_of_an_old_torch_is_read(original: Original) -> None:
+    """Its steps were plain numbers, and it knew nothing of some settings."""
+    expected = read_weight_files(new_module(), "theirs")
+    for name in ("theirs_actor_optimizer", "theirs_critic_optimizer"):
+        state = torch.load(name)
+        for entry in state["state"].values():
+            entry["step"] = int(entry["step"])
+        for setting in ("maximize", "foreach", "capturable", "differentiable", "fused"):
+            state["param_groups"][0].pop(setting)
+        torch.save(state, name)
+    assert all(map(same, read_weight_files(new_module(), "theirs"), expected))
 
 
 def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
@@ -301,6 +330,7 @@ def test_a_wrong_name_is_one_sentence(original: Original, capsys: pytest.Capture
 def test_what_the_original_cannot_have_is_one_sentence(tmp_path: Path) -> None:
     for module, wanted in (
         (new_module(layer_norm=True), "LayerNorm"),
+        (new_module(encoder=Trunk([4])), "an encoder"),
         (TD3(OBS, [0.0], [2.0]), "OneBound"),
         (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "OneBound"),
     ):
