@@ -17,7 +17,7 @@ from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
 
 ROOT = Path(__file__).parent.parent
-PAGES = {path: path.read_text() for path in (ROOT / "README.md", ROOT / "docs" / "results.md")}
+PAGES = {ROOT / name: (ROOT / name).read_text() for name in ("README.md", "docs/guide.md", "docs/results.md")}
 SMALL = shlex.split(
     "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
     "--data.eval_episodes 1 --trainer.enable_progress_bar false"
@@ -105,10 +105,17 @@ def test_every_named_file_is_there() -> None:
 
 
 def test_every_named_section_is_there() -> None:
-    for text in PAGES.values():
+    for named_in, text in PAGES.items():
         for page, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
-            headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+            named = named_in.parent / page if page else named_in
+            headings = re.findall(r"^#+ (.*)$", named.read_text(), re.MULTILINE)
             assert section in [heading.lower().replace(" ", "-") for heading in headings], section
+
+
+def test_every_module_has_its_place() -> None:
+    map_ = PAGES[ROOT / "README.md"].split("## How it works")[1].split("##")[0]
+    modules = [path.name for path in (ROOT / "td3_lightning").glob("*.py") if not path.name.startswith("__")]
+    assert sorted(re.findall(r"`(\w+\.py)`", map_)) == sorted(modules)
 
 
 def test_every_named_test_is_there() -> None:
