@@ -1,8 +1,10 @@
 """A user's mistakes, each said in one sentence."""
 
 import inspect
+import os
 import pydoc
 import re
+import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -22,6 +24,7 @@ KINDS = {
     "Sequence": "a list",
     "NoneType": "null",
 }
+INSTALLED = ("<", sysconfig.get_path("stdlib"), os.path.dirname(__file__))  # how files begin, but for packages'
 COMPILERS = ("torch._dynamo", "torch._inductor")  # where torch.compile's own exceptions are
 
 
@@ -42,14 +45,14 @@ def sentence(error: BaseException) -> str | None:
             # jsonargparse, making an object, keeps only the text of what its constructor raised.
             said = _first(r"(?m)^  - (?!Expected a)(.*(?:\n {6}.*)*)", str(cause))
             return one_line(said) if said else None
-        if isinstance(cause, ValueError) and _is_lightnings(cause):
+        if isinstance(cause, ValueError) and _is_lightnings(cause) and not _is_in_users_code(cause):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"
         if _is_out_of_memory(cause):
             return (
                 f"The memory is not enough ({one_line(cause)}); lower data.batch_size or model.hidden_dims, or "
                 "data.capacity where data.on_device is true."
             )
-        if isinstance(cause, OSError) and cause.filename is not None:
+        if isinstance(cause, OSError) and cause.filename is not None and not _is_in_users_code(cause):
             return f"{cause.filename} cannot be used ({cause.strerror}); give another path, or mend this one."
     return None
 
@@ -66,10 +69,15 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_lightnings(error: BaseException) -> bool:
-    """Whether Lightning raised it, and nobody's code but its own and ours called for that."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    owners = [str(frame.f_globals.get("__name__")).split(".")[0] for frame in frames]
-    return owners[-1:] == ["lightning"] and set(owners) <= {"td3_lightning", "lightning", "contextlib", "torch"}
+    """Whether Lightning raised it."""
+    owners = [str(frame.f_globals.get("__name__")).split(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return owners[-1:] == ["lightning"]
+
+
+def _is_in_users_code(error: BaseException) -> bool:
+    """Whether code that is not installed had a part in it: its author wants the traceback."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not all(file.startswith(INSTALLED) or "-packages" in file for file in files)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

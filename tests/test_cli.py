@@ -340,9 +340,17 @@ class Asking(Callback):
         seed_everything(-1)
 
 
-def test_a_mistake_in_code_of_the_users_keeps_its_traceback():
-    with pytest.raises(ValueError, match="-1 is not in bounds"):
-        main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks+=test_cli.Asking"])
+class Reading(Callback):
+    """Wants a file that is not there."""
+
+    def on_fit_start(self, trainer, pl_module):
+        Path("nowhere").read_text()
+
+
+@pytest.mark.parametrize(("callback", "said"), [(Asking, "-1 is not in bounds"), (Reading, "No such file")])
+def test_a_mistake_in_code_of_the_users_keeps_its_traceback(callback, said):
+    with pytest.raises((ValueError, OSError), match=said):
+        main(["fit", "--config", "here.yaml", *SMALL, f"--trainer.callbacks+=test_cli.{callback.__name__}"])
 
 
 def test_where_apples_gpu_is_the_default_is_the_cpu(capsys, monkeypatch):
