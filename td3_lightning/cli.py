@@ -377,15 +377,7 @@ class CommandLine(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes the Trainer, with what a run has besides its settings."""
         settings = {**self._get(self.config_init, "trainer"), **kwargs}
-        for name, (default, instead) in INSTEAD.items():
-            if settings[name] != default:
-                raise UsageError(f"trainer.{name} does nothing here, but {settings[name]} came; give {instead}.")
-        for name in RHYTHMS:
-            if isinstance(settings[name], int | float) and settings[name] <= 0:
-                raise UsageError(
-                    f"trainer.{name} is above 0, but {settings[name]} came; to evaluate never, give "
-                    "--trainer.limit_val_batches 0."
-                )
+        _check_trainer(settings)
         settings["callbacks"] = self._callbacks(settings)
         if settings["logger"] in (None, True):
             settings["logger"] = self._logger(_runs(settings)) if self.subcommand == "fit" else False
@@ -486,6 +478,19 @@ class CommandLine(LightningCLI):
         if subcommand in ("validate", "test"):
             kwargs["verbose"] = False  # Results prints a table of its own
         return kwargs
+
+
+def _check_trainer(settings: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for what the Trainer takes and this package cannot use."""
+    for name, (default, instead) in INSTEAD.items():
+        if settings[name] != default:
+            raise UsageError(f"trainer.{name} does nothing here, but {settings[name]} came; give {instead}.")
+    for name in RHYTHMS:
+        if isinstance(settings[name], int | float) and settings[name] <= 0:
+            raise UsageError(
+                f"trainer.{name} is above 0, but {settings[name]} came; to evaluate never, give "
+                "--trainer.limit_val_batches 0."
+            )
 
 
 def _runs(trainer: Mapping[str, Any]) -> Path:
