@@ -29,6 +29,7 @@ SMALL = [
     *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=2"),
     *("--collector.warmup_steps=10", "--model.hidden_dims=[8,8]"),
 ]
+PROGRAM = [sys.executable, "-m", "td3_lightning"]
 PENDULUM = "data: {env_id: Pendulum-v1}\n"
 
 
@@ -48,6 +49,11 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("here.yaml").write_text(PENDULUM)
     return tmp_path
+
+
+def environment():
+    """A process's, in which the package is found."""
+    return {**os.environ, "PYTHONPATH": str(config_files.PACKAGE.parent)}
 
 
 def run(*words):
@@ -400,9 +406,8 @@ def test_a_run_goes_on_where_nobody_listens(folder):
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=3"]
     words = [word for word in words if "progress_bar" not in word]
     program = f"from td3_lightning.cli import main; raise SystemExit(main({words}))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     process.stdout.close()
     said = process.stderr.read().decode()
@@ -412,9 +417,8 @@ def test_a_run_goes_on_where_nobody_listens(folder):
 
 
 def test_a_configuration_may_be_read_in_part():
-    command = [sys.executable, "-m", "td3_lightning", "fit", "--config", "here.yaml", "--print_config"]
-    environ = {**os.environ, "PYTHONPATH": str(config_files.PACKAGE.parent)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)
+    command = [*PROGRAM, "fit", "--config", "here.yaml", "--print_config"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == 128 + signal.SIGPIPE
@@ -640,9 +644,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 
 
 def program(*words):
-    command = [sys.executable, "-m", "td3_lightning", *words]
-    environ = {**os.environ, "PYTHONPATH": str(config_files.PACKAGE.parent)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, env=environment())
 
 
 def test_the_program_trains():
