@@ -237,7 +237,8 @@ class CommandLine(LightningCLI):
     """Lightning's command line for TD3, its data and its collector.
 
     Values come from the defaults, the configuration files in their order, the checkpoint, and what was typed; the
-    later ones win, wherever they stand on the line.
+    later ones win, wherever they stand on the line. Where the replay was typed to begin empty, the files come after
+    the checkpoint: a new stage of training may differ from the last.
 
     Args:
         args: What was typed after the program's name.
@@ -350,7 +351,9 @@ class CommandLine(LightningCLI):
         self._find_own_folder(Path(path), typed, config[command].name)
         if files:
             filed = self.parser.parse_args([command, saved, *configs, *typed])
-            report_differences(config[command], filed[command], path)
+            refilled = config[command].data.empty_replay
+            report_differences(config[command], filed[command], path, refilled)
+            config = filed if refilled else config
         return config
 
     def _find_own_folder(self, checkpoint: Path, typed: list[str], name: str) -> None:

@@ -106,27 +106,33 @@ def saved_settings(
     return settings
 
 
-def report_differences(config: Namespace, filed: Namespace, path: str) -> None:
-    """Says which settings of the files are not taken, because the checkpoint has others.
+def report_differences(config: Namespace, filed: Namespace, path: str, refilled: bool) -> None:
+    """Says which settings the checkpoint and the files have otherwise, and whose are taken.
 
     Args:
         config: The settings, those of the checkpoint before those of the files.
         filed: The settings the other way round.
         path: Where the checkpoint lies.
+        refilled: Whether the replay begins empty, so that the files' are taken.
 
     Raises:
         UsageError: They are for different environments.
     """
     held, wanted = (_leaves(_kept(each.as_dict())) for each in (config, filed))
-    other = {key: value for key, value in held.items() if value != wanted.get(key) and key != "seed_everything"}
-    if "data.env_id" in other:
+    if held["data.env_id"] != wanted["data.env_id"]:
         raise UsageError(
             f"{path} is of {held['data.env_id']}, but the configuration is for {wanted['data.env_id']}; give the "
             "checkpoint its own configuration, or type --data.env_id."
         )
+    taken, left = (wanted, held) if refilled else (held, wanted)
+    other = {key: value for key, value in taken.items() if value != left.get(key) and key != "seed_everything"}
     if other:
-        said = ", ".join(f"{key} {value} (not {wanted.get(key)})" for key, value in other.items())
-        rank_zero_only(say)(f"From the checkpoint, and not the configuration: {said}; a flag changes it.")
+        said = ", ".join(f"{key} {value} (not {left.get(key)})" for key, value in other.items())
+        rank_zero_only(say)(
+            f"From the configuration, and not the checkpoint, as the replay begins empty: {said}."
+            if refilled
+            else f"From the checkpoint, and not the configuration: {said}; a flag changes it."
+        )
 
 
 def check_sizes(held: Mapping[str, Any], model: TD3) -> None:

@@ -254,6 +254,22 @@ def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
     assert (clocks["env_steps"], clocks["updates"]) == (18, 8)
 
 
+def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
+    Path("stage.yaml").write_text(PENDULUM + "model: {policy_noise: 0.3, noise_clip: 0.4}\n")
+    small = [word for word in SMALL if "max_epochs" not in word]
+    new = ["--trainer.max_epochs=2", "--data.empty_replay=true", "--model.noise_clip=0.6", "--ckpt_path", last]
+    run("fit", "--config", "stage.yaml", *small, *new)
+    said = capsys.readouterr().out
+    assert "not the checkpoint, as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in said
+    again = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
+    for epochs in (3, 4):  # as a run that is gone on with
+        config = torch.load(again, weights_only=True)["config"]
+        kept = [config["model"][name] for name in ("tau", "policy_noise", "noise_clip")]
+        assert kept == [0.01, 0.3, 0.6]
+        run("fit", "--config", "here.yaml", *small, f"--trainer.max_epochs={epochs}", "--ckpt_path", again)
+    assert len(list(Path("lightning_logs").glob("*/*"))) == 1
+
+
 @pytest.mark.parametrize("command", ["validate", "test"])
 @pytest.mark.parametrize("config", [["--config", "here.yaml"], []])
 def test_a_checkpoint_is_judged_with_or_without_a_configuration(command, config, last, capsys):
