@@ -256,9 +256,8 @@ def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
 
 def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
     Path("stage.yaml").write_text(PENDULUM + "model: {policy_noise: 0.3, noise_clip: 0.4}\n")
-    small = [word for word in SMALL if "max_epochs" not in word]
     new = ["--trainer.max_epochs=2", "--data.empty_replay=true", "--model.noise_clip=0.6", "--ckpt_path", last]
-    run("fit", "--config", "stage.yaml", *small, *new)
+    run("fit", "--config", "stage.yaml", *SMALL, *new)
     said = capsys.readouterr().out
     assert "not the checkpoint, as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in said
     again = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
@@ -266,7 +265,7 @@ def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(l
         config = torch.load(again, weights_only=True)["config"]
         kept = [config["model"][name] for name in ("tau", "policy_noise", "noise_clip")]
         assert kept == [0.01, 0.3, 0.6]
-        run("fit", "--config", "here.yaml", *small, f"--trainer.max_epochs={epochs}", "--ckpt_path", again)
+        run("fit", "--config", "here.yaml", *SMALL, f"--trainer.max_epochs={epochs}", "--ckpt_path", again)
     assert len(list(Path("lightning_logs").glob("*/*"))) == 1
 
 
