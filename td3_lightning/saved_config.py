@@ -118,16 +118,16 @@ def report_differences(config: Namespace, filed: Namespace, path: str, refilled:
     Raises:
         UsageError: They are for different environments.
     """
-    held, wanted = (_leaves(_kept(each.as_dict())) for each in (config, filed))
-    if held["data.env_id"] != wanted["data.env_id"]:
+    held, wanted = (_kept(each.as_dict()) for each in (config, filed))
+    env_id, wanted_id = held["data"]["env_id"], wanted["data"]["env_id"]
+    if env_id != wanted_id:
         raise UsageError(
-            f"{path} is of {held['data.env_id']}, but the configuration is for {wanted['data.env_id']}; give the "
+            f"{path} is of {env_id}, but the configuration is for {wanted_id}; give the "
             "checkpoint its own configuration, or type --data.env_id."
         )
     taken, left = (wanted, held) if refilled else (held, wanted)
-    other = {key: value for key, value in taken.items() if value != left.get(key) and key != "seed_everything"}
-    if other:
-        said = ", ".join(f"{key} {value} (not {left.get(key)})" for key, value in other.items())
+    said = ", ".join(_differences(taken, left | {"seed_everything": taken.get("seed_everything")}))
+    if said:
         rank_zero_only(say)(
             f"From the configuration, and not the checkpoint, as the replay begins empty: {said}."
             if refilled
@@ -180,9 +180,11 @@ def _is_ours(class_path: str) -> bool:
     return isinstance(found, type) and found.__module__.startswith(packages)
 
 
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted names."""
-    leaves: dict[str, Any] = {}
-    for key, value in settings.items():
-        leaves |= _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return leaves
+def _differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """What was taken otherwise than it was left, setting by setting."""
+    for key, value in taken.items():
+        other = left.get(key)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from _differences(value, other, f"{prefix}{key}.")
+        elif value != other:
+            yield f"{prefix}{key} {value} (not {other})"

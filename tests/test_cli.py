@@ -255,11 +255,13 @@ def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
 
 
 def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
-    Path("stage.yaml").write_text(PENDULUM + "model: {policy_noise: 0.3, noise_clip: 0.4}\n")
+    schedule = "{class_path: td3_lightning.Linear, init_args: {start: 0.3, end: 0.2, steps: 9}}"
+    Path("stage.yaml").write_text(PENDULUM + f"model: {{policy_noise: 0.3, noise_clip: 0.4, actor_lr: {schedule}}}\n")
     new = ["--trainer.max_epochs=2", "--data.empty_replay=true", "--model.noise_clip=0.6", "--ckpt_path", last]
     run("fit", "--config", "stage.yaml", *SMALL, *new)
     said = capsys.readouterr().out
-    assert "not the checkpoint, as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in said
+    assert "not the checkpoint, as the replay begins empty: model.actor_lr {'class_path': " in said
+    assert "} (not 0.0003), model.policy_noise 0.3 (not 0.2)." in said
     again = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
     for epochs in (3, 4):  # as a run that is gone on with
         config = torch.load(again, weights_only=True)["config"]
