@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import lightning as L
 import numpy as np
-import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
@@ -32,8 +31,6 @@ class Collector(Callback):
         random_steps: Environment steps with uniform random actions; those of the warm-up if none are given.
         collect: What is collected between updates: at least so many steps at once, or "episode" for steps until an
             episode ends. The updates that are due for it follow it.
-        hold: Steps of its environment for which an action is taken, or until its episode ends. The replay, what is
-            learned from it and evaluations keep to single steps.
     """
 
     def __init__(
@@ -42,7 +39,6 @@ class Collector(Callback):
         exploration_noise: float | Schedule = 0.1,
         random_steps: int | None = None,
         collect: int | Literal["episode"] = 1,
-        hold: int = 1,
     ) -> None:
         super().__init__()
         if warmup_steps < 1:
@@ -55,8 +51,6 @@ class Collector(Callback):
         if collect != "episode":
             check_at_least("collect", collect, 1)
         self.collect = collect
-        check_at_least("hold", hold, 1)
-        self.hold = hold
         self.exploration_noise = as_schedule(exploration_noise)
         check_schedule("exploration_noise", self.exploration_noise, 0)
         self.rng = np.random.default_rng(derive_seed("exploration"))
@@ -65,8 +59,6 @@ class Collector(Callback):
         self.stopping = False  # leaves the warm-up, for a run that is to be saved and stopped
         self._losses: dict[str, Tensor] = {}
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
-        self._held = np.zeros((0, 0), np.float32)  # (num_envs, action_dim)
-        self._left = np.zeros(0, np.int64)  # (num_envs,), steps that each of those is still held for
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuses processes that would all act alike, and an agent for another environment."""
@@ -82,7 +74,6 @@ class Collector(Callback):
         module, data = _parts(trainer)
         if not len(data.envs.obs):
             data.begin_episodes()
-            self._left[:] = 0
         if not data.replay.steps_stored:
             data.replay.steps_before = module.env_steps
         elif not module.env_steps:
@@ -149,28 +140,13 @@ class Collector(Callback):
         clipped: NDArray[np.float32] = np.minimum(np.maximum(noisy, low), high)  # np.clip takes three times as long
         return clipped
 
-    def _hold(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
-        """The actions (num_envs, action_dim) that are held, and new ones where they have been for long enough."""
-        if len(self._left) != data.num_envs:
-            self._held = np.zeros((data.num_envs, len(module.action_box[0])), np.float32)
-            self._left = np.zeros(data.num_envs, np.int64)
-        over = self._left == 0
-        if over.any():
-            self._held = np.where(over[:, None], self._act(module, data), self._held)
-            self._left[over] = self.hold
-        self._left -= 1
-        return self._held
-
     def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Steps all environments once, and stores what came."""
-        obs = data.envs.obs
-        action = self._act(module, data) if self.hold == 1 else self._hold(module, data)
+        obs, action = data.envs.obs, self._act(module, data)
         step = data.envs.step(action)
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
             data.replay.add(env, *row)
-        if self.hold > 1:
-            self._left[np.logical_or(step.terminated, step.truncated)] = 0
         module.env_steps += data.num_envs
         for report in step.reports:
             module.episodes += 1
@@ -192,15 +168,13 @@ class Collector(Callback):
             logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.env_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator of random actions and noise, how far updates and held actions are, and what the logs show."""
+        """The generator of random actions and noise, how far the updates are, and what the bar and the logs show."""
         return {"ranks": of_every_rank(self._state)}
 
     def _state(self) -> dict[str, Any]:
         return {
             "rng": self.rng.bit_generator.state,
             "updates_ahead": self.updates_ahead,
-            "held": torch.from_numpy(self._held),
-            "left": self._left.tolist(),
             "last_return": self.last_return,
             "losses": {name: loss.cpu() for name, loss in self._losses.items()},
         }
@@ -212,8 +186,6 @@ class Collector(Callback):
             self.rng.bit_generator.state = own["rng"]
             self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
             self._losses = dict(own["losses"])
-            if "held" in own:  # which older checkpoints lack
-                self._held, self._left = own["held"].numpy(), np.array(own["left"], np.int64)
 
 
 def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:

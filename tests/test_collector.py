@@ -233,19 +233,7 @@ def test_a_wait_is_for_the_steps_of_one_environment(make_trainer: Any, monkeypat
     assert (module.updates, module.env_steps) == (20, 80)
 
 
-def test_an_action_is_held_until_its_episode_ends(make_trainer: Any) -> None:
-    """Random ones and the policy's, while the rows stay those of single steps."""
-    data = new_data("Seeded", num_envs=3)
-    make_trainer(callbacks=[Collector(30, hold=3)], limit_val_batches=0).fit(new_module(data), datamodule=data)
-    for env in range(3):
-        obs, actions, _, _ = stored(data, env)
-        step, length = obs[:, 1], obs[:, 2]
-        np.testing.assert_array_equal(step, np.concatenate([np.arange(n + 1) for n in length[step == 0]])[: len(step)])
-        chosen, taken = (step % 3 == 0)[1:], (step < length)[1:]
-        np.testing.assert_array_equal((actions[1:] != actions[:-1]).any(axis=1)[taken], chosen[taken])
-
-
-@pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}, {"hold": 0}])
+@pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}])
 def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Collector(10, **wrong)

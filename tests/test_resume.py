@@ -59,7 +59,6 @@ DATA: dict[str, dict[str, Any]] = {
     "car, several": {**CAR, "wrappers": [*CAR["wrappers"], *STACK], "num_envs": 2},
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
     "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
-    "Lander, held": {**LANDER, "num_envs": 2},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -68,7 +67,6 @@ for package, env_id in SIMULATORS.items():
         DATA[package] = {"env_id": env_id, "num_envs": 2}
 COLLECTORS: dict[str, dict[str, Any]] = {
     "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
-    "Lander, held": {"warmup_steps": 150, "hold": 4},
 }
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
