@@ -238,7 +238,8 @@ class CommandLine(LightningCLI):
 
     Values come from the defaults, the configuration files in their order, the checkpoint, and what was typed; the
     later ones win, wherever they stand on the line. Where the replay was typed to begin empty, the files come after
-    the checkpoint: a new stage of training may differ from the last.
+    the checkpoint: a new stage of training may differ from the last. A file may name the checkpoint of the stage before
+    itself, and an empty replay.
 
     Args:
         args: What was typed after the program's name.
@@ -332,9 +333,13 @@ class CommandLine(LightningCLI):
             self._check_judged(command, path or files or {"-h", "--help", "--print_config"}.intersection(words))
             anything = ["--data.env_id=unknown"] if path else []  # the checkpoint will say which
             config = self.parser.parse_args([command, *anything, *configs, *typed])
+            is_stage = path is None and config[command].data.empty_replay
             path = path or config[command].ckpt_path
-            if path is None:
+            if path is None or (is_stage and command != "fit"):
                 return config
+            if is_stage:
+                _check_stage_before(Path(path), files)
+                typed = ["--data.empty_replay=true", *typed]
             if path == "last":
                 path = str(newest_last(_runs(config[command].trainer), config[command].name))
         self.checkpoint = read_checkpoint(path)
@@ -494,6 +499,14 @@ def _check_trainer(settings: Mapping[str, Any]) -> None:
                 f"trainer.{name} is above 0, but {settings[name]} came; to evaluate never, give "
                 "--trainer.limit_val_batches 0."
             )
+
+
+def _check_stage_before(checkpoint: Path, files: list[Path]) -> None:
+    if not checkpoint.exists():
+        raise UsageError(
+            f"{' and '.join(map(str, files))} goes on from {checkpoint}, which is not there; train the stage before it "
+            "first, or type --ckpt_path and --data.empty_replay true."
+        )
 
 
 def _runs(trainer: Mapping[str, Any]) -> Path:

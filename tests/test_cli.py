@@ -160,8 +160,11 @@ def test_every_configuration_trains(path):
         if f'needs the extra "{extra}"' in path.read_text():
             pytest.importorskip(module)
     short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # drawing takes long
-    run("fit", "--config", path.relative_to(CONFIGS[0].parent), *SMALL, *short)
-    assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == 1
+    before = yaml.safe_load(path.read_text()).get("ckpt_path")
+    stages = [*([Path(before).parts[1] + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
+    for epochs, stage in enumerate(stages, 1):
+        run("fit", "--config", stage, *SMALL, *short, f"--trainer.max_epochs={epochs}")
+    assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == len(stages)
 
 
 def test_mixed_precision():
@@ -252,6 +255,21 @@ def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
     assert (model["tau"], model["policy_noise"]) == (0.01, 0.7)
     clocks = torch.load(resumed, weights_only=True)["clocks"]
     assert (clocks["env_steps"], clocks["updates"]) == (18, 8)
+
+
+def test_a_file_may_name_the_stage_before_it(last, capsys):
+    text = PENDULUM.replace("}", ", empty_replay: true}") + "model: {policy_noise: 0.3}\n"
+    Path("stage.yaml").write_text(f"{text}ckpt_path: gone.ckpt\n")
+    said = complaint(capsys, "fit", "--config", "stage.yaml")
+    assert said.startswith("stage.yaml goes on from gone.ckpt, which is not there; train the stage before it")
+    Path("stage.yaml").write_text(f"{text}ckpt_path: {last}\n")
+    assert "test judges a checkpoint, but none came" in complaint(capsys, "test", "--config", "stage.yaml")
+    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2")
+    assert "as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
+    own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
+    assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4
+    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")
+    assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4
 
 
 def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
