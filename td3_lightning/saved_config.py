@@ -125,8 +125,11 @@ def report_differences(config: Namespace, filed: Namespace, path: str, refilled:
             f"{path} is of {env_id}, but the configuration is for {wanted_id}; give the "
             "checkpoint its own configuration, or type --data.env_id."
         )
+    for settings in (held, wanted):  # without what is each start's own
+        settings.pop("seed_everything", None)
+        settings["data"].pop("empty_replay")
     taken, left = (wanted, held) if refilled else (held, wanted)
-    said = ", ".join(_differences(taken, left | {"seed_everything": taken.get("seed_everything")}))
+    said = ", ".join(_differences(taken, left))
     if said:
         rank_zero_only(say)(
             f"From the configuration, and not the checkpoint, as the replay begins empty: {said}."

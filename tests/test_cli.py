@@ -269,6 +269,7 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4
     run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")
+    assert "not the configuration" not in capsys.readouterr().out
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4
 
 
