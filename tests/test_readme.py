@@ -63,7 +63,7 @@ def test_every_command_runs(
     found = commands()
     assert {words[3] for words in found} == {"fit", "validate", "test", "record", "export", "import"}
     for words in found:
-        in_bullet = {"walker.yaml", "original/walker.yaml"} & set(words)
+        in_bullet = {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"} & set(words)
         if not in_bullet or find_spec("pybullet_envs_gymnasium") is not None:
             run(words[3:], capsys)
     assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["env_id"] == "td3_lightning/CarRacing-v0"
