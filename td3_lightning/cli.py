@@ -357,6 +357,8 @@ class CommandLine(LightningCLI):
         if files:
             filed = self.parser.parse_args([command, saved, *configs, *typed])
             refilled = config[command].data.empty_replay
+            if filed[command].data.empty_replay and not refilled and command == "fit":
+                _check_own_stage(Path(path), config[command].name, files)
             report_differences(config[command], filed[command], path, refilled)
             config = filed if refilled else config
         return config
@@ -364,9 +366,7 @@ class CommandLine(LightningCLI):
     def _find_own_folder(self, checkpoint: Path, typed: list[str], name: str) -> None:
         """Has the run go on where the checkpoint lies, unless another name was typed: that is a new run."""
         named, run = any(word.split("=")[0] == "--name" for word in typed), run_of(checkpoint)
-        folders = Path(name).parts
-        own = run is not None and (not named or run.parent.parts[-len(folders) :] == folders)
-        self.own_folder = run if own else None
+        self.own_folder = run if not named or _has_name(run, name) else None
 
     # What becomes of it.
 
@@ -507,6 +507,19 @@ def _check_stage_before(checkpoint: Path, files: list[Path]) -> None:
             f"{' and '.join(map(str, files))} goes on from {checkpoint}, which is not there; train the stage before it "
             "first, or type --ckpt_path and --data.empty_replay true."
         )
+
+
+def _check_own_stage(checkpoint: Path, name: str, files: list[Path]) -> None:
+    if not _has_name(run_of(checkpoint), name):
+        raise UsageError(
+            f"{' and '.join(map(str, files))} begins a stage of training, and {checkpoint} is of another run than "
+            f"{name}; type --data.empty_replay true to begin the stage there, or false to go on with that run."
+        )
+
+
+def _has_name(run: Path | None, name: str) -> bool:
+    folders = Path(name).parts
+    return run is not None and run.parent.parts[-len(folders) :] == folders
 
 
 def _runs(trainer: Mapping[str, Any]) -> Path:

@@ -268,9 +268,21 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     assert "as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
     own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4
-    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")
-    assert "not the configuration" not in capsys.readouterr().out
-    assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4
+    for epochs, path in (3, "last"), (4, own):
+        run("fit", "--config", "stage.yaml", *SMALL, f"--trainer.max_epochs={epochs}", f"--ckpt_path={path}")
+        assert "not the configuration" not in capsys.readouterr().out
+    assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
+
+
+def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
+    """It may be the stage before, or the same stage under another name."""
+    Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: gone.ckpt\n")
+    line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={last}"]
+    assert f"stage.yaml begins a stage of training, and {last} is of another run than stage" in complaint(capsys, *line)
+    for empty, steps in ("true", 14 + 10 + 4), ("false", 14 + 4):
+        run(*line, f"--data.empty_replay={empty}", f"--name={empty}")
+        own = Path(f"lightning_logs/{empty}/version_0/checkpoints/last.ckpt")
+        assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == steps
 
 
 def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
