@@ -444,6 +444,7 @@ class CommandLine(LightningCLI):
                 "td3_lightning.pixels.Convolutions."
             )
         if self.subcommand == "fit":
+            _check_epochs(self.trainer.max_epochs, self.checkpoint or {})
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint["hyper_parameters"], self.model)
@@ -499,6 +500,15 @@ def _check_trainer(settings: Mapping[str, Any]) -> None:
                 f"trainer.{name} is above 0, but {settings[name]} came; to evaluate never, give "
                 "--trainer.limit_val_batches 0."
             )
+
+
+def _check_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
+    done = checkpoint.get("epoch", 0)
+    if most is not None and 0 <= most < done:
+        raise UsageError(
+            f"trainer.max_epochs is {most}, but the checkpoint is past {done}, and epochs count on, in another "
+            "stage of training too; give more, or an earlier checkpoint."
+        )
 
 
 def _check_stage_before(checkpoint: Path, files: list[Path]) -> None:

@@ -272,6 +272,9 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
         run("fit", "--config", "stage.yaml", *SMALL, f"--trainer.max_epochs={epochs}", f"--ckpt_path={path}")
         assert "not the configuration" not in capsys.readouterr().out
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
+    assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("trainer.max_epochs is 2, but the checkpoint is past 3, and epochs count on")
 
 
 def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
