@@ -111,6 +111,11 @@ def explain(message: str, keys: Iterable[str]) -> str:
         return _missing(missing.rstrip("."), key, owner)
     if restriction := _first(r"Not of type \w+: (.*)", message):
         return f"{key} is out of its range: {restriction}; change it."
+    if argument := _first(r"NestedArg\(key='([^']+)'", message):
+        return (
+            f"{key} has no {argument} here; where it may be a class, name that first, such as --model.actor_lr "
+            "td3_lightning.Linear."
+        )
     if path := _first(r"Expected a dot import path string: (\S+)", message):
         if number := _first(r"Expected a <class '(int|float)'>", message):
             return f"{key} is {path}, but {KINDS[number]} is wanted, or a class such as td3_lightning.Linear; give one."

@@ -533,6 +533,10 @@ MISTAKES = {
         ["fit", "--config", "here.yaml", "--trainer.val_check_interval", "0"],
         "trainer.val_check_interval is above 0, but 0 came",
     ),
+    "a schedule's argument for a number": (
+        ["fit", "--config", "here.yaml", "--model.actor_lr.init_args.start", "0.1"],
+        "model.actor_lr has no start here; where it may be a class, name that first, such as",
+    ),
     "devices": (["fit", "--config", "here.yaml", "--trainer.devices", "many"], "Trainer does not take these settings"),
     "networks beyond memory": (
         ["fit", "--config", "here.yaml", "--model.hidden_dims", "[100000000,100000000]"],
