@@ -28,6 +28,7 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     LearningRateFinder,
     ProgressBar,
+    WeightAveraging,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -41,6 +42,7 @@ from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
 from td3_lightning.direct_loop import DirectLoop
 from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
+from td3_lightning.evaluation import AveragedWeights
 from td3_lightning.mistakes import explain, sentence, was_left_alone
 from td3_lightning.module import TD3
 from td3_lightning.ranks import check_launcher
@@ -414,6 +416,11 @@ class CommandLine(LightningCLI):
                 raise UsageError(
                     f"trainer.callbacks has {type(each).__name__}, but it is for optimizers that Lightning steps, and "
                     "TD3's update steps its own; leave it out."
+                )
+            if isinstance(each, WeightAveraging) and not isinstance(each, AveragedWeights):
+                raise UsageError(
+                    f"trainer.callbacks has {type(each).__name__}, but with it a run that is stopped in an evaluation "
+                    "is not the same run; give td3_lightning.evaluation.AveragedWeights."
                 )
             if isinstance(each, Collector):
                 raise UsageError(

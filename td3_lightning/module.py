@@ -102,11 +102,14 @@ class TD3(L.LightningModule):
         encoder = as_encoder(encoder)
         self.shares_encoder = encoder is not None and encoder.shared
 
+        # Lightning compares the arguments with the settings, which arrays are not made for.
+        action_low, action_high = [float(bound) for bound in action_low], [float(bound) for bound in action_high]
+        hidden_dims = [int(width) for width in hidden_dims]
         settings = {
             "obs_dim": int(obs_dim),
-            "action_low": [float(bound) for bound in action_low],
-            "action_high": [float(bound) for bound in action_high],
-            "hidden_dims": [int(width) for width in hidden_dims],
+            "action_low": action_low,
+            "action_high": action_high,
+            "hidden_dims": hidden_dims,
             "num_critics": int(num_critics),
             "layer_norm": bool(layer_norm),
             "encoder": None if encoder is None else encoder.plain(),

@@ -525,6 +525,10 @@ MISTAKES = {
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=LearningRateFinder"],
         "trainer.callbacks has LearningRateFinder, but it is for optimizers that Lightning steps",
     ),
+    "Lightning's own mean of the weights": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=EMAWeightAveraging"],
+        "is not the same run; give td3_lightning.evaluation.AveragedWeights",
+    ),
     "never an evaluation": (
         ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
         "trainer.check_val_every_n_epoch is above 0, but 0 came; to evaluate never",

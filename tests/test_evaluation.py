@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
 from td3_lightning.envs import LOGGED, Episode
-from td3_lightning.evaluation import SaveEvaluations, StopWhenSolved
+from td3_lightning.evaluation import AveragedWeights, SaveEvaluations, StopWhenSolved
 from td3_lightning.run_logger import RunLogger, read_metrics
 
 
@@ -133,3 +135,52 @@ def test_without_a_logger_there_is_no_array(make_trainer: Any, tmp_path: Path) -
     data = new_data()
     make_trainer(callbacks=[Collector(10), SaveEvaluations()]).fit(new_module(data), datamodule=data)
     assert not list(tmp_path.rglob("*.npz"))
+
+
+# Averaged weights.
+
+
+class Weights(Callback):
+    """Notes the weights after every tenth update, and in every evaluation."""
+
+    def __init__(self) -> None:
+        self.trained: list[torch.Tensor] = []
+        self.evaluated: list[torch.Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if pl_module.updates % 10 == 0:
+            self.trained.append(flat(pl_module))
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self.evaluated.append(flat(pl_module))
+
+
+def flat(module: Any) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in module.parameters()])
+
+
+def test_the_mean_of_the_weights_is_evaluated_and_saved_and_trains_nothing(make_trainer: Any, tmp_path: Path) -> None:
+    noted = {}
+    for name, callbacks in (("mean", [AveragedWeights(decay=0.9)]), ("plain", [])):
+        torch.manual_seed(0)
+        data = new_data(eval_episodes=1)
+        module, noted[name] = new_module(data, actor_lr=0.1, critic_lr=0.1), Weights()
+        trainer = make_trainer(callbacks=[Collector(10), *callbacks, noted[name]], max_epochs=2)
+        trainer.fit(module, datamodule=data)
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+        assert torch.equal(flat(module), noted[name].trained[-1])
+    assert all(map(torch.equal, noted["mean"].trained, noted["plain"].trained))
+    first, *others = noted["mean"].trained
+    means = [first]
+    for weights in others:  # four of them, two for each evaluation
+        means.append(0.9**10 * means[-1] + (1 - 0.9**10) * weights)
+    assert len(means) == 4
+    torch.testing.assert_close(noted["mean"].evaluated, means[1::2])
+    policy = TD3.load_from_checkpoint(tmp_path / "mean.ckpt")
+    torch.testing.assert_close(flat(policy), means[-1])
+    assert not torch.allclose(flat(policy), noted["plain"].trained[-1])
+
+
+def test_a_decay_out_of_its_range_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"decay is in \[0, 1\), but 1 came"):
+        AveragedWeights(decay=1)

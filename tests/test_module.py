@@ -31,6 +31,13 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 # Acting
 
 
+def test_bounds_may_be_arrays() -> None:
+    """As those of a Gymnasium box are."""
+    bounds = np.array([1.0, 2.0], np.float32)
+    module = TD3(3, -bounds, bounds, hidden_dims=np.array([8, 8]))  # type: ignore[arg-type]
+    assert (module.hparams["action_low"], module.hparams["hidden_dims"]) == ([-1.0, -2.0], [8, 8])
+
+
 def test_acts_on_one_and_on_many_observations() -> None:
     module = TD3(3, [-2.0, 0.0], [6.0, 1.0], hidden_dims=(8,))
     obs = np.random.default_rng(0).normal(size=(5, 3))

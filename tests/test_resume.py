@@ -4,6 +4,7 @@ The file is also the program of those processes: one runs to the end and saves o
 of these checkpoints and says what is not as it was, and a third is a new process for every run that it is asked for.
 """
 
+import copy
 import csv
 import hashlib
 import json
@@ -34,7 +35,7 @@ from td3_lightning.best_and_last import LastCheckpoint
 from td3_lightning.car_racing import Pedals
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.envs import ActionRepeat
-from td3_lightning.evaluation import SaveEvaluations, StopWhenSolved
+from td3_lightning.evaluation import AveragedWeights, SaveEvaluations, StopWhenSolved
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.segments import FOLDER, with_rows
 from td3_lightning.stopping import StopOnSignal, Stopped
@@ -59,6 +60,7 @@ DATA: dict[str, dict[str, Any]] = {
     "car, several": {**CAR, "wrappers": [*CAR["wrappers"], *STACK], "num_envs": 2},
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
     "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
+    "Pendulum, averaged": PENDULUM,
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -68,6 +70,7 @@ for package, env_id in SIMULATORS.items():
 COLLECTORS: dict[str, dict[str, Any]] = {
     "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
 }
+CALLBACKS: dict[str, list[Callback]] = {"Pendulum, averaged": [AveragedWeights(decay=0.9)]}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -100,6 +103,7 @@ class Run:
                 Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
                 StopWhenSolved(threshold=1e9, window=3),  # which no return is above
                 SaveEvaluations(),
+                *copy.deepcopy(CALLBACKS.get(case, [])),
                 *callbacks,
                 StopOnSignal(),
                 LogPosition(),
