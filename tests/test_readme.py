@@ -26,7 +26,8 @@ SMALL = shlex.split(
 
 def blocks(language: str) -> list[str]:
     """The pages' code blocks in a language, "" for commands."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", "".join(PAGES.values()), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", "".join(PAGES.values()), re.MULTILINE | re.DOTALL)
+    return [block for name, block in found if name == language]
 
 
 def commands() -> list[list[str]]:
