@@ -70,7 +70,10 @@ RHYTHMS = ("check_val_every_n_epoch", "val_check_interval")
 UNFIT = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder)
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
-NOISE = re.compile(r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not")
+NOISE = re.compile(
+    r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not|"
+    r"Found current_model_state|You're using the WeightAveraging callback"
+)
 WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)`",
     r"The number of training batches .* is smaller than the logging interval",
@@ -78,6 +81,7 @@ WARNINGS = (
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"Be aware that when using `ckpt_path`, callbacks",
     r"It is recommended to use `self.log\(.*sync_dist",  # every process plays the same episodes
+    r"The checkpoint was not created with WeightAveraging",  # where a stage with a mean begins
 )
 
 
@@ -397,7 +401,7 @@ class CommandLine(LightningCLI):
             settings["plugins"] = [*plugins, DurableCheckpointIO()]
         try:
             trainer = Trainer(**settings)
-        except (MisconfigurationException, TypeError, ValueError) as error:
+        except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"Lightning's Trainer does not take these settings: {one_line(error)}") from error
         DirectLoop.install(trainer)
         return trainer
@@ -432,11 +436,12 @@ class CommandLine(LightningCLI):
         config = SaveConfig(self._parser(self.subcommand), self.config[self.subcommand])
         if self.subcommand != "fit":
             return [*progress, Results(), config, *own]
+        means = [each for each in own if isinstance(each, AveragedWeights)]
         # The bar stands first, to be seen while the collector warms up.
-        callbacks = [*progress, Salvage(), self._get(self.config_init, "collector"), Curve()]
+        callbacks = [*progress, Salvage(), *means, self._get(self.config_init, "collector"), Curve()]
         # A run that is stopped in its warm-up has its configuration too, by which its folder is known.
         callbacks += [config, StopOnSignal(), LogPosition()]
-        callbacks += own
+        callbacks += [each for each in own if each not in means]
         if settings["enable_checkpointing"] is not False:
             best = self._get(self.config_init, "checkpoint")
             callbacks += [best, LastCheckpoint(best.dirpath)]
@@ -451,7 +456,8 @@ class CommandLine(LightningCLI):
                 "td3_lightning.pixels.Convolutions."
             )
         if self.subcommand == "fit":
-            _check_epochs(self.trainer.max_epochs, self.checkpoint or {})
+            if self.checkpoint is not None:
+                _check_epochs(self.trainer.max_epochs, self.checkpoint, self.datamodule.empty_replay)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint["hyper_parameters"], self.model)
@@ -509,11 +515,12 @@ def _check_trainer(settings: Mapping[str, Any]) -> None:
             )
 
 
-def _check_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
-    done = checkpoint.get("epoch", 0)
-    if most is not None and 0 <= most < done:
+def _check_epochs(most: int | None, checkpoint: Mapping[str, Any], begins_stage: bool) -> None:
+    """A run that is over and goes on is told so later, when it is back; a stage that begins wants an epoch to train."""
+    done = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    if most is not None and 0 <= most < done + begins_stage:
         raise UsageError(
-            f"trainer.max_epochs is {most}, but the checkpoint is past {done}, and epochs count on, in another "
+            f"trainer.max_epochs is {most}, but the checkpoint has {done} behind it, and epochs count on, in another "
             "stage of training too; give more, or an earlier checkpoint."
         )
 
@@ -529,14 +536,14 @@ def _check_stage_before(checkpoint: Path, files: list[Path]) -> None:
 def _check_own_stage(checkpoint: Path, name: str, files: list[Path]) -> None:
     if not _has_name(run_of(checkpoint), name):
         raise UsageError(
-            f"{' and '.join(map(str, files))} begins a stage of training, and {checkpoint} is of another run than "
-            f"{name}; type --data.empty_replay true to begin the stage there, or false to go on with that run."
+            f"{' and '.join(map(str, files))} begins a stage of training, and {checkpoint} lies in no folder of a run "
+            f"named {name}; type --data.empty_replay true to begin the stage there, or false to go on with that run."
         )
 
 
 def _has_name(run: Path | None, name: str) -> bool:
     folders = Path(name).parts
-    return run is not None and run.parent.parts[-len(folders) :] == folders
+    return run is not None and run.parent.parts[len(run.parent.parts) - len(folders) :] == folders
 
 
 def _runs(trainer: Mapping[str, Any]) -> Path:

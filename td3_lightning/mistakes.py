@@ -95,6 +95,8 @@ def explain(message: str, keys: Iterable[str]) -> str:
     """
     key = _first(r'Parser key "([^"]+)"', message).split(":")[0]
     owner = _first(r"class_path '?=?'([\w.]+)'", message) or _first(r"class_path='([\w.]+)'", message)
+    if within := re.search(r"""class_path '[\w.]+':\s+Parser key "(\w+)":\s+(Expected a.*)""", message):
+        return f"{key}: {_wrong_kind(*within.groups())}"
     if unknown := _first(r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)", message):
         return _unknown(unknown, keys, key, owner)
     if unknown := _first(r"does not accept option '([^']+)'", message):
@@ -109,13 +111,11 @@ def explain(message: str, keys: Iterable[str]) -> str:
         return f"{linked} is taken from the environment; leave it out."
     if missing := _first(r"arguments are required: ([\w.]+(?:, [\w.]+)*)", message):
         return _missing(missing.rstrip("."), key, owner)
+    if "NestedArg" in message:  # part of a value, where the value is no object
+        class_first = f"--{key} td3_lightning.Linear, and its arguments after that"
+        return f"{key} is one value here; write {class_first if 'Schedule' in message else f'--{key} and the value'}."
     if restriction := _first(r"Not of type \w+: (.*)", message):
         return f"{key} is out of its range: {restriction}; change it."
-    if argument := _first(r"NestedArg\(key='([^']+)'", message):
-        return (
-            f"{key} has no {argument} here; where it may be a class, name that first, such as --model.actor_lr "
-            "td3_lightning.Linear."
-        )
     if path := _first(r"Expected a dot import path string: (\S+)", message):
         if number := _first(r"Expected a <class '(int|float)'>", message):
             return f"{key} is {path}, but {KINDS[number]} is wanted, or a class such as td3_lightning.Linear; give one."
@@ -129,7 +129,8 @@ def explain(message: str, keys: Iterable[str]) -> str:
 
 def _unknown(name: str, keys: Iterable[str], key: str, owner: str) -> str:
     if owner:
-        return f'{key}: {owner} takes no "{name}"; {_suggest(name, _arguments(owner))}.'
+        known = _arguments(owner)
+        return f'{key}: {owner} takes no "{name}"; {_suggest(name, known) if known else "name the class that does"}.'
     return f'There is no setting "{name}"; {_suggest(name, keys)}.'
 
 

@@ -4,11 +4,13 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import index
 from typing import Any, Literal, cast, get_args
 
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
@@ -104,7 +106,7 @@ class TD3(L.LightningModule):
 
         # Lightning compares the arguments with the settings, which arrays are not made for.
         action_low, action_high = [float(bound) for bound in action_low], [float(bound) for bound in action_high]
-        hidden_dims = [int(width) for width in hidden_dims]
+        hidden_dims = [index(width) for width in hidden_dims]
         settings = {
             "obs_dim": int(obs_dim),
             "action_low": action_low,
@@ -428,13 +430,22 @@ class TD3(L.LightningModule):
         checkpoint["target_noise"] = of_every_rank(self.noise_generator.get_state)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes them back."""
+        """Takes them back, and the weights that trained where they stand beside their mean and go on without it."""
+        if "current_model_state" in checkpoint and self._trains_without_mean():
+            checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
         states = checkpoint["target_noise"]  # one alone in checkpoints from before there were ranks
         noise = of_this_rank(states if isinstance(states, list) else [states])
         if noise is not None:  # there were as many ranks
             self.noise_generator.set_state(noise.cpu())
+
+    def _trains_without_mean(self) -> bool:
+        """Whether a Trainer is about to train it, and none of its callbacks keeps a running mean of the weights."""
+        if self._trainer is None or self.trainer.state.fn != "fit":
+            return False
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return not any(isinstance(each, WeightAveraging) for each in callbacks)
 
 
 # Lightning asks for its arguments in every step, and looks them up for longer than a small network takes.

@@ -11,7 +11,7 @@ from td3_lightning.errors import UsageError
 
 def run_of(checkpoint: Path) -> Path | None:
     """The folder of the run that a checkpoint lies in; None if it was copied away."""
-    folder = checkpoint.absolute().parent
+    folder = Path(os.path.abspath(checkpoint)).parent  # without ".." in it
     in_a_run = folder.name == "checkpoints" and (folder.parent / "config.yaml").is_file()
     return folder.parent if in_a_run else None
 

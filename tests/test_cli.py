@@ -268,24 +268,45 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     assert "as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
     own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4
-    for epochs, path in (3, "last"), (4, own):
+    for epochs, path in (3, "last"), (4, own.parent / ".." / "checkpoints" / "last.ckpt"):
         run("fit", "--config", "stage.yaml", *SMALL, f"--trainer.max_epochs={epochs}", f"--ckpt_path={path}")
         assert "not the configuration" not in capsys.readouterr().out
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("trainer.max_epochs is 2, but the checkpoint is past 3, and epochs count on")
+    assert said.startswith("trainer.max_epochs is 2, but the checkpoint has 4 behind it, and epochs count on")
+    line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=4", f"--ckpt_path={own}"]
+    assert main([*line, "--data.empty_replay=true"]) == 2
+    assert capsys.readouterr().err.startswith("trainer.max_epochs is 4, but the checkpoint has 4 behind it")
+    run(*line)
+    assert "was over" in capsys.readouterr().out
+    run(*line, "--data.empty_replay=true", "--trainer.max_epochs=-1", "--trainer.max_time=00:00:00:01")
 
 
 def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
     """It may be the stage before, or the same stage under another name."""
     Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: gone.ckpt\n")
     line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={last}"]
-    assert f"stage.yaml begins a stage of training, and {last} is of another run than stage" in complaint(capsys, *line)
+    said = complaint(capsys, *line)
+    assert f"stage.yaml begins a stage of training, and {last} lies in no folder of a run named stage; type" in said
     for empty, steps in ("true", 14 + 10 + 4), ("false", 14 + 4):
         run(*line, f"--data.empty_replay={empty}", f"--name={empty}")
         own = Path(f"lightning_logs/{empty}/version_0/checkpoints/last.ckpt")
         assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == steps
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "has"),
+    [
+        ("a/version_0", "a", True),
+        ("a/b/version_0", "a", False),
+        ("a/b/version_0", "a/b", True),
+        ("version_0", "", True),
+    ],
+)
+def test_a_runs_name_is_the_folders_above_it(folder, name, has):
+    assert cli._has_name(Path("lightning_logs", folder), name) == has
+    assert not cli._has_name(None, name)
 
 
 def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
@@ -529,6 +550,18 @@ MISTAKES = {
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=EMAWeightAveraging"],
         "is not the same run; give td3_lightning.evaluation.AveragedWeights",
     ),
+    "the mean of the weights twice": (
+        ["fit", "--config", "here.yaml", *2 * ["--trainer.callbacks+=td3_lightning.evaluation.AveragedWeights"]],
+        "Trainer does not take these settings: Found more than one stateful callback of type `AveragedWeights`",
+    ),
+    "a word for a number of a callback": (
+        ["fit", "--trainer.callbacks+=td3_lightning.evaluation.AveragedWeights", "--trainer.callbacks.decay=slow"],
+        "trainer.callbacks: decay is slow, but a number is wanted; give one.",
+    ),
+    "an argument of no callback": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks.init_args.decay", "0.9"],
+        'trainer.callbacks: lightning.Callback takes no "decay"; name the class that does.',
+    ),
     "never an evaluation": (
         ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
         "trainer.check_val_every_n_epoch is above 0, but 0 came; to evaluate never",
@@ -539,8 +572,13 @@ MISTAKES = {
     ),
     "a schedule's argument for a number": (
         ["fit", "--config", "here.yaml", "--model.actor_lr.init_args.start", "0.1"],
-        "model.actor_lr has no start here; where it may be a class, name that first, such as",
+        "model.actor_lr is one value here; write --model.actor_lr td3_lightning.Linear, and its arguments after that.",
     ),
+    "an argument for a number": (
+        ["fit", "--config", "here.yaml", "--model.tau.init_args.start", "0.1"],
+        "model.tau is one value here; write --model.tau and the value.",
+    ),
+    "an argument for the seed": (["fit", "--config", "here.yaml", "--seed_everything.start", "1"], "one value here"),
     "devices": (["fit", "--config", "here.yaml", "--trainer.devices", "many"], "Trainer does not take these settings"),
     "networks beyond memory": (
         ["fit", "--config", "here.yaml", "--model.hidden_dims", "[100000000,100000000]"],

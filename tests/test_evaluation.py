@@ -1,15 +1,17 @@
-"""Evaluations after every episode, stopping when solved, and the array of all evaluations."""
+"""Evaluations after every episode and of averaged weights, stopping when solved, and the array of all evaluations."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning.cli import main
 from td3_lightning.envs import LOGGED, Episode
 from td3_lightning.evaluation import AveragedWeights, SaveEvaluations, StopWhenSolved
 from td3_lightning.run_logger import RunLogger, read_metrics
@@ -165,7 +167,7 @@ def test_the_mean_of_the_weights_is_evaluated_and_saved_and_trains_nothing(make_
         torch.manual_seed(0)
         data = new_data(eval_episodes=1)
         module, noted[name] = new_module(data, actor_lr=0.1, critic_lr=0.1), Weights()
-        trainer = make_trainer(callbacks=[Collector(10), *callbacks, noted[name]], max_epochs=2)
+        trainer = make_trainer(callbacks=[*callbacks, Collector(10), noted[name]], max_epochs=2)
         trainer.fit(module, datamodule=data)
         trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
         assert torch.equal(flat(module), noted[name].trained[-1])
@@ -181,6 +183,98 @@ def test_the_mean_of_the_weights_is_evaluated_and_saved_and_trains_nothing(make_
     assert not torch.allclose(flat(policy), noted["plain"].trained[-1])
 
 
-def test_a_decay_out_of_its_range_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"decay is in \[0, 1\), but 1 came"):
-        AveragedWeights(decay=1)
+def test_what_goes_on_without_the_mean_goes_on_as_if_there_had_been_none(make_trainer: Any, tmp_path: Path) -> None:
+    found = {}
+    for name, first in (("mean", [AveragedWeights(decay=0.9)]), ("plain", [])):
+        torch.manual_seed(0)
+        path = tmp_path / f"{name}.ckpt"
+        trainer = make_trainer(callbacks=[*first, Collector(10)])
+        trainer.fit(new_module(data := new_data()), datamodule=data)
+        trainer.save_checkpoint(path)
+        module, data = new_module(new_data()), new_data()
+        make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(module, datamodule=data, ckpt_path=path)
+        assert module.updates == 40
+        found[name] = flat(module)
+    assert torch.equal(found["mean"], found["plain"])
+
+
+def test_what_is_judged_after_training_is_the_checkpoint_or_the_module_as_it_is(
+    make_trainer: Any, tmp_path: Path
+) -> None:
+    data, noted = new_data(), Weights()
+    module = new_module(data, actor_lr=0.1)
+    early = LambdaCallback(
+        on_train_batch_end=lambda trainer, module, *_: (
+            trainer.save_checkpoint(tmp_path / "early.ckpt") if module.updates == 12 else None
+        )
+    )
+    trainer = make_trainer(callbacks=[AveragedWeights(decay=0.9), Collector(10), early, noted])
+    trainer.fit(module, datamodule=data)
+    trained = flat(module)
+    trainer.validate(module, datamodule=data, verbose=False)
+    assert torch.equal(noted.evaluated[-1], trained)
+    trainer.validate(module, datamodule=data, ckpt_path=tmp_path / "early.ckpt", verbose=False)
+    assert torch.equal(noted.evaluated[-1], flat(TD3.load_from_checkpoint(tmp_path / "early.ckpt")))
+    assert not torch.equal(noted.evaluated[-1], noted.evaluated[0])
+
+
+def test_after_an_evaluation_that_failed_the_weights_are_back(make_trainer: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("This one fails.")
+
+    data, noted = new_data(), Weights()
+    module = new_module(data, actor_lr=0.1)
+    failing = LambdaCallback(on_validation_batch_end=fail)
+    with pytest.raises(RuntimeError, match=r"This one fails\."):
+        make_trainer(callbacks=[AveragedWeights(decay=0.9), Collector(10), noted, failing]).fit(module, datamodule=data)
+    assert torch.equal(flat(module), noted.trained[-1])
+    assert not torch.equal(flat(module), noted.evaluated[-1])
+
+
+def test_whole_numbers_in_a_module_are_copied(make_trainer: Any, tmp_path: Path) -> None:
+    data = new_data()
+    module = new_module(data)
+    module.register_buffer("rows", torch.arange(256))
+    trainer = make_trainer(callbacks=[AveragedWeights(), Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "mean.ckpt")
+    saved = torch.load(tmp_path / "mean.ckpt", weights_only=True)
+    assert saved["averaging_state"]["n_averaged"] == 2
+    assert torch.equal(saved["state_dict"]["rows"], torch.arange(256))
+
+
+def test_whoever_would_miss_a_part_of_the_mean_is_refused(make_trainer: Any) -> None:
+    data = new_data()
+    for others, said in (
+        ([Collector(10), AveragedWeights()], "AveragedWeights came after the Collector in the callbacks; put it"),
+        ([AveragedWeights(), Collector(10), StopWhenSolved(0)], "StopWhenSolved plays with the weights themselves"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            make_trainer(callbacks=others).fit(new_module(data), datamodule=data)
+
+
+class StopsInTheTenth(Callback):
+    """Sends a signal to this process in the tenth update."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if pl_module.updates == 9:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_on_the_command_line_no_stop_takes_a_part_of_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "fit --data.env_id toys/Seeded-v0 --data.steps_per_epoch 20 --data.batch_size 4 --collector.warmup_steps 10"
+    kinds = f"{__name__}.StopsInTheTenth", "td3_lightning.evaluation.AveragedWeights"
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), *(f"--trainer.callbacks+={kind}" for kind in kinds), "--model.hidden_dims=[4]"])
+    assert ended.value.code == 143
+    (last,) = tmp_path.rglob("last.ckpt")
+    saved = torch.load(last, weights_only=True)
+    assert saved["clocks"]["updates"] == 10
+    assert saved["averaging_state"]["n_averaged"] == 1
+
+
+@pytest.mark.parametrize("decay", [1, -0.1])
+def test_a_decay_out_of_its_range_is_refused(decay: float) -> None:
+    with pytest.raises(UsageError, match=rf"decay is in \[0, 1\), but {decay} came"):
+        AveragedWeights(decay=decay)

@@ -70,7 +70,7 @@ for package, env_id in SIMULATORS.items():
 COLLECTORS: dict[str, dict[str, Any]] = {
     "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
 }
-CALLBACKS: dict[str, list[Callback]] = {"Pendulum, averaged": [AveragedWeights(decay=0.9)]}
+AVERAGED: dict[str, list[Callback]] = {"Pendulum, averaged": [AveragedWeights(decay=0.9)]}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -100,10 +100,10 @@ class Run:
         self.trainer = L.Trainer(
             accelerator="cpu",
             callbacks=[
+                *copy.deepcopy(averaged := AVERAGED.get(case, [])),
                 Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
-                StopWhenSolved(threshold=1e9, window=3),  # which no return is above
+                *([] if averaged else [StopWhenSolved(threshold=1e9, window=3)]),  # which no return is above
                 SaveEvaluations(),
-                *copy.deepcopy(CALLBACKS.get(case, [])),
                 *callbacks,
                 StopOnSignal(),
                 LogPosition(),
