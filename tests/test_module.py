@@ -36,6 +36,8 @@ def test_bounds_may_be_arrays() -> None:
     bounds = np.array([1.0, 2.0], np.float32)
     module = TD3(3, -bounds, bounds, hidden_dims=np.array([8, 8]))  # type: ignore[arg-type]
     assert (module.hparams["action_low"], module.hparams["hidden_dims"]) == ([-1.0, -2.0], [8, 8])
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        TD3(3, -bounds, bounds, hidden_dims=[8.9])  # type: ignore[arg-type,list-item]
 
 
 def test_acts_on_one_and_on_many_observations() -> None:
