@@ -75,34 +75,18 @@ class Product:
 
 
 class SingleOutputs(Product):
-    """The same for one sum each, where a product for all of them takes longer than one after the other."""
-
-    def __init__(self, layer: Layer, batch_size: int) -> None:
-        super().__init__(layer, batch_size)
-        self.out, self.gradient = self.inputs, self.inputs
-        self.each = [Product(one, batch_size) for one in _apart(layer)]
-        self.each_inputs = self.each_out = self.each_gradient = self.inputs.chunk(1)  # those of each
-
-    def with_weights(self, layer: Layer) -> Product:
-        """The same for other weights."""
-        return SingleOutputs(layer, 0) if len(layer.weight) > 1 else Product(layer, 0)
+    """The same for one sum each, as rows: so a thread reads the inputs that it wrote, not what another's cache has."""
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
         """Writes the sums (N, batch, 1) for inputs (N, batch, fan_in)."""
-        if inputs is not self.inputs or out is not self.out:  # they are the same ones most of the time
-            self.inputs, self.out = inputs, out
-            self.each_inputs, self.each_out = inputs.chunk(len(out)), out.chunk(len(out))
-        for product, own_inputs, own in zip(self.each, self.each_inputs, self.each_out, strict=True):
-            product.forward(own_inputs, own)
+        self.inputs = inputs
+        torch.baddbmm(self.bias, self.weight.mT, inputs.mT, out=out.mT)
         return out
 
     def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
         """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
         if gradient is not None:
-            if gradient is not self.gradient:
-                self.gradient, self.each_gradient = gradient, gradient.chunk(len(gradient))
-            for product, own_slope, own in zip(self.each, slope.chunk(len(slope)), self.each_gradient, strict=True):
-                product.differentiate(own_slope, own, None)
+            torch.bmm(slope.mT, self.inputs, out=gradient.mT)
         super().differentiate(slope, None, below)
 
 
