@@ -358,11 +358,15 @@ class CommandLine(LightningCLI):
             )
         settings = saved_settings(self.checkpoint, path, [file.read_text() for file in files], typed, command)
         saved, typed = f"--config={json.dumps(settings)}", [f"--ckpt_path={path}", *typed]
-        config = self.parser.parse_args([command, *configs, saved, *typed])
+        silent = [word for word in typed if not word.startswith("--print_config")]
+        config = self.parser.parse_args([command, *configs, saved, *silent])
+        refilled = bool(files) and config[command].data.empty_replay
+        if silent != typed:
+            order = [saved, *configs] if refilled else [*configs, saved]
+            self.parser.parse_args([command, *order, *typed])  # it prints them, and ends
         self._find_own_folder(Path(path), typed, config[command].name)
         if files:
             filed = self.parser.parse_args([command, saved, *configs, *typed])
-            refilled = config[command].data.empty_replay
             if filed[command].data.empty_replay and not refilled and command == "fit":
                 _check_own_stage(Path(path), config[command].name, files)
             report_differences(config[command], filed[command], path, refilled)
@@ -457,6 +461,10 @@ class CommandLine(LightningCLI):
             )
         if self.subcommand == "fit":
             if self.checkpoint is not None:
+                if self.trainer.fast_dev_run:  # type: ignore[attr-defined]  # Lightning sets it without a type
+                    raise UsageError(
+                        "trainer.fast_dev_run tries how a run begins, but a checkpoint came; leave one of them out."
+                    )
                 _check_epochs(self.trainer.max_epochs, self.checkpoint, self.datamodule.empty_replay)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:

@@ -275,6 +275,8 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("trainer.max_epochs is 2, but the checkpoint has 4 behind it, and epochs count on")
+    assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.fast_dev_run=1", "--ckpt_path=last"]) == 2
+    assert "fast_dev_run tries how a run begins, but a checkpoint came" in capsys.readouterr().err
     line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=4", f"--ckpt_path={own}"]
     assert main([*line, "--data.empty_replay=true"]) == 2
     assert capsys.readouterr().err.startswith("trainer.max_epochs is 4, but the checkpoint has 4 behind it")
@@ -313,6 +315,9 @@ def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(l
     schedule = "{class_path: td3_lightning.Linear, init_args: {start: 0.3, end: 0.2, steps: 9}}"
     Path("stage.yaml").write_text(PENDULUM + f"model: {{policy_noise: 0.3, noise_clip: 0.4, actor_lr: {schedule}}}\n")
     new = ["--trainer.max_epochs=2", "--data.empty_replay=true", "--model.noise_clip=0.6", "--ckpt_path", last]
+    stop("fit", "--config", "stage.yaml", *SMALL, *new, "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)["model"]
+    assert [printed[name] for name in ("tau", "policy_noise", "noise_clip")] == [0.01, 0.3, 0.6]
     run("fit", "--config", "stage.yaml", *SMALL, *new)
     said = capsys.readouterr().out
     assert "not the checkpoint, as the replay begins empty: model.actor_lr {'class_path': " in said
