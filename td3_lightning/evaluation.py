@@ -110,6 +110,7 @@ class AveragedWeights(WeightAveraging):
                 "StopWhenSolved plays with the weights themselves, but AveragedWeights came too, whose mean is what a "
                 "checkpoint would hold; take EarlyStopping with a stopping_threshold, or leave one of them out."
             )
+        trainer.precision_plugin.convert_module(pl_module)  # or the mean would be of another type
         super().setup(trainer, pl_module, stage)
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -160,6 +160,10 @@ class TD3(L.LightningModule):
         anew: dict[str, Any] = {"_compiled": {}, **dict.fromkeys(("_by_hand", "_single_actions", "_drawn", "_noise"))}
         return {**super().__getstate__(), **anew}
 
+    def setup(self, stage: str) -> None:
+        """Takes the precision's type before Lightning loads weights, and not after it, when doubles were rounded."""
+        self.trainer.precision_plugin.convert_module(self)
+
     # The update.
 
     def on_fit_start(self) -> None:

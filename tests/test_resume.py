@@ -61,6 +61,8 @@ DATA: dict[str, dict[str, Any]] = {
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
     "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
     "Pendulum, averaged": PENDULUM,
+    "Pendulum, doubles": PENDULUM,
+    "Pendulum, averaged doubles": PENDULUM,
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -70,7 +72,9 @@ for package, env_id in SIMULATORS.items():
 COLLECTORS: dict[str, dict[str, Any]] = {
     "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
 }
-AVERAGED: dict[str, list[Callback]] = {"Pendulum, averaged": [AveragedWeights(decay=0.9)]}
+AVERAGED: dict[str, list[Callback]] = {
+    case: [AveragedWeights(decay=0.9)] for case in ("Pendulum, averaged", "Pendulum, averaged doubles")
+}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -118,6 +122,7 @@ class Run:
             max_epochs=EPOCHS,
             num_sanity_val_steps=0,
             plugins=[DurableCheckpointIO()],
+            precision="64-true" if "doubles" in case else "32-true",
         )
 
     def fit(self, ckpt_path: Path | None = None) -> None:
