@@ -334,15 +334,17 @@ class CommandLine(LightningCLI):
         files = [find_config(name) for name in named.config]
         configs = [f"--config={file}" for file in files]
         configs = [f"--name={files[0].stem}", *configs] if files else []  # a file's own name wins
+        printing = [word for word in typed if word.startswith("--print_config")]  # it ends where it is parsed
+        typed = [word for word in typed if word not in printing]
         path = named.ckpt_path
         if path in (None, "last"):
             self._check_judged(command, path or files or {"-h", "--help", "--print_config"}.intersection(words))
-            anything = ["--data.env_id=unknown"] if path else []  # the checkpoint will say which
+            anything = ["--data.env_id=unknown"] if path or printing else []  # the checkpoint will say which
             config = self.parser.parse_args([command, *anything, *configs, *typed])
             is_stage = path is None and config[command].data.empty_replay
             path = path or config[command].ckpt_path
-            if path is None or (is_stage and command != "fit"):
-                return config
+            if path is None or (is_stage and (command != "fit" or (printing and not Path(path).exists()))):
+                return self.parser.parse_args([command, *configs, *typed, *printing]) if printing else config
             if is_stage:
                 _check_stage_before(Path(path), files)
                 typed = ["--data.empty_replay=true", *typed]
@@ -358,12 +360,11 @@ class CommandLine(LightningCLI):
             )
         settings = saved_settings(self.checkpoint, path, [file.read_text() for file in files], typed, command)
         saved, typed = f"--config={json.dumps(settings)}", [f"--ckpt_path={path}", *typed]
-        silent = [word for word in typed if not word.startswith("--print_config")]
-        config = self.parser.parse_args([command, *configs, saved, *silent])
+        config = self.parser.parse_args([command, *configs, saved, *typed])
         refilled = bool(files) and config[command].data.empty_replay
-        if silent != typed:
+        if printing:
             order = [saved, *configs] if refilled else [*configs, saved]
-            self.parser.parse_args([command, *order, *typed])  # it prints them, and ends
+            self.parser.parse_args([command, *order, *typed, *printing])
         self._find_own_folder(Path(path), typed, config[command].name)
         if files:
             filed = self.parser.parse_args([command, saved, *configs, *typed])

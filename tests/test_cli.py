@@ -223,6 +223,11 @@ def test_later_configurations_win_and_flags_win_over_all(capsys):
     assert (model["tau"], model["policy_freq"], model["policy_noise"]) == (0.4, 4, 0.3)
 
 
+def test_print_config_wants_no_environment(capsys):
+    stop("fit", "--print_config")
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["tau"] == 0.005
+
+
 def test_print_config_prints_a_file_that_runs(capsys):
     stop("fit", "--config", "car.yaml", *SMALL, "--print_config")
     Path("printed.yaml").write_text(capsys.readouterr().out)
@@ -264,6 +269,10 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     assert said.startswith("stage.yaml goes on from gone.ckpt, which is not there; train the stage before it")
     Path("stage.yaml").write_text(f"{text}ckpt_path: {last}\n")
     assert "test judges a checkpoint, but none came" in complaint(capsys, "test", "--config", "stage.yaml")
+    stop("fit", "--config", "stage.yaml", "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["model"]["policy_noise"], printed["model"]["tau"]) == (0.3, 0.01)  # its own, and the checkpoint's
+    assert (printed["data"]["empty_replay"], printed["ckpt_path"]) == (True, str(last))
     run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2")
     assert "as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
     own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
