@@ -3,8 +3,9 @@
 `module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
 fewer passes over memory: buffers that stay, and that the networks share, so that the cache has them, as each network is
 done with before the next one begins; critics side by side where each thread has as many of them; ReLUs in place; no
-product that nobody asks for; and all operations of a pass as one. With precision bf16-mixed the products between wide
-layers are of bfloat16, and everything else is of float32. A reader may skip it.
+product that nobody asks for, nor with many units that are silent in the whole batch; and all operations of a pass as
+one. With precision bf16-mixed the products between wide layers are of bfloat16, and everything else is of float32. A
+reader may skip it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from td3_lightning.awake import gradients_of_awake
 from td3_lightning.direct_adam import is_plain_step, step_directly
 from td3_lightning.hooks import is_awaited
 from td3_lightning.recorded import Recorded
@@ -27,7 +29,7 @@ from td3_lightning.unchanged import EPSILON, Unchanged, is_plain
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
-WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
+WIDE = 192  # inputs and outputs from which on a layer is worth a look at its ReLUs, or the way to bfloat16 and back
 FEW = 16  # inputs from which on a gradient is as quick written transposed
 
 
@@ -65,13 +67,34 @@ class Product:
         self.inputs = inputs
         return torch.baddbmm(self.bias, inputs, self.weight, out=out)
 
-    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
-        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
-        if gradient is not None:
-            torch.bmm(self.inputs.mT, slope, out=gradient)
-        if below is not None:  # of one column, each sum is one product
-            times = torch.mul if slope.shape[2] == 1 else torch.bmm
-            times(slope, self.weight.mT, out=below)
+    def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
+        """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
+        if gradients is not None:
+            torch.sum(slope, 1, keepdim=True, out=gradients.bias)
+            self.of_weight(slope, gradients.weight)
+        if below is not None:
+            self.of_inputs(slope, below)
+
+    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
+        """Writes the gradient of the weight, given the slope in the sums."""
+        torch.bmm(self.inputs.mT, slope, out=gradient)
+
+    def of_inputs(self, slope: Tensor, below: Tensor) -> None:
+        """Writes the slope in the inputs, given that in the sums."""
+        times = torch.mul if slope.shape[2] == 1 else torch.bmm  # of one column, each sum is one product
+        times(slope, self.weight.mT, out=below)
+
+
+class WideProduct(Product):
+    """The same for wide layers, at less work where ReLUs are silent in the whole batch, so that they have no slope."""
+
+    def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
+        """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
+        if gradients is None or below is None:  # half as much to gain
+            super().differentiate(slope, gradients, below)
+        else:
+            torch.sum(slope, 1, keepdim=True, out=gradients.bias)
+            gradients_of_awake(self.inputs, slope, self.weight, gradients.bias, gradients.weight, below)
 
 
 class SingleOutputs(Product):
@@ -83,11 +106,9 @@ class SingleOutputs(Product):
         torch.baddbmm(self.bias, self.weight.mT, inputs.mT, out=out.mT)
         return out
 
-    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
-        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
-        if gradient is not None:
-            torch.bmm(slope.mT, self.inputs, out=gradient.mT)
-        super().differentiate(slope, None, below)
+    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
+        """Writes the gradient of the weight, given the slope in the sums."""
+        torch.bmm(slope.mT, self.inputs, out=gradient.mT)
 
 
 class FewInputs(Product):
@@ -97,11 +118,9 @@ class FewInputs(Product):
         super().__init__(layer, batch_size)
         self.gradient = layer.weight.new_empty(layer.weight.shape)
 
-    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
-        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
-        if gradient is not None:
-            gradient.copy_(torch.bmm(self.inputs.mT, slope, out=self.gradient))
-        super().differentiate(slope, None, below)
+    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
+        """Writes the gradient of the weight, given the slope in the sums."""
+        gradient.copy_(torch.bmm(self.inputs.mT, slope, out=self.gradient))
 
 
 class HalvedProduct(Product):
@@ -127,13 +146,18 @@ class HalvedProduct(Product):
         torch._foreach_copy_([self.inputs, self.halved], [inputs, self.weight])
         return out.copy_(torch.bmm(self.inputs, self.halved, out=self.sums)).add_(self.bias)
 
-    def differentiate(self, slope: Tensor, gradient: Tensor | None, below: Tensor | None) -> None:
-        """Writes the gradient of the weight and the slope in the inputs, where wanted, given that in the sums."""
+    def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
+        """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
         self.slope.copy_(slope)
-        if gradient is not None:
-            gradient.copy_(_written_in_rows(self.inputs.mT, self.slope, self.gradient))
-        if below is not None:
-            below.copy_(torch.bmm(self.slope, self.halved.mT, out=self.below))
+        super().differentiate(slope, gradients, below)
+
+    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
+        """Writes the gradient of the weight, given the slope in the sums."""
+        gradient.copy_(_written_in_rows(self.inputs.mT, self.slope, self.gradient))
+
+    def of_inputs(self, slope: Tensor, below: Tensor) -> None:
+        """Writes the slope in the inputs, given that in the sums."""
+        below.copy_(torch.bmm(self.slope, self.halved.mT, out=self.below))
 
 
 class Perceptrons:
@@ -186,9 +210,7 @@ class Perceptrons:
     def differentiate(self, slope: Tensor, gradients: Layers) -> None:
         """Writes the gradients of all layers, given the loss's slope (N, batch, fan_out) in the outputs."""
         for depth in reversed(range(len(self.layers))):
-            slope = self._slope_in_sums(depth, slope, gradients[depth])
-            torch.sum(slope, 1, keepdim=True, out=gradients[depth].bias)
-            slope = self._slope_below(depth, slope, gradients[depth].weight)
+            slope = self._slope_below(depth, self._slope_in_sums(depth, slope, gradients[depth]), gradients[depth])
 
     def slope_in_inputs(self, slope: Tensor, columns: int) -> Tensor:
         """The loss's slope (N, batch, columns) in the last columns of the inputs, given that in the outputs."""
@@ -210,10 +232,10 @@ class Perceptrons:
             torch._foreach_copy_(gradients.norm, of_norm)
         return below
 
-    def _slope_below(self, depth: int, slope: Tensor, gradient: Tensor | None = None) -> Tensor:
+    def _slope_below(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
         """From the slope in a layer's sums, that in the layer before it, ahead of its ReLU."""
         below = self.slopes[depth]
-        self.products[depth].differentiate(slope, gradient, below if depth else None)
+        self.products[depth].differentiate(slope, gradients, below if depth else None)
         if depth:
             outputs: Tensor = self.outputs[depth - 1]  # where the ReLU gave 0, its slope is 0
             torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)
@@ -402,8 +424,8 @@ def _is_trained(weight: Any) -> bool:
 def _kind(layer: Layer, halved: bool) -> type[Product]:
     """How a layer's products are done."""
     members, fan_in, fan_out = layer.weight.shape
-    if halved and min(fan_in, fan_out) >= WIDE:
-        return HalvedProduct
+    if min(fan_in, fan_out) >= WIDE:
+        return HalvedProduct if halved else WideProduct
     if fan_in < FEW and not layer.weight.is_contiguous():
         return FewInputs
     return SingleOutputs if fan_out == 1 and members > 1 else Product

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
-from td3_lightning.by_hand import FEW, WIDE, ByHand, FewInputs, HalvedProduct, Layer, Product
+from td3_lightning.awake import gradients_of_awake
+from td3_lightning.by_hand import FEW, WIDE, ByHand, FewInputs, HalvedProduct, Layer, Product, WideProduct
 
 LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
 
@@ -49,6 +50,13 @@ def gradients(module: TD3, batch: Batch, wanted: str) -> tuple[dict[str, Tensor]
         actor_loss.backward(inputs=list(module.actor.parameters()))
     found = {name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None}
     return found, [critic_loss.detach(), q.detach(), actor_loss.detach()]
+
+
+def silence(module: TD3, share: float) -> None:
+    """Makes ReLUs of every hidden layer but the first silent in any batch, others in each network."""
+    for network in (module.actor, module.critics):
+        for layer in list(network.layers)[2:-1:2]:
+            layer.bias.data[torch.rand_like(layer.bias) < share] = -100.0
 
 
 @pytest.fixture
@@ -87,14 +95,21 @@ def test_gradients_and_losses_are_autograds(
 @pytest.mark.parametrize("hidden_dims", [(WIDE, WIDE), ()], ids=str)
 @pytest.mark.parametrize("num_critics", [1, 2, 3])
 @pytest.mark.parametrize("halved", [False, True], ids=["float32", "bf16"])
+@pytest.mark.parametrize("silent", [0.0, 0.7], ids=["awake", "silent"])
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_recorded_passes_are_the_same_to_the_bit(
-    hidden_dims: tuple[int, ...], num_critics: int, halved: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+    hidden_dims: tuple[int, ...],
+    num_critics: int,
+    halved: bool,
+    silent: float,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = []
     for records in (False, True):
         monkeypatch.setattr("td3_lightning.recorded.RECORDS", records)
         module = new_module(hidden_dims=hidden_dims, num_critics=num_critics)
+        silence(module, silent)
         optimizers: Any = module.configure_optimizers()
         monkeypatch.setattr(module, "optimizers", lambda optimizers=optimizers: optimizers)
         logs = []
@@ -163,15 +178,74 @@ def test_critics_are_together_where_every_thread_has_as_many(
     assert len(by_hand.first_critic.layers[0].weight) == 1
 
 
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.9], ids=str)
+@pytest.mark.parametrize("num_critics", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+def test_silent_units_are_left_out_of_the_products_and_of_nothing_else(
+    share: float, num_critics: int, threads: int
+) -> None:
+    module, batch = new_module(hidden_dims=(WIDE, WIDE + 8), num_critics=num_critics), new_batch(40)
+    silence(module, share)
+    ours, our_losses = gradients(module, batch, "by hand")
+    expected, losses = gradients(module, batch, "autograd")
+    for name, gradient in expected.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-5, atol=1e-6)
+    for one, other in zip(our_losses, losses, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    silent = module.critics.layers[2].bias < -99
+    assert 0.7 * share < silent.float().mean() < 1.3 * share
+    assert not ours["critics.layers.2.weight"][silent.expand_as(module.critics.layers[2].weight)].any()
+
+
+@pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
+@pytest.mark.parametrize("awake", [0, 1, 16, 100, 120, 192])
+def test_products_of_the_units_that_are_awake(awake: int, transposed: bool) -> None:
+    torch.manual_seed(1)
+    weight = torch.randn(2, 192, 70).mT if transposed else torch.randn(2, 70, 192)
+    inputs, slope = torch.randn(2, 11, 70), torch.zeros(2, 11, 192)
+    for member, number in enumerate((awake, awake // 2)):  # others in each, fewer in the second
+        some = torch.randperm(192)[:number]
+        slope[member, member, some] = torch.randn(number)  # each in one row alone
+    gradient, below = torch.full_like(weight, torch.nan), torch.full_like(inputs, torch.nan)
+    gradients_of_awake(inputs, slope, weight, slope.sum(1, keepdim=True), gradient, below)
+    torch.testing.assert_close(gradient, inputs.mT @ slope)
+    torch.testing.assert_close(below, slope @ weight.mT)
+
+
+@pytest.mark.parametrize(("awake", "all_taken"), [(16, False), (112, False), (116, True)])
+def test_the_weights_of_silent_units_are_left_out_if_these_are_many(awake: int, all_taken: bool) -> None:
+    slope, weight, below = torch.zeros(1, 4, 192), torch.full((1, 70, 192), torch.inf), torch.zeros(1, 4, 70)
+    slope[..., 192 - awake :], weight[..., 192 - awake :] = 1, 1
+    gradients_of_awake(torch.ones(1, 4, 70), slope, weight, slope.sum(1, keepdim=True), weight.clone(), below)
+    assert below.isnan().all() if all_taken else torch.equal(below, torch.full_like(below, awake))
+
+
+def test_a_slope_that_is_no_number_is_not_silent() -> None:
+    slope = torch.zeros(1, 4, 192)
+    slope[0, 2, 5] = torch.nan
+    weight, below = torch.ones(1, 192, 192), torch.zeros(1, 4, 192)
+    gradients_of_awake(torch.ones(1, 4, 192), slope, weight, slope.sum(1, keepdim=True), weight.clone(), below)
+    assert below[0, 2].isnan().all()
+    assert torch.equal(below[0, 0], torch.zeros(192))
+
+
+def test_slopes_that_cancel_each_other_are_not_silent() -> None:
+    slope = torch.tensor([1.0, -1.0]).view(1, 2, 1).expand(1, 2, 192).contiguous()
+    weight, below = torch.ones(1, 192, 192), torch.full((1, 2, 192), torch.nan)
+    gradients_of_awake(torch.ones(1, 2, 192), slope, weight, torch.zeros(1, 1, 192), weight.clone(), below)
+    assert torch.equal(below[0, :, 0], torch.tensor([192.0, -192.0]))
+
+
 @pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
 def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed: bool) -> None:
     torch.manual_seed(1)
     weight = torch.randn(2, 70, 90).mT if transposed else torch.randn(2, 90, 70)
     inputs, slope, bias = torch.randn(2, 11, 90), torch.randn(2, 11, 70), torch.randn(2, 1, 70)
     product = HalvedProduct(Layer(weight, bias, []), batch_size=11)
-    sums, gradient, below = (torch.full_like(of, torch.nan) for of in (slope, weight, inputs))
+    sums, gradient, of_bias, below = (torch.full_like(of, torch.nan) for of in (slope, weight, bias, inputs))
     product.forward(inputs, sums)
-    product.differentiate(slope, gradient, below)
+    product.differentiate(slope, Layer(gradient, of_bias, []), below)
+    assert torch.equal(of_bias, slope.sum(1, keepdim=True))
     x, w, s = (of.bfloat16().double() for of in (inputs, weight, slope))
     unbiased = torch.empty_like(sums)
     product.with_weights(Layer(weight, torch.zeros(2, 1, 70), [])).forward(inputs, unbiased)
@@ -186,15 +260,16 @@ def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed
     assert torch.equal(gradient, of_weight)
 
 
-def test_under_autocast_every_network_has_its_wide_layers_halved() -> None:
-    module = new_module(hidden_dims=(WIDE, WIDE + 1, WIDE - 1))
-    with torch.autocast("cpu", torch.bfloat16):
+@pytest.mark.parametrize("halved", [False, True], ids=["float32", "bf16"])
+def test_every_network_has_products_of_its_own_for_wide_layers(halved: bool) -> None:
+    module, wide = new_module(hidden_dims=(WIDE, WIDE + 1, WIDE - 1)), HalvedProduct if halved else WideProduct
+    with torch.autocast("cpu", torch.bfloat16, enabled=halved):
         by_hand = module._by_hand_for(new_batch())
     assert by_hand is not None
     for network in (by_hand.actor, by_hand.actor_target):
-        assert [type(product) for product in network.products] == [FewInputs, HalvedProduct, Product, Product]
+        assert [type(product) for product in network.products] == [FewInputs, wide, Product, Product]
     for network in (*by_hand.critics, *by_hand.critics_target):
-        assert [type(product) for product in network.products] == [Product, HalvedProduct, Product, Product]
+        assert [type(product) for product in network.products] == [Product, wide, Product, Product]
 
 
 @pytest.mark.parametrize("obs_dim", [1, 2, FEW - 1, FEW])
@@ -204,7 +279,7 @@ def test_an_actor_of_few_inputs_has_a_gradient_written_in_rows_first(obs_dim: in
     assert type(product) is (FewInputs if 1 < obs_dim < FEW else Product)
     inputs, slope, written = torch.randn(1, 7, obs_dim), torch.randn(1, 7, 33), torch.full((33, obs_dim), torch.nan)
     product.forward(inputs, torch.empty_like(slope))
-    product.differentiate(slope, written.t().unsqueeze(0), None)
+    product.differentiate(slope, Layer(written.t().unsqueeze(0), torch.empty(1, 1, 33), []), None)
     torch.testing.assert_close(written.double(), slope[0].double().t() @ inputs[0].double(), rtol=1e-5, atol=1e-5)
     below, before = torch.full_like(inputs, torch.nan), written.clone()
     product.differentiate(2 * slope, None, below)
