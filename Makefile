@@ -13,6 +13,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install
 
 COUNT = 200
+SETTINGS = 20
 
 .PHONY: help install car test torture constraints
 
@@ -20,7 +21,7 @@ help:
 	@echo 'make install      set up .venv (PYTHON=python3.12 and TORCH=... choose others than the usual)'
 	@echo 'make car          set up, then train the car'
 	@echo 'make test         set up, then lint, check types and run the tests'
-	@echo 'make torture      kill runs at random and resume them, COUNT=200 times; ends with a table'
+	@echo 'make torture      kill runs at random and resume them, COUNT=200 times; and agents with SETTINGS=20 draws of settings'
 	@echo 'make constraints  pin the newest release of every dependency anew'
 
 install: .venv/installed
@@ -36,7 +37,7 @@ test: .venv/installed-for-tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 torture: .venv/installed-for-tests
-	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py $(COUNT)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py $(COUNT) --settings $(SETTINGS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture_disk.py
 
 # The files touched below are stamps, made last: a set-up that was interrupted runs again.

@@ -26,9 +26,9 @@ class LearnerError(RunError):
     """A loss, a Q-value or a weight is not finite."""
 
 
-def check_at_least(name: str, value: float, least: float) -> None:
+def check_at_least(name: str, value: float | None, least: float) -> None:
     """Raises `UsageError` for a setting that is too small, or no number at all."""
-    if not value >= least:
+    if value is None or not value >= least:
         raise UsageError(f"{name} is at least {least}, but {value} came; give a larger number.")
 
 

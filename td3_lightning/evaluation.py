@@ -94,7 +94,7 @@ class AveragedWeights(WeightAveraging):
     EVERY = 10
 
     def __init__(self, decay: float = 0.9999) -> None:
-        if not 0 <= decay < 1:
+        if decay is None or not 0 <= decay < 1:  # null on the command line
             raise UsageError(f"decay is in [0, 1), but {decay} came; give one such as 0.9999.")
         mean = get_ema_multi_avg_fn(decay**self.EVERY)  # type: ignore[no-untyped-call]
         super().__init__(use_buffers=False, multi_avg_fn=mean)  # these are copied: a mean of whole numbers is none

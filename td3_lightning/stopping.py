@@ -27,8 +27,9 @@ class StopOnSignal(Callback):
     """On Ctrl-C, SIGTERM or SIGUSR1 finishes the update, saves `last.ckpt` and ends the process.
 
     The exit status is 130, 143 or 75; by the last one a queue knows to start the job again. The resumed run is the
-    same run: a warm-up goes on where it was, an evaluation is begun again. Ctrl-C once more leaves at once, with
-    the last checkpoint that was written. Stands after the Collector in the list of callbacks.
+    same run: a warm-up goes on where it was, an evaluation is begun again. A run that ends early, such as a solved
+    one, ends as it does without a signal. Ctrl-C once more leaves at once, with the last checkpoint that was written.
+    Stands after the Collector in the list of callbacks.
     """
 
     def __init__(self) -> None:
@@ -91,6 +92,8 @@ class StopOnSignal(Callback):
             self._stop_if_asked(trainer, pl_module)
 
     def _stop_if_asked(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.should_stop and trainer.fit_loop._can_stop_early:
+            return  # it ends by itself after an evaluation, which a resumed run would not come to
         asked = trainer.strategy.reduce_boolean_decision(self.received is not None, all=False)
         if not asked:
             return

@@ -21,6 +21,7 @@ import toys  # noqa: F401
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.durable import keep_as, write_durably
+from td3_lightning.evaluation import StopWhenSolved
 from td3_lightning.stopping import StopOnSignal, Stopped
 
 CONTENT = {"clocks": {"updates": 3}, "weights": torch.arange(20_000.0)}
@@ -326,6 +327,23 @@ def test_every_moment_has_its_checkpoint(
 ) -> None:
     assert Fit(make_trainer, tmp_path, Signal(moment, at, signal.SIGTERM))() == 143
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"].items() >= saved.items()
+
+
+@pytest.mark.parametrize(
+    ("moment", "at"), [("on_train_batch_start", 0), ("on_train_batch_end", 1), ("on_validation_batch_start", 1)]
+)
+def test_a_run_that_is_solved_is_evaluated_and_ends_by_itself(
+    make_trainer: Make, tmp_path: Path, moment: str, at: int
+) -> None:
+    ends = []
+    for name, numbers in (("signalled", [signal.SIGTERM]), ("alone", [])):
+        solved = StopWhenSolved(-1e9, window=2)
+        fit = Fit(make_trainer, tmp_path / name, solved, Signal(moment, at, *numbers))
+        assert fit() == 0
+        assert (fit.stop.received is not None) == bool(numbers)
+        ends.append([fit.module.updates, solved.returns, fit.trainer.callback_metrics["eval/return_mean"].item()])
+    assert ends[0] == ends[1]
+    assert ends[0][0] == 1
 
 
 def test_warm_up_stops_at_a_step_and_goes_on(make_trainer: Make, tmp_path: Path, monkeypatch: Any) -> None:

@@ -274,7 +274,7 @@ def test_on_the_command_line_no_stop_takes_a_part_of_the_mean(tmp_path: Path, mo
     assert saved["averaging_state"]["n_averaged"] == 1
 
 
-@pytest.mark.parametrize("decay", [1, -0.1])
-def test_a_decay_out_of_its_range_is_refused(decay: float) -> None:
+@pytest.mark.parametrize("decay", [1, -0.1, None])
+def test_a_decay_out_of_its_range_is_refused(decay: Any) -> None:
     with pytest.raises(UsageError, match=rf"decay is in \[0, 1\), but {decay} came"):
         AveragedWeights(decay=decay)

@@ -177,7 +177,8 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         for index, item in enumerate(value):
             yield from leaves(item, f"{name}/{index}")
     elif isinstance(value, torch.Tensor):
-        bits = value.contiguous().numpy().tobytes()
+        flat = value.flatten().clone(memory_format=torch.contiguous_format)
+        bits = flat.view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16
         yield name, f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(bits).hexdigest()}"
     else:
         yield name, repr(value)

@@ -1,12 +1,12 @@
 """Runs that are killed and stopped at random, and resumed: does each end as the run that nobody touched?
 
-    python tests/torture.py 200        or `make torture COUNT=200`; 200 kills, half of them in writing
+    python tests/torture.py 200 --settings 20        or `make torture COUNT=200`; 200 kills, half of them in writing
 
 Every run is the command line in a process of its own. A kill is a SIGKILL: at a random instant of `fit`, or within
 2 ms of a random one of the moments at which it opens, renames or removes a file. SIGINT, SIGTERM and SIGUSR1 come too,
 a quarter as many of each unless --signals says otherwise, at random instants of the training. A run that ends is
 compared to the bit with the uninterrupted one: weights, optimizers, replay, environments, generators, clocks, and the
-rows of metrics.csv.
+rows of metrics.csv. --settings adds agents whose settings are drawn at random, each killed and stopped in every way.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from td3_lightning.checkpoint import read_checkpoint, replays_in
 from td3_lightning.cli import Trainer, main
 from td3_lightning.segments import FOLDER, names_in
 from test_resume import differences, rows
+from torture_settings import draw
 
 COMMON: dict[str, Any] = {
     "model": {"hidden_dims": [8]},
@@ -175,20 +176,21 @@ def compare(folder: Path, whole: Path) -> list[str]:
 
 def files(folder: Path) -> set[str]:
     """What lies in a folder; the names of the best checkpoints tell their steps and returns."""
-    return {path.name for path in folder.iterdir()}
+    return {path.name for path in folder.iterdir()} - {"last-1.ckpt"}  # a short run may be saved but once
 
 
 class World:
-    """An environment, its uninterrupted run, and the runs that have trouble.
+    """Settings, their uninterrupted run, and the runs that have trouble.
 
     Args:
-        name: A key of WORLDS.
+        name: That of its folder.
+        settings: What `run.yaml` says.
         root: Folder of them all.
         chance: Where random moments come from.
     """
 
-    def __init__(self, name: str, root: Path, chance: random.Random) -> None:
-        self.name, self.root, self.chance, self.runs = name, root / name, chance, 0
+    def __init__(self, name: str, settings: dict[str, Any], root: Path, chance: random.Random) -> None:
+        self.settings, self.root, self.chance, self.runs = settings, root / name, chance, 0
         self.whole = self._new_folder("whole")
         if fit(self.whole) != 0:
             raise RuntimeError(f"{name} does not even run by itself: {(self.whole / 'log').read_text()}")
@@ -197,8 +199,7 @@ class World:
     def _new_folder(self, name: str) -> Path:
         folder = self.root / name
         folder.mkdir(parents=True)
-        settings = {**COMMON, "data": {**COMMON["data"], **WORLDS[self.name]}}
-        (folder / "run.yaml").write_text(yaml.safe_dump(settings))
+        (folder / "run.yaml").write_text(yaml.safe_dump(self.settings))
         return folder
 
     def _moment(self, kind: str) -> tuple[float, float]:
@@ -244,27 +245,35 @@ def table(results: dict[str, Counter[str]]) -> str:
     return "\n".join(lines)
 
 
-def torture(count: int, signals: int, seed: int, root: Path) -> dict[str, Counter[str]]:
-    """So many kills over all worlds, and so many of each signal."""
+def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> dict[str, Counter[str]]:
+    """So many kills over all worlds, so many of each signal, and one of each for so many draws of settings."""
     chance, results = random.Random(seed), {}
     kinds = [ANY_TIME] * (count - count // 2) + [WRITING] * (count // 2)
     kinds += [kind for kind in STATUS if kind.isupper() for _ in range(signals)]
     chance.shuffle(kinds)
     warm_up(root)
-    for index, name in enumerate(WORLDS):
-        results[name] = World(name, root, chance).suffer(kinds[index :: len(WORLDS)])
-    return results
+    worlds = {name: {**COMMON, "data": {**COMMON["data"], **data}} for name, data in WORLDS.items()}
+    for index, (name, world) in enumerate(worlds.items()):
+        results[name] = World(name, world, root, chance).suffer(kinds[index :: len(worlds)])
+    drawn = Counter[str]()
+    for index in range(settings):
+        world = draw(chance, worlds[chance.choice(["LunarLander", "Pendulum"])])
+        drawn += World(f"settings {index}", world, root, chance).suffer(chance.sample(list(STATUS), len(STATUS)))
+    return {**results, **({f"{settings} draws of settings": drawn} if settings else {})}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", type=int, nargs="?", default=200, help="how many kills")
     parser.add_argument("--signals", type=int, help="how many of each signal")
+    parser.add_argument("--settings", type=int, default=0, help="how many agents with random settings")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="of the moments")
     parser.add_argument("--folder", type=Path, help="where the runs are left, for looking at; a new one")
     options = parser.parse_args()
     signals = options.count // 4 if options.signals is None else options.signals
     with tempfile.TemporaryDirectory() as temporary:
-        results = torture(options.count, signals, options.seed, (options.folder or Path(temporary)).resolve())
+        results = torture(
+            options.count, signals, options.settings, options.seed, (options.folder or Path(temporary)).resolve()
+        )
     print(f"seed {options.seed}\n{table(results)}")
     sys.exit(any(counts["lost"] or counts["different"] for counts in results.values()))
