@@ -14,6 +14,19 @@ def evaluation(name: str, **init_args: Any) -> dict[str, Any]:
     return {"class_path": f"td3_lightning.evaluation.{name}", "init_args": init_args}
 
 
+def early_stopping(threshold: float) -> dict[str, Any]:
+    """Lightning's callback that ends a run, by the evaluation's return or after two that are not better."""
+    return {
+        "class_path": "lightning.pytorch.callbacks.EarlyStopping",
+        "init_args": {
+            "monitor": "eval/return_mean",
+            "mode": "max",
+            "patience": 2,
+            "stopping_threshold": threshold,
+        },
+    }
+
+
 # Values beside the default.
 OTHERS: dict[str, list[Any]] = {
     "model.hidden_dims": [[8, 8], [], [200, 200]],
@@ -32,10 +45,14 @@ OTHERS: dict[str, list[Any]] = {
     "data.updates_per_step": [0.3, 0.5, 2],
     "data.n_step": [1, linear(4, 1, 80)],
     "data.reward_scale": [0.1],
+    "data.eval_episodes": [2, 3],
+    "data.wrappers": [[{"class_path": "td3_lightning.envs.ActionRepeat", "init_args": {"repeat": 2}}]],
     "data.capacity": [45, 60],
     "collector.collect": ["episode", 7],
     "collector.random_steps": [0, 50],
     "collector.exploration_noise": [linear(0.3, 0.1, 100)],
+    "trainer.log_every_n_steps": [1, 7],
+    "trainer.min_epochs": [2],
     "trainer.precision": ["bf16-mixed", "64-true", "bf16-true"],
     "trainer.check_val_every_n_epoch": [2],
     "trainer.num_sanity_val_steps": [-1],
@@ -43,6 +60,8 @@ OTHERS: dict[str, list[Any]] = {
     "trainer.callbacks": [
         [evaluation("AveragedWeights", decay=0.9)],
         [evaluation("StopWhenSolved", threshold=-1e9, window=2)],
+        [early_stopping(-1e9), evaluation("AveragedWeights", decay=0.5)],
+        [early_stopping(1e9)],
         [evaluation("StopWhenSolved", threshold=1e9, window=2), evaluation("SaveEvaluations")],
     ],
 }
