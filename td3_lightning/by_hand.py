@@ -29,7 +29,8 @@ from td3_lightning.unchanged import EPSILON, Unchanged, is_plain
 if TYPE_CHECKING:
     from td3_lightning.module import TD3
 
-WIDE = 192  # inputs and outputs from which on a layer is worth a look at its ReLUs, or the way to bfloat16 and back
+WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
+LARGE = 100_000  # weights from which on a layer is worth a look at how many of its units are silent
 FEW = 16  # inputs from which on a gradient is as quick written transposed
 
 
@@ -85,8 +86,8 @@ class Product:
         times(slope, self.weight.mT, out=below)
 
 
-class WideProduct(Product):
-    """The same for wide layers, at less work where ReLUs are silent in the whole batch, so that they have no slope."""
+class LargeProduct(Product):
+    """The same for large layers, at less work where ReLUs are silent in the whole batch, so that they have no slope."""
 
     def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
         """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
@@ -424,8 +425,10 @@ def _is_trained(weight: Any) -> bool:
 def _kind(layer: Layer, halved: bool) -> type[Product]:
     """How a layer's products are done."""
     members, fan_in, fan_out = layer.weight.shape
-    if min(fan_in, fan_out) >= WIDE:
-        return HalvedProduct if halved else WideProduct
+    if halved and min(fan_in, fan_out) >= WIDE:
+        return HalvedProduct
+    if fan_in * fan_out >= LARGE:
+        return LargeProduct
     if fan_in < FEW and not layer.weight.is_contiguous():
         return FewInputs
     return SingleOutputs if fan_out == 1 and members > 1 else Product

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
 from td3_lightning.awake import gradients_of_awake
-from td3_lightning.by_hand import FEW, WIDE, ByHand, FewInputs, HalvedProduct, Layer, Product, WideProduct
+from td3_lightning.by_hand import FEW, WIDE, ByHand, FewInputs, HalvedProduct, LargeProduct, Layer, Product
 
 LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
 
@@ -106,6 +106,7 @@ def test_recorded_passes_are_the_same_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = []
+    monkeypatch.setattr("td3_lightning.by_hand.LARGE", WIDE * WIDE)
     for records in (False, True):
         monkeypatch.setattr("td3_lightning.recorded.RECORDS", records)
         module = new_module(hidden_dims=hidden_dims, num_critics=num_critics)
@@ -182,8 +183,9 @@ def test_critics_are_together_where_every_thread_has_as_many(
 @pytest.mark.parametrize("num_critics", [1, 2, 3])
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_silent_units_are_left_out_of_the_products_and_of_nothing_else(
-    share: float, num_critics: int, threads: int
+    share: float, num_critics: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("td3_lightning.by_hand.LARGE", WIDE * WIDE)
     module, batch = new_module(hidden_dims=(WIDE, WIDE + 8), num_critics=num_critics), new_batch(40)
     silence(module, share)
     ours, our_losses = gradients(module, batch, "by hand")
@@ -261,8 +263,11 @@ def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed
 
 
 @pytest.mark.parametrize("halved", [False, True], ids=["float32", "bf16"])
-def test_every_network_has_products_of_its_own_for_wide_layers(halved: bool) -> None:
-    module, wide = new_module(hidden_dims=(WIDE, WIDE + 1, WIDE - 1)), HalvedProduct if halved else WideProduct
+def test_every_network_has_products_of_its_own_for_wide_and_for_large_layers(
+    halved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("td3_lightning.by_hand.LARGE", WIDE * (WIDE + 1))
+    module, wide = new_module(hidden_dims=(WIDE, WIDE + 1, WIDE - 1)), HalvedProduct if halved else LargeProduct
     with torch.autocast("cpu", torch.bfloat16, enabled=halved):
         by_hand = module._by_hand_for(new_batch())
     assert by_hand is not None

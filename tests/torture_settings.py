@@ -29,7 +29,7 @@ def early_stopping(threshold: float) -> dict[str, Any]:
 
 # Values beside the default.
 OTHERS: dict[str, list[Any]] = {
-    "model.hidden_dims": [[8, 8], [], [200, 200]],
+    "model.hidden_dims": [[8, 8], [], [320, 320]],
     "model.layer_norm": [True],
     "model.num_critics": [1, 3, 4],
     "model.encoder": [
