@@ -167,7 +167,8 @@ def compare(folder: Path, whole: Path) -> list[str]:
         return ["no last.ckpt"]
     found = [name for name in differences(one, other) if not re.search(r"Checkpoint.*(models/|path$|/dirpath$)", name)]
     found += ["metrics.csv"] * (rows(one.parents[1]) != rows(other.parents[1]))
-    found += sorted(f"{name} is in one folder only" for name in files(one.parent) ^ files(other.parent))
+    new = {"last-1.ckpt"} - files(other.parent)  # of a run that is so short that it is saved but once
+    found += sorted(f"{name} is in one folder only" for name in (files(one.parent) ^ files(other.parent)) - new)
     named = {
         name for path in one.parent.glob("last*.ckpt") for name in names_in(list(replays_in(read_checkpoint(path))))
     }
@@ -176,7 +177,7 @@ def compare(folder: Path, whole: Path) -> list[str]:
 
 def files(folder: Path) -> set[str]:
     """What lies in a folder; the names of the best checkpoints tell their steps and returns."""
-    return {path.name for path in folder.iterdir()} - {"last-1.ckpt"}  # a short run may be saved but once
+    return {path.name for path in folder.iterdir()}
 
 
 class World:
