@@ -21,7 +21,7 @@ help:
 	@echo 'make install      set up .venv (PYTHON=python3.12 and TORCH=... choose others than the usual)'
 	@echo 'make car          set up, then train the car'
 	@echo 'make test         set up, then lint, check types and run the tests'
-	@echo 'make torture      kill runs at random and resume them, COUNT=200 times; and agents with SETTINGS=20 draws of settings'
+	@echo 'make torture      kill runs at random and resume them, COUNT=200 times, and agents with SETTINGS=20 draws of settings; ends with a table'
 	@echo 'make constraints  pin the newest release of every dependency anew'
 
 install: .venv/installed
