@@ -129,6 +129,7 @@ class LastCheckpoint(ModelCheckpoint):
         super().__init__(dirpath, "last", enable_version_counter=False)
         self._warnings = WarningCache()
         self._goes_on = False  # the folder is this run's
+        self._ends_in_evaluation = False  # the run ended, but for that
         self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
         self._saved_at = 0  # Adam steps, as Lightning counts them, at the last save
         self._hold: Hold | None = None
@@ -149,7 +150,9 @@ class LastCheckpoint(ModelCheckpoint):
         """Goes on from the files that the checkpoint names, if it lies in this folder."""
         path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
         # What ended the run ends it again, as long as the same is asked for.
-        trainer.should_stop = bool(_criteria(trainer)) and checkpoint.get("stopped_early") == _criteria(trainer)
+        ended = bool(_criteria(trainer)) and checkpoint.get("stopped_early") == _criteria(trainer)
+        self._ends_in_evaluation = ended and _is_in_evaluation(checkpoint)
+        trainer.should_stop = ended and not self._ends_in_evaluation
         _go_on(trainer, checkpoint)
         if not _same_folder(path.parent, self.dirpath):
             return
@@ -185,8 +188,14 @@ class LastCheckpoint(ModelCheckpoint):
         clear_up(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Notes where the run begins or goes on."""
+        """Notes where the run begins or goes on; one that had ended gets the evaluation that it was stopped in."""
         self._saved_at = trainer.global_step
+        if self._ends_in_evaluation:
+            self._ends_in_evaluation, trainer.should_stop = False, True
+            loop: Any = trainer.fit_loop
+            if loop._can_stop_early:  # what comes after a last update, which Lightning would leave out
+                loop.epoch_loop.on_advance_end(loop._data_fetcher)
+                loop.on_advance_end()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Saves what was trained since the last evaluation."""
@@ -253,6 +262,11 @@ def _has_stopped(stopper: EarlyStopping | StopWhenSolved) -> bool:
 def _criteria(trainer: L.Trainer) -> list[dict[str, Any]]:
     """When those do so."""
     return [{name: vars(each)[name] for name in CRITERIA if name in vars(each)} for each in _stoppers(trainer)]
+
+
+def _is_in_evaluation(checkpoint: dict[str, Any]) -> bool:
+    counts = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]["total"]
+    return bool(counts["ready"] > counts["completed"])
 
 
 def _go_on(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:

@@ -27,8 +27,8 @@ class StopOnSignal(Callback):
     """On Ctrl-C, SIGTERM or SIGUSR1 finishes the update, saves `last.ckpt` and ends the process.
 
     The exit status is 130, 143 or 75; by the last one a queue knows to start the job again. The resumed run is the
-    same run: a warm-up goes on where it was, an evaluation is begun again. A run that ends early, such as a solved
-    one, ends as it does without a signal. Ctrl-C once more leaves at once, with the last checkpoint that was written.
+    same run: a warm-up goes on where it was, an evaluation is begun again. Ctrl-C once more leaves at once, with the
+    last checkpoint that was written.
     Stands after the Collector in the list of callbacks.
     """
 
@@ -92,8 +92,6 @@ class StopOnSignal(Callback):
             self._stop_if_asked(trainer, pl_module)
 
     def _stop_if_asked(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.should_stop and trainer.fit_loop._can_stop_early:
-            return  # it ends by itself after an evaluation, which a resumed run would not come to
         asked = trainer.strategy.reduce_boolean_decision(self.received is not None, all=False)
         if not asked:
             return
@@ -127,11 +125,15 @@ class StopOnSignal(Callback):
 
 
 def evaluation_is_due(trainer: L.Trainer) -> bool:
-    """Whether Lightning evaluates after this update, by the count of the epoch's or, without epochs, of all of them."""
+    """Whether Lightning evaluates after this update, by the count of the epoch's or, without epochs, of all of them.
+
+    A run that ends early, such as a solved one, is evaluated once more.
+    """
     loop = trainer.fit_loop.epoch_loop
     count = loop.total_batch_idx if trainer.check_val_every_n_epoch is None else loop.batch_idx
     in_this_epoch = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
-    return in_this_epoch and (count + 1) % (trainer.val_check_batch or math.inf) == 0
+    ends_early = trainer.should_stop and trainer.fit_loop._can_stop_early
+    return in_this_epoch and (ends_early or (count + 1) % (trainer.val_check_batch or math.inf) == 0)
 
 
 def evaluate_first(progress: dict[str, Any], before: int) -> None:

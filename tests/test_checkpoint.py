@@ -1,5 +1,6 @@
 """Saving survives what interrupts it, reading finds what is wrong, and a signal stops a run where it can go on."""
 
+import contextlib
 import os
 import pickle
 import random
@@ -8,7 +9,7 @@ import resource
 import signal
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.checkpoint import DurableCheckpointIO, read_checkpoint
 from td3_lightning.durable import keep_as, write_durably
+from td3_lightning.errors import EnvError
 from td3_lightning.evaluation import StopWhenSolved
+from td3_lightning.salvage import Salvage
 from td3_lightning.stopping import StopOnSignal, Stopped
 
 CONTENT = {"clocks": {"updates": 3}, "weights": torch.arange(20_000.0)}
@@ -273,17 +277,18 @@ class Fit:
         make_trainer: Builds a Trainer.
         folder: Where it saves.
         callbacks: After the Collector, before StopOnSignal.
+        keep: What keeps its checkpoints.
     """
 
-    def __init__(self, make_trainer: Make, folder: Path, *callbacks: Callback) -> None:
+    def __init__(self, make_trainer: Make, folder: Path, *callbacks: Callback, keep: Sequence[Callback] = ()) -> None:
         self.data = ReplayData(
             "toys/Seeded-v0", batch_size=4, capacity=100, steps_per_epoch=10, eval_episodes=3, num_envs=2
         )
         self.module = TD3(3, self.data.action_low, self.data.action_high, hidden_dims=(4,))
-        self.stop = StopOnSignal()
-        keep = ModelCheckpoint(folder, save_last=True)
+        self.collector, self.stop = Collector(warmup_steps=20), StopOnSignal()
+        keep = keep or [ModelCheckpoint(folder, save_last=True)]
         self.trainer = make_trainer(
-            callbacks=[Collector(warmup_steps=20), *callbacks, self.stop, keep],
+            callbacks=[Salvage(), self.collector, *callbacks, self.stop, *keep],
             enable_checkpointing=True,
             max_epochs=3,
             plugins=[DurableCheckpointIO()],
@@ -329,21 +334,44 @@ def test_every_moment_has_its_checkpoint(
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"].items() >= saved.items()
 
 
+class Fails(Callback):
+    """Has an environment fail, at a moment of the run."""
+
+    def __init__(self, moment: str) -> None:
+        setattr(self, moment, self._fail)
+
+    def _fail(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if trainer.should_stop:
+            raise EnvError("The environment raised.")
+
+
 @pytest.mark.parametrize(
-    ("moment", "at"), [("on_train_batch_start", 0), ("on_train_batch_end", 1), ("on_validation_batch_start", 1)]
+    "spoiler",
+    [
+        Signal("on_train_batch_start", 0, signal.SIGTERM),
+        Signal("on_train_batch_end", 1, signal.SIGTERM),
+        Signal("on_validation_batch_start", 1, signal.SIGTERM),
+        Fails("on_train_batch_end"),
+        Fails("on_validation_batch_start"),
+        Fails("on_validation_batch_end"),
+    ],
 )
-def test_a_run_that_is_solved_is_evaluated_and_ends_by_itself(
-    make_trainer: Make, tmp_path: Path, moment: str, at: int
+def test_a_solved_run_that_did_not_come_to_its_last_evaluation_does_when_it_is_resumed(
+    make_trainer: Make, tmp_path: Path, spoiler: Callback
 ) -> None:
-    ends = []
-    for name, numbers in (("signalled", [signal.SIGTERM]), ("alone", [])):
+    def fit(folder: Path, *others: Callback, ckpt_path: Path | None = None) -> list[Any]:
         solved = StopWhenSolved(-1e9, window=2)
-        fit = Fit(make_trainer, tmp_path / name, solved, Signal(moment, at, *numbers))
-        assert fit() == 0
-        assert (fit.stop.received is not None) == bool(numbers)
-        ends.append([fit.module.updates, solved.returns, fit.trainer.callback_metrics["eval/return_mean"].item()])
-    assert ends[0] == ends[1]
-    assert ends[0][0] == 1
+        best = BestCheckpoint(dirpath=str(folder))
+        run = Fit(make_trainer, folder, solved, *others, keep=[best, LastCheckpoint(folder)])
+        assert run(ckpt_path) == (143 if others else 0)
+        return [run.module.updates, solved.returns, Path(best.best_model_path).name]
+
+    whole = fit(tmp_path / "whole")
+    with contextlib.suppress(EnvError):
+        fit(tmp_path / "stopped", spoiler)
+    last = tmp_path / "stopped" / "last.ckpt"
+    for _ in range(2):  # then it is over
+        assert fit(tmp_path / "stopped", ckpt_path=last) == whole
 
 
 def test_warm_up_stops_at_a_step_and_goes_on(make_trainer: Make, tmp_path: Path, monkeypatch: Any) -> None:
@@ -400,10 +428,9 @@ def test_a_signal_that_is_ignored_stays_ignored(make_trainer: Make, tmp_path: Pa
 
 def test_a_stop_is_over_in_the_next_fit_of_the_same_callbacks(make_trainer: Make, tmp_path: Path) -> None:
     fit = Fit(make_trainer, tmp_path, Signal("on_fit_start", 0, signal.SIGTERM))
-    collector = fit.trainer.callbacks[0]  # type: ignore[attr-defined]
     assert fit() == 143
     assert fit.module.env_steps == 0
-    fit.trainer = make_trainer(callbacks=[collector, fit.stop], max_epochs=3)
+    fit.trainer = make_trainer(callbacks=[fit.collector, fit.stop], max_epochs=3)
     assert fit() == 0
     assert fit.module.env_steps == 20 + 30
 
