@@ -20,7 +20,7 @@ from td3_lightning.errors import UsageError
 from td3_lightning.evaluation import StopWhenSolved
 from td3_lightning.generations import Generations
 from td3_lightning.ranks import of_this_rank
-from td3_lightning.run_folders import Hold, holds_a_run
+from td3_lightning.run_folders import Hold, Holder, holds_a_run
 from td3_lightning.run_logger import RunLogger
 from td3_lightning.segments import FOLDER, Segments, names_in
 
@@ -55,15 +55,7 @@ class BestCheckpoint(ModelCheckpoint):
         filename: str = "steps_{env_steps:.0f}_return_{eval/return_mean:.2f}",
         dirpath: str | None = None,
     ) -> None:
-        super().__init__(
-            dirpath,
-            filename,
-            monitor,
-            save_top_k=save_top_k,
-            mode=mode,
-            auto_insert_metric_name=False,
-            enable_version_counter=False,  # an evaluation that is repeated on resume writes its file again
-        )
+        super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
         self._warnings = WarningCache()
         self._at_home = False  # the checkpoint that is loaded lies in this folder
 
@@ -102,6 +94,10 @@ class BestCheckpoint(ModelCheckpoint):
         best = {here(path): score for path, score in state["best_k_models"].items()}
         return {**state, **paths, "best_k_models": best, "dirpath": self.dirpath}
 
+    def file_exists(self, filepath: str | Path, trainer: L.Trainer) -> bool:
+        """Whether a name is taken, by one that is kept; what is repeated on resume writes its file again."""
+        return str(filepath) in self.best_k_models
+
     def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         before = copy.deepcopy(self.state_dict())
         save = super()._save_topk_checkpoint
@@ -116,7 +112,7 @@ class BestCheckpoint(ModelCheckpoint):
             super()._save_checkpoint(trainer, filepath)
 
 
-class LastCheckpoint(ModelCheckpoint):
+class LastCheckpoint(Holder, ModelCheckpoint):
     """Keeps the newest state, `last.ckpt`, and the one before it, `last-1.ckpt`, with the replay's rows beside them.
 
     A save writes the rows that are new. What a full disk stops is said once, and the run goes on.
@@ -132,7 +128,6 @@ class LastCheckpoint(ModelCheckpoint):
         self._ends_in_evaluation = False  # the run ended, but for that
         self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
         self._saved_at = 0  # Adam steps, as Lightning counts them, at the last save
-        self._hold: Hold | None = None
 
     @cached_property
     def state_key(self) -> str:
@@ -149,6 +144,8 @@ class LastCheckpoint(ModelCheckpoint):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Goes on from the files that the checkpoint names, if it lies in this folder."""
         path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
+        if data is not None and data.empty_replay:  # another stage of training, with evaluations of its own
+            _forget(trainer, checkpoint)
         # What ended the run ends it again, as long as the same is asked for.
         ended = bool(_criteria(trainer)) and checkpoint.get("stopped_early") == _criteria(trainer)
         self._ends_in_evaluation = ended and _is_in_evaluation(checkpoint)
@@ -201,21 +198,6 @@ class LastCheckpoint(ModelCheckpoint):
         """Saves what was trained since the last evaluation."""
         if trainer.global_step > self._saved_at and not self._should_skip_saving_checkpoint(trainer):
             self.save(trainer)
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Lets other processes into the folder, once it is saved what is to be."""
-        super().on_exception(trainer, pl_module, exception)
-        self._let_go()
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Lets other processes into the folder."""
-        super().teardown(trainer, pl_module, stage)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.release()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Notes which files the checkpoint names, of all ranks, and by what the run was ended, if it was."""
@@ -276,6 +258,15 @@ def _go_on(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
             state["patience"] = callback.patience
             if not trainer.should_stop:
                 state["stopping_reason"] = EarlyStoppingReason.NOT_STOPPED.value
+
+
+def _forget(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
+    """Has a stage that begins stop by its own evaluations alone."""
+    checkpoint["stopped_early"] = []
+    for stopper in _stoppers(trainer):
+        state = checkpoint["callbacks"].pop(stopper.state_key, None)
+        if state and isinstance(stopper, StopWhenSolved):
+            checkpoint["callbacks"][stopper.state_key] = {**state, "returns": []}
 
 
 def _same_folder(one: Path, other: str | Path | None) -> bool:

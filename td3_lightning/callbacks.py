@@ -350,8 +350,9 @@ def _last_env_step(trainer: L.Trainer, env_steps: int, collector: Collector | No
     data = trainer.datamodule  # type: ignore[attr-defined]
     if not isinstance(data, ReplayData) or trainer.max_epochs is None or trainer.max_epochs < 0:
         return None
-    done = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-    updates = trainer.max_epochs * int(trainer.num_training_batches) - done
+    loop = trainer.fit_loop  # epochs before this stage may have had another length
+    done = loop.epoch_loop.batch_progress.current.ready if loop.restarted_mid_epoch else 0
+    updates = (trainer.max_epochs - trainer.current_epoch) * int(trainer.num_training_batches) - done
     warmup = collector.warmup_steps if collector is not None else 0
     begin = env_steps + max(warmup - min(env_steps, data.replay.steps_stored), 0)
 
@@ -409,7 +410,7 @@ def results_table(episodes: Sequence[Mapping[str, float]]) -> Table:
         column.justify = "right"
     for name in dict.fromkeys(name for episode in episodes for name in episode):
         values = np.array([episode[name] for episode in episodes if name in episode])
-        if np.isin(values, (0.0, 1.0)).all():
+        if name not in ("return", "length") and np.isin(values, (0.0, 1.0)).all():
             table.add_row(escape(name), f"{values.sum():.0f} of {len(values)}", "", "")
         else:
             spread = f"{values.mean():,.2f} ± {values.std():,.2f}"

@@ -23,14 +23,20 @@ from jsonargparse.typing import restricted_number_type
 from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
     BatchSizeFinder,
     Callback,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+    OnExceptionCheckpoint,
     ProgressBar,
+    SpikeDetection,
     WeightAveraging,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -61,13 +67,23 @@ INSTEAD = {
     "gradient_clip_val": (None, "--model.max_grad_norm"),
     "accumulate_grad_batches": (1, "a larger --data.batch_size"),
     "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
+    "overfit_batches": (0.0, "--trainer.limit_train_batches for short epochs, as batches are drawn anew"),
 }
 
 # How often there is an evaluation, which is not never.
 RHYTHMS = ("check_val_every_n_epoch", "val_check_interval")
 
-# For optimizers that Lightning steps, where TD3's update steps its own.
-UNFIT = (BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder)
+# Lightning's callbacks that have no place here, and why.
+OPTIMIZES = "it is for optimizers that Lightning steps, and TD3's update steps its own; leave it out"
+UNFIT = {
+    BatchSizeFinder: OPTIMIZES,
+    GradientAccumulationScheduler: OPTIMIZES,
+    LearningRateFinder: OPTIMIZES,
+    BackboneFinetuning: "TD3 has no backbone to thaw by and by; leave it out",
+    ModelPruning: "a resumed run would not be the same, as no checkpoint holds its masks; leave it out",
+    OnExceptionCheckpoint: "a run that fails saves last.ckpt by itself; leave it out",
+    SpikeDetection: "it looks at one loss of an update, and TD3 has two; leave it out",
+}
 
 # Said by Lightning at every start, with nothing in it for a user of this package.
 NOISE = re.compile(
@@ -402,11 +418,16 @@ class CommandLine(LightningCLI):
             settings["logger"] = self._logger(_runs(settings)) if self.subcommand == "fit" else False
         settings["profiler"] = settings["profiler"] or Unprofiled()
         plugins = _listed(settings["plugins"])
+        if any(isinstance(plugin, AsyncCheckpointIO) for plugin in plugins):
+            raise UsageError(
+                "trainer.plugins has AsyncCheckpointIO, with which last.ckpt would be said to be there before it is; "
+                "leave it out, as a save writes the new rows of the replay only."
+            )
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             settings["plugins"] = [*plugins, DurableCheckpointIO()]
         try:
             trainer = Trainer(**settings)
-        except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
+        except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"Lightning's Trainer does not take these settings: {one_line(error)}") from error
         DirectLoop.install(trainer)
         return trainer
@@ -421,10 +442,15 @@ class CommandLine(LightningCLI):
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         own = _listed(settings["callbacks"])
         for each in own:
-            if isinstance(each, UNFIT):
+            for kind, why in UNFIT.items():
+                if isinstance(each, kind):
+                    raise UsageError(f"trainer.callbacks has {type(each).__name__}, but {why}.")
+            if isinstance(each, ModelCheckpoint) and (
+                each._every_n_train_steps or each._train_time_interval is not None
+            ):
                 raise UsageError(
-                    f"trainer.callbacks has {type(each).__name__}, but it is for optimizers that Lightning steps, and "
-                    "TD3's update steps its own; leave it out."
+                    f"trainer.callbacks has {type(each).__name__} with every_n_train_steps or train_time_interval, "
+                    "which Lightning counts in Adam steps, or not at all; give it every_n_epochs."
                 )
             if isinstance(each, WeightAveraging) and not isinstance(each, AveragedWeights):
                 raise UsageError(
@@ -477,10 +503,10 @@ class CommandLine(LightningCLI):
         data, model, replay = self.datamodule, self.model, self.datamodule.replay
         widths = "-".join(str(width) for width in model.hparams["hidden_dims"]) or "no hidden layers"
         weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-        megabytes = replay.capacity * replay.row_bytes / 1e6
+        megabytes = replay.capacity * replay.transition_bytes / 1e6
         say(f"environment  {data.env_id}: {data.obs_dim} numbers in, {len(data.action_low)} out")
         say(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
-        say(f"replay       {replay.capacity:,} rows of {replay.row_bytes} bytes: {megabytes:,.1f} MB when full")
+        say(f"replay       {replay.capacity:,} rows of {replay.transition_bytes} bytes: {megabytes:,.1f} MB when full")
         say(f"seed         {self._seed()}")
         logs = self.trainer.log_dir if self.trainer.loggers else None
         say(f"logs         {'none' if logs is None else _from_here(logs)}")
@@ -516,6 +542,8 @@ def _check_trainer(settings: Mapping[str, Any]) -> None:
     for name, (default, instead) in INSTEAD.items():
         if settings[name] != default:
             raise UsageError(f"trainer.{name} does nothing here, but {settings[name]} came; give {instead}.")
+    if settings["log_every_n_steps"] is not None:
+        check_at_least("trainer.log_every_n_steps", settings["log_every_n_steps"], 0)
     for name in RHYTHMS:
         if isinstance(settings[name], int | float) and settings[name] <= 0:
             raise UsageError(

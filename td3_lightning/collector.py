@@ -52,7 +52,7 @@ class Collector(Callback):
             check_at_least("collect", collect, 1)
         self.collect = collect
         self.exploration_noise = as_schedule(exploration_noise)
-        check_schedule("exploration_noise", self.exploration_noise, 0)
+        check_schedule("exploration_noise", self.exploration_noise)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # of the environment steps that they are due for
         self.last_return = float("nan")
@@ -72,8 +72,9 @@ class Collector(Callback):
         The actions are random, or the policy's where it has learned already and the replay alone is new.
         """
         module, data = _parts(trainer)
-        if not len(data.envs.obs):
-            data.begin_episodes()
+        # A checkpoint that lacks its replay is another thing, of which sampling complains.
+        begun = data.replay.steps_before + data.replay.steps_stored > 0
+        fills = data.empty_replay or begun or trainer.ckpt_path is None
         if not data.replay.steps_stored:
             data.replay.steps_before = module.env_steps
         elif not module.env_steps:
@@ -81,8 +82,8 @@ class Collector(Callback):
                 f"A new agent also learns from {data.replay.num_transitions:,} transitions that the replay holds from "
                 "before; make another ReplayData for it if that is not wanted."
             )
-        # A checkpoint that lacks its replay is another thing, of which sampling complains.
-        fills = data.empty_replay or data.replay.steps_stored > 0 or trainer.ckpt_path is None
+        if not len(data.envs.obs):
+            data.begin_episodes()
         while self._is_short(module, data, fills) and not self.stopping:
             self._step(trainer, module, data)
         self._clock = (module.env_steps, time.perf_counter())
@@ -102,7 +103,11 @@ class Collector(Callback):
             check_losses(outputs, module.updates)
         self.updates_ahead += 1
         while self.updates_ahead > ROUNDING:
-            self.updates_ahead -= self._collect(trainer, module, data) * data.updates_per_step
+            begin = module.env_steps
+            try:
+                self._collect(trainer, module, data)
+            finally:  # what came before an environment failed is stored, and wants its updates
+                self.updates_ahead -= (module.env_steps - begin) * data.updates_per_step
         self._losses.update(outputs)
         if logs:
             self._log_losses(trainer, module)
@@ -112,8 +117,8 @@ class Collector(Callback):
         module, _ = _parts(trainer)
         check_weights(module, module.updates)
 
-    def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> int:
-        """Collects a round, and says of how many environment steps."""
+    def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
+        """Collects a round."""
         begin, episodes, complete = module.env_steps, module.episodes, False
         while not complete:
             self._step(trainer, module, data)
@@ -126,7 +131,6 @@ class Collector(Callback):
                     )
             else:
                 complete = module.env_steps - begin >= self.collect
-        return module.env_steps - begin
 
     def _act(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
         """Random actions (num_envs, action_dim), or the policy's with noise, clipped to the box."""

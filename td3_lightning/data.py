@@ -112,9 +112,8 @@ class ReplayData(L.LightningDataModule):
         self.obs_dim = int(space.shape[0])
         self.action_low = [float(bound) for bound in actions.low]
         self.action_high = [float(bound) for bound in actions.high]
-        make_replay = Replay if pixels is None else partial(PixelReplay, pixels)
+        make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
         self.replay = make_replay(
-            obs_dim=self.obs_dim,
             action_dim=len(self.action_low),
             capacity=capacity,
             batch_size=batch_size,

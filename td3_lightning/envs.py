@@ -126,11 +126,10 @@ class Resumable(Guarded):
 
     Args:
         env: The environment.
-        name: What it is called if it fails; see `Guarded`.
     """
 
-    def __init__(self, env: gym.Env, name: str | None = None) -> None:
-        super().__init__(env, name)
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
         self._start: dict[str, Any] = {}
         self._actions: list[NDArray[Any]] = []
         self._return = 0.0
@@ -167,7 +166,7 @@ class Resumable(Guarded):
         """The episode so far, as tensors and plain numbers."""
         actions = torch.tensor(np.array(self._actions))
         origin = {"first_seed": self.first_seed, "episodes": self.episodes}  # for the sentence of a fault
-        return {**self._start, **origin, "actions": actions, "obs": torch.tensor(self.obs)}
+        return {**self._start, **origin, "actions": actions, "obs": torch.tensor(self.obs), "return": self._return}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Plays the episode again; False, after a fresh reset, if it does not come out the same to the bit."""
@@ -177,6 +176,7 @@ class Resumable(Guarded):
         self.first_seed, self.episodes = state.get("first_seed"), state.get("episodes", 1)
         ended = any(any(self.step(action)[2:4]) for action in state["actions"].numpy())
         same = not ended and np.array_equal(self.obs, state["obs"].numpy(), equal_nan=True)
+        same = same and self._return == state.get("return", self._return)  # older checkpoints lack it
         if not same:
             self.reset()
         return same

@@ -31,12 +31,11 @@ class Guarded(gym.Wrapper):
 
     Args:
         env: The environment.
-        name: What the sentence begins with; None takes Gymnasium's id, or the class.
     """
 
-    def __init__(self, env: gym.Env, name: str | None = None) -> None:
+    def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.name = name or (env.spec.id if env.spec else type(env.unwrapped).__name__)
+        self.name = env.spec.id if env.spec else type(env.unwrapped).__name__  # what the sentence begins with
         self.first_seed: int | None = None  # that of the last reset that had one
         self.episodes = 0  # begun since that reset
         self.steps = 0  # in the running episode

@@ -45,7 +45,11 @@ def sentence(error: BaseException) -> str | None:
             # jsonargparse, making an object, keeps only the text of what its constructor raised.
             said = _first(r"(?m)^  - (?!Expected a)(.*(?:\n {6}.*)*)", str(cause))
             return one_line(said) if said else None
-        if isinstance(cause, ValueError) and _is_lightnings(cause) and not _is_in_users_code(cause):
+        if (
+            isinstance(cause, ModuleNotFoundError | ValueError)
+            and _is_lightnings(cause)
+            and not _is_in_users_code(cause)
+        ):
             return f"Lightning cannot go on with these settings: {one_line(cause)}"
         if _is_out_of_memory(cause):
             return (

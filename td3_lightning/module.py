@@ -97,10 +97,10 @@ class TD3(L.LightningModule):
             known = ", ".join(get_args(Gradients))
             raise UsageError(f"gradients is one of {known}, but {gradients!r} came; give one of them.")
         self.actor_lr, self.critic_lr = as_schedule(actor_lr), as_schedule(critic_lr)
-        check_schedule("actor_lr", self.actor_lr, 0)
-        check_schedule("critic_lr", self.critic_lr, 0)
+        check_schedule("actor_lr", self.actor_lr)
+        check_schedule("critic_lr", self.critic_lr)
         self.tau, self.policy_noise, self.noise_clip = tau, policy_noise, noise_clip
-        self.policy_freq, self.max_grad_norm, self.gradients = policy_freq, max_grad_norm, gradients
+        self.policy_freq, self.max_grad_norm, self.gradients = index(policy_freq), max_grad_norm, gradients
         encoder = as_encoder(encoder)
         self.shares_encoder = encoder is not None and encoder.shared
 
@@ -199,7 +199,7 @@ class TD3(L.LightningModule):
         leave_gradients_alone(self.trainer.strategy.model)
 
     def target(self, batch: Batch) -> Tensor:
-        """What the critics learn, (batch,): the least of the target critics at the smoothed target action."""
+        """What the critics learn, (batch,): reward + discount * the least target Q at the smoothed target action."""
         features = self.critics_target.encoder(batch.next_obs)
         next_action = self.smoothed(self.actor_target(self._seen(batch.next_obs, features)))
         next_q: Tensor = self.critics_target(features, next_action).amin(dim=0)
@@ -366,11 +366,18 @@ class TD3(L.LightningModule):
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
         return clipped
 
+    def forward(self, obs: Tensor) -> Tensor:
+        """Greedy actions (batch, action_dim) for observations (batch, obs_dim), as an export of the policy wants them.
+
+        They are not rounded into the box, as `act` does.
+        """
+        action: Tensor = self.actor(self.critics.encoder(obs) if self.shares_encoder else obs)
+        return action
+
     @torch.inference_mode()
     def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
-        action: Tensor = self.actor(self.critics.encoder(seen) if self.shares_encoder else seen)
-        actions: NDArray[np.float32] = action.float().cpu().numpy()
+        actions: NDArray[np.float32] = self.forward(seen).float().cpu().numpy()
         return actions
 
     def _single_actions_for(self, obs: NDArray[Any]) -> SingleActions | None:

@@ -99,11 +99,10 @@ class PixelReplay(Replay):
 
     Args:
         pixels: The frames.
-        obs_dim: Bytes in a stack.
         **settings: What `Replay` takes besides.
     """
 
-    def __init__(self, pixels: Pixels, obs_dim: int, **settings: Any) -> None:
+    def __init__(self, pixels: Pixels, **settings: Any) -> None:
         self.pixels = pixels
         super().__init__(pixels.frame_bytes // 4 + 1, history=pixels.stack - 1, **settings)
 

@@ -1,7 +1,10 @@
 """Objects that a configuration names by class_path and a checkpoint holds as plain data."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
+
+from td3_lightning.errors import UsageError
 
 
 class Recipe:
@@ -12,8 +15,17 @@ class Recipe:
     """
 
     def plain(self) -> dict[str, Any]:
-        """The object, and those that it was given, as plain data, in the form that a config file has too."""
+        """The object, and those that it was given, as plain data, in the form that a config file has too.
+
+        Raises:
+            UsageError: It has other attributes than arguments, so that it could not be made anew.
+        """
         kind = type(self)
+        if wrong := ", ".join(sorted(vars(self).keys() ^ inspect.signature(kind).parameters.keys())):
+            raise UsageError(
+                f"{kind.__name__} has to keep each argument as the attribute of that name, and nothing besides, but "
+                f"{wrong} came; rename it, or work it out when it is needed."
+            )
         arguments = {name: _plain(value) for name, value in vars(self).items()}
         return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
 

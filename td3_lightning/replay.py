@@ -278,7 +278,7 @@ class Replay(IterableDataset[Batch]):
         return min(max(round(self.n_step_schedule(self.steps_before + self.steps_stored)), 1), self.n_step)
 
     @property
-    def row_bytes(self) -> int:
+    def transition_bytes(self) -> int:
         """Bytes that a transition takes: its row and where that is."""
         return self.rows[0].nbytes + self._passed.itemsize
 

@@ -6,6 +6,9 @@ import os
 import time
 from pathlib import Path
 
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
 from td3_lightning.errors import UsageError
 
 
@@ -28,7 +31,7 @@ def newest_last(runs: Path, name: str) -> Path:
     if not found:
         raise UsageError(
             f"--ckpt_path last is the newest run's last.ckpt, but {runs / name} has none; give the "
-            "--name that it has, or leave --ckpt_path out to begin a run."
+            "--name that it has, the path of a last.ckpt, or leave --ckpt_path out to begin a run."
         )
     return max(found, key=lambda path: path.stat().st_mtime)
 
@@ -84,3 +87,23 @@ class Hold:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+class Holder(Callback):
+    """Lets other processes into a folder when the run ends, however that comes."""
+
+    _hold: Hold | None = None
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Lets them in, once it is saved what is to be."""
+        super().on_exception(trainer, pl_module, exception)
+        self._let_go()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Lets them in."""
+        super().teardown(trainer, pl_module, stage)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._hold is not None:
+            self._hold.release()

@@ -5,7 +5,7 @@ import csv
 import io
 import os
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,13 @@ from typing import Any
 import lightning as L
 import numpy as np
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from lightning_utilities.core.rank_zero import WarningCache
 from numpy.typing import NDArray
 
 from td3_lightning.durable import sync
-from td3_lightning.run_folders import Hold, holds_a_run
+from td3_lightning.run_folders import Hold, Holder, holds_a_run
 
 AXIS = "env_steps"  # the first column, and what every scalar is drawn against
 
@@ -133,6 +132,7 @@ class RunLogger(TensorBoardLogger):
     ) -> None:
         super().__init__(save_dir, name=name, version=version, default_hp_metric=False)
         self.began = False  # this process has logged something
+        self.clock: Callable[[], int] | None = None  # env_steps in training
         self._warnings = WarningCache()
         self._made: list[Path] = []  # folders that this process made, the innermost first
 
@@ -179,8 +179,10 @@ class RunLogger(TensorBoardLogger):
 
         Args:
             metrics: Names and numbers; `env_steps` among them is left out, as it is the axis.
-            step: Their place on the axis, in environment steps.
+            step: Their place on the axis, in environment steps; in training it is not used, for Lightning and its
+                callbacks count otherwise.
         """
+        step = self.clock() if self.clock else step
         values = {name: float(value) for name, value in metrics.items() if name != AXIS}
         self.began = True
         with self._going_on():
@@ -273,8 +275,8 @@ class RunLogger(TensorBoardLogger):
                     folder.rmdir()
 
 
-class LogPosition(Callback):
-    """Has a run that goes on in its own folder begin its log where the checkpoint was saved.
+class LogPosition(Holder):
+    """Has all be logged at its env_steps, and a run that goes on in its own folder begin where it was saved.
 
     What a killed process logged after that is taken away, so that no row is there twice. A new run is refused in the
     folder of another, and every run in one that another process works in.
@@ -282,16 +284,17 @@ class LogPosition(Callback):
 
     def __init__(self) -> None:
         self._loggers: list[RunLogger] = []
-        self._hold: Hold | None = None
         self._position: dict[str, Any] = {}
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Finds the RunLogger, if there is one, and enters its folder.
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        """Finds the RunLogger, if there is one, gives it its clock, and enters its folder.
 
         This comes before the checkpoint is read: a process that is ending there may be writing a newer one.
         """
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger)][:1]
         if stage == "fit":
+            for logger in self._loggers:
+                logger.clock = lambda: int(pl_module.env_steps)
             self._enter()
 
     @rank_zero_only
@@ -318,19 +321,6 @@ class LogPosition(Callback):
             if trainer.ckpt_path is None or folder.resolve() not in Path(trainer.ckpt_path).resolve().parents:
                 raise holds_a_run(folder)
             logger.go_on_from(self._position)
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Lets other processes into the folder."""
-        self._let_go()
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Lets other processes into the folder."""
-        self._let_go()
-
-    def _let_go(self) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.release()
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -43,6 +43,7 @@ class SaveConfig(SaveConfigCallback):
         config = config.clone()
         config.ckpt_path, config.data.empty_replay = None, False
         super().__init__(parser, config, overwrite=True)  # a resumed run goes on with the settings that it has now
+        self._written = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Does nothing: a run that cannot begin is to leave no folder."""
@@ -59,15 +60,20 @@ class SaveConfig(SaveConfigCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Writes config.yaml, now that nothing is in the way any more."""
-        if trainer.loggers and trainer.log_dir is not None:
+        self._write(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Adds the settings that go on with the run, as plain data; config.yaml comes now if the warm-up failed."""
+        self._write(trainer, pl_module)
+        checkpoint["config"] = json.loads(json.dumps(_kept(self.config.as_dict()), default=str))
+
+    def _write(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self._written and trainer.loggers and trainer.log_dir is not None:
             try:
                 super().setup(trainer, pl_module, "fit")
             except OSError as error:
                 raise _cannot_be_written(trainer.log_dir, error.strerror or str(error)) from error
-
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Adds the settings that go on with the run, as plain data."""
-        checkpoint["config"] = json.loads(json.dumps(_kept(self.config.as_dict()), default=str))
+            self._written = True
 
 
 def _cannot_be_written(folder: str, why: str) -> UsageError:

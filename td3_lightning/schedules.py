@@ -54,11 +54,11 @@ class Linear(Schedule):
         return self.end if done == 1 else self.start + done * (self.end - self.start)  # the sum may round beside it
 
 
-def check_schedule(name: str, schedule: Schedule, least: float) -> None:
-    """Raises `UsageError` for one that begins, or as a line ends, with too small a value or an infinite one."""
+def check_schedule(name: str, schedule: Schedule) -> None:
+    """Raises `UsageError` for one that begins, or as a line ends, below 0 or with an infinite value."""
     ends = {name: schedule(0)} | ({f"the end of {name}": schedule.end} if isinstance(schedule, Linear) else {})
     for what, value in ends.items():
-        check_at_least(what, value, least)
+        check_at_least(what, value, 0)
         check_finite(what, value)
 
 

@@ -106,7 +106,7 @@ class Segments:
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.folder, self.prefix = folder, f"{secrets.token_hex(6)}-{rank}"
+        self.folder, self.rank = folder, rank
         self._rings: list[RingSegments] = []
 
     def save(self, replay: Replay) -> dict[str, Any]:
@@ -120,9 +120,8 @@ class Segments:
 
     def _of(self, replay: Replay) -> list[RingSegments]:
         if [ring.ring for ring in self._rings] != replay.rings:
-            self._rings = [
-                RingSegments(self.folder, ring, f"{self.prefix}-{env}") for env, ring in enumerate(replay.rings)
-            ]
+            prefix = f"{secrets.token_hex(6)}-{self.rank}"  # another replay has files of its own
+            self._rings = [RingSegments(self.folder, ring, f"{prefix}-{env}") for env, ring in enumerate(replay.rings)]
         return self._rings
 
 

@@ -245,6 +245,17 @@ def test_the_bar_is_full_when_the_run_ends(
     assert totals == {module.env_steps}
 
 
+def test_the_bar_of_a_second_stage_is_full_when_it_ends(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+    """Its epochs have another length, and it is resumed in the middle of one."""
+    for epochs, steps, ckpt_path in ((1, 20, None), (3, 30, "first.ckpt"), (4, 30, "second.ckpt")):
+        module, data = counter(steps_per_epoch=steps, empty_replay=ckpt_path == "first.ckpt")
+        callbacks = [Progress(0.0), Collector(7)]
+        trainer = make_trainer(enable_progress_bar=True, max_epochs=epochs, callbacks=callbacks)
+        out = shown(trainer.fit, module, datamodule=data, ckpt_path=ckpt_path and tmp_path / ckpt_path)
+        assert {int(total) for total in re.findall(r"/(\d+) env_steps", out)} == {module.env_steps}
+        trainer.save_checkpoint(tmp_path / ("second.ckpt" if ckpt_path else "first.ckpt"))
+
+
 def test_a_bar_that_is_not_due_is_not_drawn(make_trainer: Any, counter: Any) -> None:
     module, data = counter()
     callbacks = [Progress(refresh_seconds=1000.0), Collector(7)]

@@ -388,3 +388,26 @@ def test_vectors_say_which_episodes_are_lost() -> None:
     assert again.obs[1, 1] == 0
     steps = [both.step(np.zeros((3, 1), np.float32)) for both in (envs, again)]
     np.testing.assert_array_equal(steps[0].last_obs[[0, 2]], steps[1].last_obs[[0, 2]])
+
+
+class Unpaid(gym.Env):
+    """Its observations repeat themselves, its rewards do not."""
+
+    observation_space = gym.spaces.Box(-9, 9, (1,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    paid = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        Unpaid.paid += 1
+        return np.ones(1, np.float32), float(Unpaid.paid), False, False, {}
+
+
+def test_an_episode_with_other_rewards_is_not_the_same() -> None:
+    one, two = Resumable(Unpaid()), Resumable(Unpaid())
+    one.reset(seed=1)
+    one.step(np.zeros(1, np.float32))
+    assert not two.load_state_dict(one.state_dict())

@@ -1,5 +1,6 @@
 """An environment that fails: one sentence with its name, the step and the seed; what was good is saved and goes on."""
 
+import contextlib
 import os
 import re
 import signal
@@ -197,6 +198,7 @@ def test_the_seed_and_the_episode_are_known_after_a_restoration(spoil: Any) -> N
     state = envs.state_dict()
     state["episodes"][0]["obs"][0] = 0  # the toy counts its episodes, so it does not come back the same
     state["episodes"][0]["obs"][2] = 2
+    del state["episodes"][0]["return"]  # as in an older checkpoint
     assert again.load_state_dict(state) == []
     spoil(raising, 1, 3)
     with pytest.raises(EnvError, match=f"step 3 of episode 2 after seed {derive_seed('training environment')};"):
@@ -282,6 +284,20 @@ def test_an_evaluation_that_was_due_when_a_step_failed_comes_first(
         with nullcontext() if ckpt_path else pytest.raises(EnvError):
             trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
     assert [each.at for each in evaluated] == [before, after]
+    assert module.updates == 36
+
+
+def test_the_steps_before_a_fault_in_a_round_have_their_updates(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    """After 12 steps and as many updates for the first, 9 of the next 12 come before the fault."""
+    spoil(raising, 7, 2)
+    for ckpt_path in (None, tmp_path / "last.ckpt"):
+        module, data, trainer = new_run(tmp_path, 1, make_trainer)
+        trainer.callbacks[1].collect = 12  # type: ignore[attr-defined]
+        with contextlib.suppress(EnvError):
+            trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        spoil(None)
+        ahead = trainer.callbacks[1].updates_ahead  # type: ignore[attr-defined]
+        assert module.env_steps == 12 + module.updates - ahead
     assert module.updates == 36
 
 

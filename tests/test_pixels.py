@@ -176,8 +176,8 @@ def test_a_replay_without_room_for_a_stack_is_one_sentence() -> None:
 
 def test_a_hundred_thousand_frames_take_less_than_what_is_promised() -> None:
     pixels = Pixels()
-    replay = PixelReplay(pixels, 4 * pixels.frame_bytes, action_dim=2, capacity=100_000, n_step=3)
-    assert replay.row_bytes * replay.capacity < 2.2e9
+    replay = PixelReplay(pixels, action_dim=2, capacity=100_000, n_step=3)
+    assert replay.transition_bytes * replay.capacity < 2.2e9
     assert replay.rows.nbytes + replay._passed.nbytes < 2.2e9
 
 

@@ -308,7 +308,7 @@ def test_transitions_are_found_after_the_memory_for_them_has_been_gone_through(n
 def test_a_million_car_transitions_take_less_than_83_megabytes() -> None:
     """With room for the last observations of episodes of 1,000 steps."""
     replay = Replay(15, 3, capacity=1.001e6)  # type: ignore[arg-type]  # 1e6 is what people write
-    assert replay.row_bytes == 82
+    assert replay.transition_bytes == 82
     assert replay.rows.nbytes + replay._passed.nbytes + replay._before.nbytes < 83e6
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -254,6 +255,77 @@ def test_a_new_name_a_copy_and_an_empty_replay_are_new_runs(folder):
         torch.load(RUNS / "version_2/checkpoints/last.ckpt", weights_only=True)["config"]["data"]["empty_replay"]
         is False
     )
+
+
+def test_a_name_that_is_taken_by_a_better_one_gets_a_number():
+    fit("--name=new", "--checkpoint.filename=best", "--checkpoint.save_top_k=-1", epochs=3)
+    folder = Path("lightning_logs/new/version_0/checkpoints")
+    names = ["best.ckpt", "best-v1.ckpt", "best-v2.ckpt"]
+    clocks = [torch.load(folder / name, weights_only=True)["clocks"]["env_steps"] for name in names]
+    assert clocks == [14, 18, 22]
+    fit("--ckpt_path", folder / "last.ckpt", "--checkpoint.filename=best", "--checkpoint.save_top_k=-1", epochs=4)
+    assert torch.load(folder / "best-v3.ckpt", weights_only=True)["clocks"]["env_steps"] == 26
+
+
+def test_what_lightnings_callbacks_log_stands_at_env_steps():
+    fit("--name=new", "--trainer.callbacks+=LearningRateMonitor", "--trainer.log_every_n_steps=2", epochs=2)
+    with Path("lightning_logs/new/version_0/metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    steps = [int(row["env_steps"]) for row in rows]
+    assert steps == sorted(steps)
+    assert steps[0] >= 10
+    assert any(row.get("lr-Adam") for row in rows)
+
+
+def fails_once(monkeypatch, name, after):
+    """Has an environment's method fail after so many calls, once."""
+    method, calls = getattr(PendulumEnv, name), []
+
+    def failing(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == after + 1:
+            raise ValueError("no")
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(PendulumEnv, name, failing)
+
+
+def test_a_run_whose_environment_fails_in_its_warm_up_goes_on_in_its_folder(monkeypatch):
+    fails_once(monkeypatch, "step", 5)
+    new = ["fit", "--config", "here.yaml", *SMALL, "--name=new"]
+    assert main(new) == 1
+    run(*new, "--ckpt_path=last")
+    assert [path.name for path in Path("lightning_logs/new").iterdir()] == ["version_0"]
+    with Path("lightning_logs/new/version_0/metrics.csv").open(newline="") as file:
+        assert [row["env_steps"] for row in csv.DictReader(file) if row["eval/return_mean"]] == ["14"]
+
+
+@pytest.mark.parametrize("name", ["reset", "step"])
+def test_a_stage_that_fails_before_its_first_step_goes_on_in_its_folder(name, monkeypatch):
+    fails_once(monkeypatch, name, 0)
+    stage = PENDULUM.replace("}", ", empty_replay: true}") + f"ckpt_path: {LAST}\n"
+    Path("stage.yaml").write_text(stage)
+    words = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2"]
+    assert main(words) == 1
+    run(*words, "--ckpt_path=last")
+    assert [path.name for path in Path("lightning_logs/stage").iterdir()] == ["version_0"]
+    clocks = torch.load("lightning_logs/stage/version_0/checkpoints/last.ckpt", weights_only=True)["clocks"]
+    assert (clocks["env_steps"], clocks["updates"]) == (14 + 10 + 4, 8)
+
+
+def test_a_stage_is_not_ended_by_the_evaluations_of_the_one_before():
+    """The first one's best return is another task's, and its patience is at its end."""
+    settings = "{monitor: eval/return_mean, mode: max, patience: 1, min_delta: 1000}"
+    stopping = f"trainer: {{callbacks: [{{class_path: EarlyStopping, init_args: {settings}}}]}}\n"
+    Path("first.yaml").write_text(PENDULUM + stopping)
+    last = "lightning_logs/first/version_0/checkpoints/last.ckpt"
+    empty = PENDULUM.replace("}", ", empty_replay: true}")
+    Path("stage.yaml").write_text(f"{empty}ckpt_path: {last}\n{stopping}")
+    for name in ("first", "stage"):
+        run("fit", "--config", f"{name}.yaml", *SMALL, "--trainer.max_epochs=9")
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 8
+    stage = torch.load(last.replace("first", "stage"), weights_only=True)
+    assert stage["clocks"]["updates"] == 8 + 8
 
 
 def test_last_is_the_newest_of_its_name():

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from td3_lightning import Constant, Linear, UsageError
-from td3_lightning.schedules import as_schedule
+from td3_lightning import TD3, Constant, Linear, UsageError
+from td3_lightning.schedules import Schedule, as_schedule
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,18 @@ def test_what_is_neither_is_one_sentence(wrong: Any) -> None:
 def test_a_wrong_line_is_one_sentence(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="steps"):
         Linear(1.0, 0.0, **wrong)
+
+
+class Hidden(Schedule):
+    """Keeps its argument under another name."""
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+
+    def __call__(self, env_steps: int) -> float:
+        return self._start
+
+
+def test_a_schedule_that_could_not_be_made_anew_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^Hidden has to keep each argument .* but _start, start came"):
+        TD3(3, [-1.0], [1.0], hidden_dims=(4,), actor_lr=Hidden(1e-3))

@@ -33,7 +33,7 @@ def train(workload: Workload, flags: list[str]) -> None:
     given = parse(flags)
     data = ReplayData(wrappers=[Clock], **(data_settings(workload) | given["data"]))
     module = BareTD3(data.obs_dim, data.action_low, data.action_high, **(model_settings(workload) | given["model"]))
-    stopwatch().watch(lambda: module.updates, data.replay.row_bytes)
+    stopwatch().watch(lambda: module.updates, data.replay.transition_bytes)
     data.setup("fit")
     data.begin_episodes()
     for _ in step_for_ever(module, data, workload.exploration_noise):

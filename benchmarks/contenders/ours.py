@@ -20,7 +20,7 @@ class Watched(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Shows it the clock of updates and the replay."""
         replay = trainer.datamodule.replay  # type: ignore[attr-defined]  # Lightning sets it without a type
-        stopwatch().watch(lambda: pl_module.updates, replay.row_bytes)
+        stopwatch().watch(lambda: pl_module.updates, replay.transition_bytes)
 
 
 def train(workload: Workload, flags: list[str]) -> None:
