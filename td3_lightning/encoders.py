@@ -17,7 +17,7 @@ class Encoder(Recipe, ABC):
     """How to build a network that turns observations into features.
 
     All critics see the same features, and their loss trains it. The actor either sees them too, without training them,
-    or has a network of its own. Layers that do something else in training, such as BatchNorm and Dropout, are refused.
+    or has a network of its own. BatchNorm and Dropout, which do something else in training, are refused.
     """
 
     shared = True  # whether the actor sees the critics' features; a subclass may have an argument for it
