@@ -31,6 +31,7 @@ SMALL = [
 ]
 PROGRAM = [sys.executable, "-m", "td3_lightning"]
 PENDULUM = "data: {env_id: Pendulum-v1}\n"
+FIT = ["fit", "--config", "here.yaml"]
 
 
 class Unbounded(gym.Env):
@@ -561,63 +562,39 @@ MISTAKES = {
         "trainer.callbacks has LearningRateFinder, but it is for optimizers that Lightning steps",
     ),
     "a callback whose state no checkpoint holds": (
-        [
-            "fit",
-            "--config",
-            "here.yaml",
-            "--trainer.callbacks+=ModelPruning",
-            "--trainer.callbacks.pruning_fn=l1_unstructured",
-        ],
+        [*FIT, "--trainer.callbacks+=ModelPruning", "--trainer.callbacks.pruning_fn=l1_unstructured"],
         "trainer.callbacks has ModelPruning, but a resumed run would not be the same",
     ),
     "a callback that takes up another run": (
-        [
-            "fit",
-            "--config",
-            "here.yaml",
-            "--trainer.callbacks+=OnExceptionCheckpoint",
-            "--trainer.callbacks.dirpath=there",
-        ],
+        [*FIT, "--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath=there"],
         "trainer.callbacks has OnExceptionCheckpoint, but a run that fails saves last.ckpt by itself",
     ),
     "a callback for one loss": (
-        ["fit", "--config", "here.yaml", "--trainer.callbacks+=SpikeDetection"],
+        [*FIT, "--trainer.callbacks+=SpikeDetection"],
         "trainer.callbacks has SpikeDetection, but it looks at one loss",
     ),
     "checkpoints by Adam's steps": (
-        [
-            "fit",
-            "--config",
-            "here.yaml",
-            "--trainer.callbacks+=ModelCheckpoint",
-            "--trainer.callbacks.every_n_train_steps=30",
-        ],
+        [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps=30"],
         "give it every_n_epochs",
     ),
     "checkpoints by the clock": (
-        [
-            "fit",
-            "--config",
-            "here.yaml",
-            "--trainer.callbacks+=ModelCheckpoint",
-            "--trainer.callbacks.train_time_interval=00:00:00:01",
-        ],
+        [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.train_time_interval=00:00:00:01"],
         "give it every_n_epochs",
     ),
     "checkpoints in another thread": (
-        ["fit", "--config", "here.yaml", "--trainer.plugins+=lightning.pytorch.plugins.io.AsyncCheckpointIO"],
+        [*FIT, "--trainer.plugins+=lightning.pytorch.plugins.io.AsyncCheckpointIO"],
         "trainer.plugins has AsyncCheckpointIO",
     ),
     "the same batches again": (
-        ["fit", "--config", "here.yaml", "--trainer.overfit_batches=10"],
+        [*FIT, "--trainer.overfit_batches=10"],
         "give --trainer.limit_train_batches",
     ),
     "a log before every update": (
-        ["fit", "--config", "here.yaml", "--trainer.log_every_n_steps=-1"],
+        [*FIT, "--trainer.log_every_n_steps=-1"],
         "trainer.log_every_n_steps is at least 0, but -1 came",
     ),
     "a package that is not there": (
-        ["fit", "--config", "here.yaml", "--trainer.precision=transformer-engine"],
+        [*FIT, "--trainer.precision=transformer-engine"],
         "Trainer does not take these settings",
     ),
     "Lightning's own mean of the weights": (

@@ -288,7 +288,7 @@ def test_an_evaluation_that_was_due_when_a_step_failed_comes_first(
 
 
 def test_the_steps_before_a_fault_in_a_round_have_their_updates(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    """After 12 steps and as many updates for the first, 9 of the next 12 come before the fault."""
+    """The warm-up takes 12 steps, the first round as many, and 7 of the second come before the fault."""
     spoil(raising, 7, 2)
     for ckpt_path in (None, tmp_path / "last.ckpt"):
         module, data, trainer = new_run(tmp_path, 1, make_trainer)
