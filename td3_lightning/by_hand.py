@@ -11,7 +11,7 @@ reader may skip it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from td3_lightning.awake import gradients_of_awake
-from td3_lightning.direct_adam import is_plain_step, step_directly
+from td3_lightning.direct_adam import DirectAdam, is_plain_step
 from td3_lightning.hooks import is_awaited
 from td3_lightning.recorded import Recorded
 from td3_lightning.replay import Batch
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
 LARGE = 100_000  # weights from which on a layer is worth a look at how many of its units are silent
-FEW = 16  # inputs from which on a gradient is as quick written transposed
+FEW = 16  # inputs or outputs from which on it is as quick to write a product as it is wanted
+LANES = 16  # numbers that a processor works on at once
+BIAS_WITH_RELU = torch.cpu._is_amx_tile_supported()  # with a product where that is quicker: on CPUs without AMX
 
 
 class Layer(NamedTuple):
@@ -46,16 +48,23 @@ Layers = list[Layer]  # the first one first
 
 
 class Product:
-    """N linear layers, and their gradients.
+    """N linear layers, with a ReLU after each or without, and their gradients.
 
     Args:
         layer: Their weights.
         batch_size: Rows of every input.
+        rectified: Whether with a ReLU.
     """
 
-    def __init__(self, layer: Layer, batch_size: int) -> None:
-        self.weight, self.bias = layer.weight, layer.bias
+    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
+        self.weight, self.bias, self.rectified = layer.weight, layer.bias, rectified
+        even = layer.weight.dtype == torch.float32 and layer.weight.shape[2] % LANES == 0
+        self.adds_and_rectifies = rectified and even  # at once, which loses a NaN in what is left over
         self.inputs = layer.weight.new_empty(0)  # what `forward` was given last
+
+    def new_outputs(self, batch_size: int) -> Tensor:
+        """Memory (N, batch, fan_out) for what it gives."""
+        return self.weight.new_empty(len(self.weight), batch_size, self.weight.shape[2])
 
     def with_weights(self, layer: Layer) -> Product:
         """The same for other weights of these shapes, or of fewer layers, in the same memory."""
@@ -64,9 +73,12 @@ class Product:
         return other
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums (N, batch, fan_out) for inputs (N, batch, fan_in)."""
+        """Writes the sums or their ReLUs (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         self.inputs = inputs
-        return torch.baddbmm(self.bias, inputs, self.weight, out=out)
+        if self.adds_and_rectifies and BIAS_WITH_RELU:
+            return _add_and_rectify(torch.bmm(inputs, self.weight, out=out), self.bias)
+        torch.baddbmm(self.bias, inputs, self.weight, out=out)
+        return out.relu_() if self.rectified else out
 
     def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
         """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
@@ -98,13 +110,17 @@ class LargeProduct(Product):
             gradients_of_awake(self.inputs, slope, self.weight, gradients.bias, gradients.weight, below)
 
 
-class SingleOutputs(Product):
-    """The same for one sum each, as rows: so a thread reads the inputs that it wrote, not what another's cache has."""
+class FewOutputs(Product):
+    """The same for few outputs, written as rows: a thread then reads the inputs that it wrote, not another's cache."""
+
+    def new_outputs(self, batch_size: int) -> Tensor:
+        """Memory (N, batch, fan_out) for what it gives."""
+        return super().new_outputs(batch_size).view(len(self.weight), -1, batch_size).mT
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums (N, batch, 1) for inputs (N, batch, fan_in)."""
+        """Writes the sums (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         self.inputs = inputs
-        torch.baddbmm(self.bias, self.weight.mT, inputs.mT, out=out.mT)
+        torch.baddbmm(self.bias.mT, self.weight.mT, inputs.mT, out=out.mT)
         return out
 
     def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
@@ -115,8 +131,8 @@ class SingleOutputs(Product):
 class FewInputs(Product):
     """The same for weights (fan_out, fan_in) in memory: their gradient is quicker written in rows, then transposed."""
 
-    def __init__(self, layer: Layer, batch_size: int) -> None:
-        super().__init__(layer, batch_size)
+    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
+        super().__init__(layer, batch_size, rectified)
         self.gradient = layer.weight.new_empty(layer.weight.shape)
 
     def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
@@ -127,8 +143,8 @@ class FewInputs(Product):
 class HalvedProduct(Product):
     """The same from float32 to float32, with products of bfloat16 between."""
 
-    def __init__(self, layer: Layer, batch_size: int) -> None:
-        super().__init__(layer, batch_size)
+    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
+        super().__init__(layer, batch_size, rectified)
         members, fan_in, fan_out = layer.weight.shape
         self.halved = torch.empty_like(layer.weight, dtype=torch.bfloat16)
         self.inputs, self.below = self.halved.new_empty(2, members, batch_size, fan_in)
@@ -143,9 +159,13 @@ class HalvedProduct(Product):
         return other
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums (N, batch, fan_out) for inputs (N, batch, fan_in)."""
+        """Writes the sums or their ReLUs (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         torch._foreach_copy_([self.inputs, self.halved], [inputs, self.weight])
-        return out.copy_(torch.bmm(self.inputs, self.halved, out=self.sums)).add_(self.bias)
+        out.copy_(torch.bmm(self.inputs, self.halved, out=self.sums))
+        if self.adds_and_rectifies:
+            return _add_and_rectify(out, self.bias)
+        out.add_(self.bias)
+        return out.relu_() if self.rectified else out
 
     def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
         """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
@@ -174,14 +194,14 @@ class Perceptrons:
 
     def __init__(self, layers: Layers, batch_size: int, halved: bool = False) -> None:
         self.layers = layers
-        self.products = [_kind(layer, halved)(layer, batch_size) for layer in layers]
-        shapes = [(layer.weight.shape[0], batch_size, layer.weight.shape[2]) for layer in layers]
-        self.sums = [layer.weight.new_empty(shape) for layer, shape in zip(layers, shapes, strict=True)]
+        rectified = [*(not layer.norm for layer in layers[:-1]), False]
+        self.products = [
+            _kind(layer, halved, relu)(layer, batch_size, relu) for layer, relu in zip(layers, rectified, strict=True)
+        ]
+        self.sums = [product.new_outputs(batch_size) for product in self.products]
         self.outputs = list(self.sums)  # the same tensors where nothing is normalised
         self.moments: list[list[Tensor]] = [[] for _ in layers]  # each row's, where something is
-        members, fan_in, _ = layers[0].weight.shape
-        inputs = self.sums[0].new_empty(members, batch_size, fan_in)
-        self.slopes = [inputs, *map(torch.empty_like, self.outputs[:-1])]  # the loss's, in the inputs of each layer
+        self.slopes = [torch.empty_like(outputs) for outputs in self.outputs[:-1]]  # the loss's, in what each gives
 
     def with_weights(self, layers: Layers) -> Perceptrons:
         """The same for other weights of these shapes, or of fewer networks.
@@ -197,28 +217,28 @@ class Perceptrons:
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs (N, batch, fan_out) for inputs (N, batch, fan_in); the next call overwrites them."""
-        hidden, last = inputs, len(self.layers) - 1
+        hidden = inputs
         for depth, layer in enumerate(self.layers):
             hidden = self.products[depth].forward(hidden, out=self.sums[depth])
             if layer.norm:
                 gain, shift = layer.norm
                 hidden, *self.moments[depth] = torch.native_layer_norm(hidden, gain.shape, gain, shift, EPSILON)
-                self.outputs[depth] = hidden
-            if depth < last:
-                hidden.relu_()
+                self.outputs[depth] = hidden.relu_()
         return hidden
 
     def differentiate(self, slope: Tensor, gradients: Layers) -> None:
         """Writes the gradients of all layers, given the loss's slope (N, batch, fan_out) in the outputs."""
-        for depth in reversed(range(len(self.layers))):
+        for depth in reversed(range(1, len(self.layers))):
             slope = self._slope_below(depth, self._slope_in_sums(depth, slope, gradients[depth]), gradients[depth])
+        self.products[0].differentiate(self._slope_in_sums(0, slope, gradients[0]), gradients[0], None)
 
     def slope_in_inputs(self, slope: Tensor, columns: int) -> Tensor:
         """The loss's slope (N, batch, columns) in the last columns of the inputs, given that in the outputs."""
         for depth in reversed(range(1, len(self.layers))):
             slope = self._slope_below(depth, self._slope_in_sums(depth, slope))
-        wanted = self.slopes[0][..., -columns:]  # too few for bfloat16
-        return torch.bmm(self._slope_in_sums(0, slope), self.layers[0].weight[:, -columns:].mT, out=wanted)
+        slope, weight = self._slope_in_sums(0, slope), self.layers[0].weight[:, -columns:]  # too few for bfloat16
+        rows = slope.new_empty(*weight.shape[:2], slope.shape[1])  # quicker to write than columns
+        return torch.bmm(weight, slope.mT, out=rows).mT
 
     def _slope_in_sums(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
         """From the slope in what a layer's normalisation makes, if it has one, whose gradients it writes if wanted."""
@@ -235,11 +255,9 @@ class Perceptrons:
 
     def _slope_below(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
         """From the slope in a layer's sums, that in the layer before it, ahead of its ReLU."""
-        below = self.slopes[depth]
-        self.products[depth].differentiate(slope, gradients, below if depth else None)
-        if depth:
-            outputs: Tensor = self.outputs[depth - 1]  # where the ReLU gave 0, its slope is 0
-            torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)
+        below, outputs = self.slopes[depth - 1], self.outputs[depth - 1]
+        self.products[depth].differentiate(slope, gradients, below)
+        torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)  # 0 where the ReLU gave 0
         return below
 
 
@@ -256,13 +274,14 @@ class ByHand:
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
         self.autocast = _autocast()
-        self.is_plain_step = is_plain_step(module)
+        self.adam = DirectAdam() if is_plain_step(module) else None
         self.unchanged = Unchanged(self._networks())
         # Walking through a module for its parameters takes longer than averaging them.
         self.actor_weights: list[Tensor] = list(module.actor.parameters())
         self.critic_weights: list[Tensor] = list(module.critics.parameters())
         self.online = self.actor_weights + self.critic_weights
-        self.targets: list[Tensor] = [*module.actor_target.parameters(), *module.critics_target.parameters()]
+        self.sources = [weight.detach() for weight in self.online]
+        self.targets = [*_weights(module.actor_target), *_weights(module.critics_target)]
         self.together = self._critics_together()
         actor, actor_target = (self._actor_layers(_weights(each)) for each in (module.actor, module.actor_target))
         critics, targets = (self._critic_layers(_weights(each)) for each in (module.critics, module.critics_target))
@@ -297,14 +316,14 @@ class ByHand:
             and module.hparams["encoder"] is None
             and (module._trainer is None or module.trainer.world_size == 1)
             and all(map(is_plain, networks))
-            and all(_is_trained(weight) for network in networks for weight in network.parameters())
+            and all(_are_trained(network.parameters()) for network in networks)
             and not is_awaited(module, "on_before_backward", "on_after_backward")
         )
 
     def fits(self, batch: Batch) -> bool:
         """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
-        same = len(batch.reward) == self.batch_size and self.autocast == _autocast()
-        return same and self.unchanged.are(self._networks()) and all(map(_is_trained, self.online))
+        same = batch.reward.shape[0] == self.batch_size and self.autocast == _autocast()
+        return same and self.unchanged.are(self._networks()) and _are_trained(self.online)
 
     def _networks(self) -> list[nn.Module]:
         modules: Any = self.module._modules  # four times as fast as its attributes
@@ -336,11 +355,11 @@ class ByHand:
             for weight, bias, *norm in layers
         ]
 
-    @torch.no_grad()
     def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sets the critics' gradients; gives their loss and Q-values (N, batch)."""
         noise = self.module.draw_noise(batch.action)
-        found: tuple[Tensor, Tensor] = self._critics_pass(*batch, noise)
+        with torch.no_grad():
+            found: tuple[Tensor, Tensor] = self._critics_pass(*batch, noise)
         _hand_over(self.critic_weights, self.critic_gradients)
         return found
 
@@ -355,7 +374,8 @@ class ByHand:
             values.append(q.clone())
             errors.append(error)
             critics.differentiate(error * (2 / self.batch_size), gradients)
-        return _joined(errors).square().mean(dim=1).sum(), _joined(values)
+        every = _joined(errors).reshape(-1)
+        return every.dot(every) / self.batch_size, _joined(values)
 
     def _target(self, batch: Batch, noise: Tensor) -> Tensor:
         """`TD3.target`, (batch, 1), with noise (batch, action_dim)."""
@@ -371,10 +391,10 @@ class ByHand:
         """The inputs (together, batch, obs_dim + action_dim) of critics, the same ones for each."""
         return torch.cat([obs, action], dim=1).expand(self.together, -1, -1)
 
-    @torch.no_grad()
     def of_actor(self, batch: Batch) -> Tensor:
         """Sets the actor's gradient; gives its loss."""
-        loss: Tensor = self._actor_pass(*batch)
+        with torch.no_grad():
+            loss: Tensor = self._actor_pass(*batch)
         _hand_over(self.actor_weights, self.actor_gradients)
         return loss
 
@@ -392,13 +412,12 @@ class ByHand:
 
     def step(self, optimizer: Optimizer | LightningOptimizer) -> None:
         """Takes the optimizer's step."""
-        if not (self.is_plain_step and step_directly(optimizer)):
+        if not (self.adam and self.adam.step(optimizer)):
             optimizer.step()
 
-    @torch.no_grad()
     def move_targets(self, tau: float) -> None:
         """target <- (1 - tau) target + tau online, for all weights at once."""
-        torch._foreach_lerp_(self.targets, self.online, tau)
+        torch._foreach_lerp_(self.targets, self.sources, tau)
 
 
 def _autocast() -> torch.dtype | None:
@@ -417,21 +436,30 @@ def _tensors_in(owner: Any) -> Iterator[Tensor]:
         yield owner
 
 
-def _is_trained(weight: Any) -> bool:
-    """Whether it has a gradient, which nothing but an optimizer waits for."""
-    return weight.requires_grad and not weight._backward_hooks and not weight._post_accumulate_grad_hooks
+def _are_trained(weights: Iterable[Any]) -> bool:
+    """Whether each has a gradient, which nothing but an optimizer waits for."""
+    return all(
+        weight.requires_grad and not (weight._backward_hooks or weight._post_accumulate_grad_hooks)
+        for weight in weights
+    )
 
 
-def _kind(layer: Layer, halved: bool) -> type[Product]:
+def _kind(layer: Layer, halved: bool, rectified: bool) -> type[Product]:
     """How a layer's products are done."""
-    members, fan_in, fan_out = layer.weight.shape
+    _, fan_in, fan_out = layer.weight.shape
     if halved and min(fan_in, fan_out) >= WIDE:
         return HalvedProduct
     if fan_in * fan_out >= LARGE:
         return LargeProduct
     if fan_in < FEW and not layer.weight.is_contiguous():
         return FewInputs
-    return SingleOutputs if fan_out == 1 and members > 1 else Product
+    return FewOutputs if fan_out < FEW and not (rectified or layer.norm) else Product
+
+
+def _add_and_rectify(sums: Tensor, bias: Tensor) -> Tensor:
+    """Writes the ReLUs of sums and biases over the sums, in one pass."""
+    rectified: Tensor = torch.ops.aten._add_relu_(sums, bias)
+    return rectified
 
 
 def _joined(columns: list[Tensor]) -> Tensor:

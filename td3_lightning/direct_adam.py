@@ -4,7 +4,10 @@ From `optimizer.step()` to torch's fused Adam it goes through Lightning's hooks,
 lookups, which take longer than Adam itself does for networks of the usual size. A reader may skip this file.
 """
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -31,24 +34,85 @@ def is_plain_step(module: "TD3") -> bool:
     return type(trainer.precision_plugin) in PLAIN and type(trainer.strategy) is SingleDeviceStrategy
 
 
-@torch.no_grad()
-def step_directly(optimizer: Optimizer | LightningOptimizer) -> bool:
-    """Takes the step of a fused Adam, to the same bits, and says whether it did.
+class DirectAdam:
+    """Steps of fused Adams, to the same bits."""
 
-    It leaves other optimizers alone, those with hooks or without gradients, and the first step, which makes the memory.
+    def __init__(self) -> None:
+        self._memories: dict[Adam, Memory] = {}
+
+    def step(self, optimizer: Optimizer | LightningOptimizer) -> bool:
+        """Takes an optimizer's step, and says whether it did.
+
+        It leaves other optimizers alone, those with hooks or without gradients, and the first step, which makes their
+        memory.
+        """
+        wrapper = optimizer if isinstance(optimizer, LightningOptimizer) else None
+        adam = wrapper.optimizer if wrapper else optimizer
+        if type(adam) is not Adam or "step" in vars(adam) or _has_hooks(adam):
+            return False
+        if not all(map(_is_usual, adam.param_groups)) or not (memory := self._memory_of(adam)):
+            return False
+        if wrapper:
+            wrapper._on_before_step()
+        with torch.no_grad():
+            for group, of_group in zip(adam.param_groups, memory.of_groups, strict=True):
+                _step(group, of_group)
+        if wrapper:
+            wrapper._on_after_step()
+        return True
+
+    def _memory_of(self, adam: Adam) -> "Memory | None":
+        """What it keeps, if that is under way for all weights."""
+        memory = self._memories.get(adam)
+        if memory is None or not memory.is_of(adam):
+            if not all(adam.state.get(weight) for group in adam.param_groups for weight in group["params"]):
+                return None
+            memory = self._memories[adam] = Memory(adam)
+        return memory
+
+
+class Memory:
+    """What an Adam keeps, in the order of its weights, as looking it up in every step takes longer.
+
+    Args:
+        adam: It has taken a step.
     """
-    adam = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-    if type(adam) is not Adam or "step" in vars(adam) or _has_hooks(adam):
-        return False
-    if not all(_is_usual(group) and _is_under_way(group, adam) for group in adam.param_groups):
-        return False
-    if isinstance(optimizer, LightningOptimizer):
-        optimizer._on_before_step()
-    for group in adam.param_groups:
-        _step(group, [adam.state[weight] for weight in group["params"]])
-    if isinstance(optimizer, LightningOptimizer):
-        optimizer._on_after_step()
-    return True
+
+    def __init__(self, adam: Adam) -> None:
+        self.entries = list(adam.state.values())
+        self.of_groups = [GroupMemory(group["params"], adam.state) for group in adam.param_groups]
+
+    def is_of(self, adam: Adam) -> bool:
+        """Whether that is what it keeps."""
+        groups = adam.param_groups
+        return (
+            _are(self.entries, list(adam.state.values()))
+            and len(self.of_groups) == len(groups)
+            and all(memory.is_of(group["params"]) for memory, group in zip(self.of_groups, groups, strict=True))
+        )
+
+
+class GroupMemory:
+    """What an Adam keeps of some weights.
+
+    The counts of their steps become parts of one tensor, so that they are counted together.
+
+    Args:
+        weights: The weights.
+        state: Adam's entries.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], state: Any) -> None:
+        self.weights = list(weights)
+        self.entries = [state[weight] for weight in weights]
+        self.count = torch.stack([entry["step"] for entry in self.entries])
+        self.counts = list(self.count.unbind())
+        for entry, count in zip(self.entries, self.counts, strict=True):
+            entry["step"] = count
+
+    def is_of(self, weights: Sequence[Tensor]) -> bool:
+        """Whether it is of these, and they are counted here."""
+        return _are(self.weights, weights) and _are(self.counts, [entry["step"] for entry in self.entries])
 
 
 def _has_hooks(adam: Adam) -> bool:
@@ -58,27 +122,28 @@ def _has_hooks(adam: Adam) -> bool:
 
 
 def _is_usual(group: dict[str, Any]) -> bool:
-    return group["fused"] and not any(group.get(setting) for setting in UNUSUAL)
+    """Whether Adam is a fused one as it was published, and every weight has a gradient."""
+    usual = group["fused"] and not any(map(group.get, UNUSUAL))
+    return usual and not any(map(is_, [weight.grad for weight in group["params"]], repeat(None)))
 
 
-def _is_under_way(group: dict[str, Any], adam: Adam) -> bool:
-    """Whether every weight has a gradient, and Adam a memory of it."""
-    return all(weight.grad is not None and adam.state.get(weight) for weight in group["params"])
+def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether they are the very same objects."""
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
-def _step(group: dict[str, Any], memory: list[dict[str, Tensor]]) -> None:
+def _step(group: dict[str, Any], memory: GroupMemory) -> None:
     """Adam for one group of weights, all of which have a gradient and a memory."""
-    weights: list[Tensor] = group["params"]
-    counts = [each["step"] for each in memory]
-    torch._foreach_add_(counts, 1)
+    gradients: list[Any] = [weight.grad for weight in memory.weights]
+    memory.count.add_(1)
     beta1, beta2 = group["betas"]
     torch._fused_adam_(
-        weights,
-        [cast(Tensor, weight.grad) for weight in weights],
-        [each["exp_avg"] for each in memory],
-        [each["exp_avg_sq"] for each in memory],
+        memory.weights,
+        gradients,
+        [entry["exp_avg"] for entry in memory.entries],
+        [entry["exp_avg_sq"] for entry in memory.entries],
         [],
-        counts,
+        memory.counts,
         lr=group["lr"],
         beta1=beta1,
         beta2=beta2,

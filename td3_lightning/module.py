@@ -315,7 +315,8 @@ class TD3(L.LightningModule):
     def _descend(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """One Adam step along the gradients."""
         groups = optimizer.param_groups
-        average_gradients(weight for group in groups for weight in group["params"])
+        if self._by_hand is None:  # which one process alone has
+            average_gradients(weight for group in groups for weight in group["params"])
         rate = lr(self.env_steps)
         if not isinstance(lr, Constant):
             rate = of_the_first(rate, self.device)

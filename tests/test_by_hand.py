@@ -15,7 +15,18 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
 from td3_lightning.awake import gradients_of_awake
-from td3_lightning.by_hand import FEW, WIDE, ByHand, FewInputs, HalvedProduct, LargeProduct, Layer, Product
+from td3_lightning.by_hand import (
+    FEW,
+    LANES,
+    WIDE,
+    ByHand,
+    FewInputs,
+    FewOutputs,
+    HalvedProduct,
+    LargeProduct,
+    Layer,
+    Product,
+)
 
 LOW, HIGH = [-1.0, 0.5, -3.0], [2.0, 0.7, 3.0]
 
@@ -73,9 +84,18 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
+@pytest.mark.parametrize("bias_with_relu", [False, True])
 def test_gradients_and_losses_are_autograds(
-    hidden_dims: tuple[int, ...], num_critics: int, layer_norm: bool, dtype: torch.dtype, close: float, threads: int
+    hidden_dims: tuple[int, ...],
+    num_critics: int,
+    layer_norm: bool,
+    dtype: torch.dtype,
+    close: float,
+    threads: int,
+    bias_with_relu: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("td3_lightning.by_hand.BIAS_WITH_RELU", bias_with_relu)
     module = new_module(hidden_dims=hidden_dims, num_critics=num_critics, layer_norm=layer_norm).to(dtype)
     for weight in module.parameters():  # or no gain would differ from 1, and no shift from 0
         weight.data += 0.1 * torch.rand_like(weight)
@@ -272,9 +292,30 @@ def test_every_network_has_products_of_its_own_for_wide_and_for_large_layers(
         by_hand = module._by_hand_for(new_batch())
     assert by_hand is not None
     for network in (by_hand.actor, by_hand.actor_target):
-        assert [type(product) for product in network.products] == [FewInputs, wide, Product, Product]
+        assert [type(product) for product in network.products] == [FewInputs, wide, Product, FewOutputs]
     for network in (*by_hand.critics, *by_hand.critics_target):
-        assert [type(product) for product in network.products] == [Product, wide, Product, Product]
+        assert [type(product) for product in network.products] == [Product, wide, Product, FewOutputs]
+
+
+@pytest.mark.parametrize("bias_with_relu", [False, True])
+@pytest.mark.parametrize("kind", [Product, HalvedProduct])
+@pytest.mark.parametrize("fan_out", [1, LANES - 1, LANES, LANES + 1, 3 * LANES])
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_relu_hides_no_nan(
+    bias_with_relu: bool, kind: type[Product], fan_out: int, members: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("td3_lightning.by_hand.BIAS_WITH_RELU", bias_with_relu)
+    torch.manual_seed(1)
+    inputs, weight, bias = (
+        torch.randn(members, 7, 5),
+        torch.randn(members, 5, fan_out),
+        torch.randn(members, 1, fan_out),
+    )
+    bias[-1, 0, -1] = torch.nan
+    product = kind(Layer(weight, bias, []), 7, rectified=True)
+    found, wanted = product.forward(inputs, product.new_outputs(7)), (inputs @ weight + bias).relu()
+    assert wanted.isnan().sum() == 7
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02, equal_nan=True)
 
 
 @pytest.mark.parametrize("obs_dim", [1, 2, FEW - 1, FEW])

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, ReplayData
-from td3_lightning.direct_adam import is_plain_step, step_directly
+from td3_lightning.direct_adam import DirectAdam, is_plain_step
 
 SHAPES = [(2, 5, 7), (2, 1, 7), (3,), ()]
 
@@ -45,6 +45,7 @@ def same(some: list[Tensor], others: list[Tensor]) -> bool:
 def test_steps_are_adams_to_the_bit(settings: dict[str, Any]) -> None:
     usual, direct = new_adam(**settings), new_adam(**settings)
     usual.step()
+    step_directly = DirectAdam().step
     assert not step_directly(direct), "the first step makes Adam's memory"
     assert not direct.state
     assert not direct.state[direct.param_groups[0]["params"][0]]  # looked at, which leaves an empty one
@@ -64,6 +65,47 @@ def test_steps_are_adams_to_the_bit(settings: dict[str, Any]) -> None:
         assert same(held(usual), held(direct))
         if step == 10:  # another memory, as a checkpoint brings it
             direct.load_state_dict(copy.deepcopy(direct.state_dict()))
+
+
+def forget(adam: Any) -> None:
+    adam.state.clear()
+
+
+def begin_a_count_anew(adam: Any) -> None:
+    weight = adam.param_groups[0]["params"][1]
+    adam.state[weight]["step"] = torch.ones_like(adam.state[weight]["step"])
+
+
+def begin_a_mean_anew(adam: Any) -> None:
+    entry = adam.state[adam.param_groups[1]["params"][0]]
+    entry["exp_avg"] = torch.zeros_like(entry["exp_avg"])
+
+
+def keep_one_entry_elsewhere(adam: Any) -> None:
+    weight = adam.param_groups[0]["params"][0]
+    adam.state[weight] = {name: 2 * kept for name, kept in adam.state[weight].items()}
+
+
+def take_another_group(adam: Any) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    adam.add_param_group({"params": [weight]})
+
+
+@pytest.mark.parametrize(
+    "change", [forget, begin_a_count_anew, begin_a_mean_anew, keep_one_entry_elsewhere, take_another_group]
+)
+def test_what_others_do_to_its_memory_counts(change: Callable[[Any], None]) -> None:
+    usual, other, direct = new_adam(), new_adam(), DirectAdam()
+    for step in range(9):
+        if step == 4:
+            change(usual)
+            change(other)
+        usual.step()
+        if not direct.step(other):
+            assert step == 0 or (step == 4 and change in (forget, take_another_group))
+            other.step()
+        assert same(held(usual), held(other))
 
 
 class Careful(torch.optim.Adam):
@@ -102,14 +144,15 @@ def test_what_is_not_plain_adam_is_left_alone(made: dict[str, Any], change: Call
     if change is not None:
         change(other)
     before = held(other)
-    assert step_directly(plain)
-    assert not step_directly(other)
+    assert DirectAdam().step(plain)
+    assert not DirectAdam().step(other)
     assert same(before, held(other))
 
 
 def test_a_hook_of_all_optimizers_is_heard() -> None:
     adam = new_adam()
     adam.step()
+    step_directly = DirectAdam().step
     hook = register_optimizer_step_pre_hook(lambda *_: None)
     assert not step_directly(adam)
     hook.remove()
@@ -127,15 +170,15 @@ def fit(trainer: L.Trainer, module: type[TD3] = TD3) -> TD3:
 def test_a_run_is_the_same_and_lightning_counts_its_steps(
     make_trainer: Any, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    runs, taken = [], []
+    runs, taken, step_directly = [], [], DirectAdam.step
     for direct in (True, False):
         asked: list[bool] = []
 
-        def step(optimizer: Any, direct: bool = direct, asked: list[bool] = asked) -> bool:
-            asked.append(direct and step_directly(optimizer))
+        def step(adam: DirectAdam, optimizer: Any, direct: bool = direct, asked: list[bool] = asked) -> bool:
+            asked.append(direct and step_directly(adam, optimizer))
             return asked[-1]
 
-        monkeypatch.setattr("td3_lightning.by_hand.step_directly", step)
+        monkeypatch.setattr(DirectAdam, "step", step)
         L.seed_everything(3, verbose=False)
         trainer = make_trainer(callbacks=[Collector(warmup_steps=10)], precision=precision)
         agent = fit(trainer)
