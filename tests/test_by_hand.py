@@ -79,7 +79,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("hidden_dims", [(33, 17), (8,), ()], ids=str)
+@pytest.mark.parametrize("hidden_dims", [(2 * LANES, 17), (8,), ()], ids=str)
 @pytest.mark.parametrize("num_critics", [1, 2, 5])
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)], ids=str)
@@ -306,11 +306,7 @@ def test_a_relu_hides_no_nan(
 ) -> None:
     monkeypatch.setattr("td3_lightning.by_hand.BIAS_WITH_RELU", bias_with_relu)
     torch.manual_seed(1)
-    inputs, weight, bias = (
-        torch.randn(members, 7, 5),
-        torch.randn(members, 5, fan_out),
-        torch.randn(members, 1, fan_out),
-    )
+    inputs, weight, bias = (torch.randn(members, *shape) for shape in ((7, 5), (5, fan_out), (1, fan_out)))
     bias[-1, 0, -1] = torch.nan
     product = kind(Layer(weight, bias, []), 7, rectified=True)
     found, wanted = product.forward(inputs, product.new_outputs(7)), (inputs @ weight + bias).relu()
