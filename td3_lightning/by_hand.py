@@ -19,7 +19,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from td3_lightning.awake import gradients_of_awake
+from td3_lightning.awake import AMX, gradients_of_awake, most_awake
 from td3_lightning.direct_adam import DirectAdam, is_plain_step
 from td3_lightning.hooks import is_awaited
 from td3_lightning.recorded import Recorded
@@ -33,7 +33,7 @@ WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloa
 LARGE = 100_000  # weights from which on a layer is worth a look at how many of its units are silent
 FEW = 16  # inputs or outputs from which on it is as quick to write a product as it is wanted
 LANES = 16  # numbers that a processor works on at once
-BIAS_WITH_RELU = torch.cpu._is_amx_tile_supported()  # with a product where that is quicker: on CPUs without AMX
+BIAS_WITH_RELU = AMX  # elsewhere it is quicker with the product
 
 
 class Layer(NamedTuple):
@@ -101,13 +101,17 @@ class Product:
 class LargeProduct(Product):
     """The same for large layers, at less work where ReLUs are silent in the whole batch, so that they have no slope."""
 
+    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
+        super().__init__(layer, batch_size, rectified)
+        self.most = most_awake(len(layer.weight), batch_size)
+
     def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
         """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
         if gradients is None or below is None:  # half as much to gain
             super().differentiate(slope, gradients, below)
         else:
             torch.sum(slope, 1, keepdim=True, out=gradients.bias)
-            gradients_of_awake(self.inputs, slope, self.weight, gradients.bias, gradients.weight, below)
+            gradients_of_awake(self.inputs, slope, self.weight, gradients.bias, gradients.weight, below, self.most)
 
 
 class FewOutputs(Product):
@@ -196,7 +200,8 @@ class Perceptrons:
         self.layers = layers
         rectified = [*(not layer.norm for layer in layers[:-1]), False]
         self.products = [
-            _kind(layer, halved, relu)(layer, batch_size, relu) for layer, relu in zip(layers, rectified, strict=True)
+            _kind(layer, batch_size, relu, halved)(layer, batch_size, relu)
+            for layer, relu in zip(layers, rectified, strict=True)
         ]
         self.sums = [product.new_outputs(batch_size) for product in self.products]
         self.outputs = list(self.sums)  # the same tensors where nothing is normalised
@@ -444,12 +449,12 @@ def _are_trained(weights: Iterable[Any]) -> bool:
     )
 
 
-def _kind(layer: Layer, halved: bool, rectified: bool) -> type[Product]:
+def _kind(layer: Layer, batch_size: int, rectified: bool, halved: bool) -> type[Product]:
     """How a layer's products are done."""
-    _, fan_in, fan_out = layer.weight.shape
+    members, fan_in, fan_out = layer.weight.shape
     if halved and min(fan_in, fan_out) >= WIDE:
         return HalvedProduct
-    if fan_in * fan_out >= LARGE:
+    if fan_in * fan_out >= LARGE and most_awake(members, batch_size):
         return LargeProduct
     if fan_in < FEW and not layer.weight.is_contiguous():
         return FewInputs

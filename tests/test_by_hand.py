@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
-from td3_lightning.awake import gradients_of_awake
+from td3_lightning.awake import gradients_of_awake, most_awake
 from td3_lightning.by_hand import (
     FEW,
     LANES,
@@ -25,6 +25,7 @@ from td3_lightning.by_hand import (
     HalvedProduct,
     LargeProduct,
     Layer,
+    Perceptrons,
     Product,
 )
 
@@ -127,6 +128,7 @@ def test_recorded_passes_are_the_same_to_the_bit(
 ) -> None:
     found = []
     monkeypatch.setattr("td3_lightning.by_hand.LARGE", WIDE * WIDE)
+    monkeypatch.setattr("td3_lightning.awake.AMX", False)
     for records in (False, True):
         monkeypatch.setattr("td3_lightning.recorded.RECORDS", records)
         module = new_module(hidden_dims=hidden_dims, num_critics=num_critics)
@@ -206,6 +208,7 @@ def test_silent_units_are_left_out_of_the_products_and_of_nothing_else(
     share: float, num_critics: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("td3_lightning.by_hand.LARGE", WIDE * WIDE)
+    monkeypatch.setattr("td3_lightning.awake.AMX", False)
     module, batch = new_module(hidden_dims=(WIDE, WIDE + 8), num_critics=num_critics), new_batch(40)
     silence(module, share)
     ours, our_losses = gradients(module, batch, "by hand")
@@ -219,6 +222,29 @@ def test_silent_units_are_left_out_of_the_products_and_of_nothing_else(
     assert not ours["critics.layers.2.weight"][silent.expand_as(module.critics.layers[2].weight)].any()
 
 
+@pytest.mark.parametrize(
+    ("amx", "num_critics", "batch_size", "most", "kind"),
+    [
+        (False, 2, 100, 0.6, LargeProduct),
+        (False, 1, 256, 0.6, LargeProduct),
+        (True, 2, 100, 0.0, Product),
+        (True, 2, 300, 0.5, LargeProduct),
+        (True, 1, 256, 0.0, Product),
+        (True, 1, 600, 0.5, LargeProduct),
+    ],
+)
+def test_silent_units_are_looked_for_where_that_pays(
+    amx: bool, num_critics: int, batch_size: int, most: float, kind: type[Product], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("td3_lightning.awake.AMX", amx)
+    assert most_awake(num_critics, batch_size) == most
+    zeros = [torch.zeros(num_critics, *shape) for shape in ((400, 300), (1, 300), (300, 1), (1, 1))]
+    layers = [Layer(zeros[0], zeros[1], []), Layer(zeros[2], zeros[3], [])]
+    first, _ = Perceptrons(layers, batch_size).products
+    assert type(first) is kind
+    assert getattr(first, "most", 0.0) == most
+
+
 @pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
 @pytest.mark.parametrize("awake", [0, 1, 16, 100, 120, 192])
 def test_products_of_the_units_that_are_awake(awake: int, transposed: bool) -> None:
@@ -229,7 +255,7 @@ def test_products_of_the_units_that_are_awake(awake: int, transposed: bool) -> N
         some = torch.randperm(192)[:number]
         slope[member, member, some] = torch.randn(number)  # each in one row alone
     gradient, below = torch.full_like(weight, torch.nan), torch.full_like(inputs, torch.nan)
-    gradients_of_awake(inputs, slope, weight, slope.sum(1, keepdim=True), gradient, below)
+    gradients_of_awake(inputs, slope, weight, slope.sum(1, keepdim=True), gradient, below, 0.6)
     torch.testing.assert_close(gradient, inputs.mT @ slope)
     torch.testing.assert_close(below, slope @ weight.mT)
 
@@ -238,7 +264,7 @@ def test_products_of_the_units_that_are_awake(awake: int, transposed: bool) -> N
 def test_the_weights_of_silent_units_are_left_out_if_these_are_many(awake: int, all_taken: bool) -> None:
     slope, weight, below = torch.zeros(1, 4, 192), torch.full((1, 70, 192), torch.inf), torch.zeros(1, 4, 70)
     slope[..., 192 - awake :], weight[..., 192 - awake :] = 1, 1
-    gradients_of_awake(torch.ones(1, 4, 70), slope, weight, slope.sum(1, keepdim=True), weight.clone(), below)
+    gradients_of_awake(torch.ones(1, 4, 70), slope, weight, slope.sum(1, keepdim=True), weight.clone(), below, 0.6)
     assert below.isnan().all() if all_taken else torch.equal(below, torch.full_like(below, awake))
 
 
@@ -246,7 +272,7 @@ def test_a_slope_that_is_no_number_is_not_silent() -> None:
     slope = torch.zeros(1, 4, 192)
     slope[0, 2, 5] = torch.nan
     weight, below = torch.ones(1, 192, 192), torch.zeros(1, 4, 192)
-    gradients_of_awake(torch.ones(1, 4, 192), slope, weight, slope.sum(1, keepdim=True), weight.clone(), below)
+    gradients_of_awake(torch.ones(1, 4, 192), slope, weight, slope.sum(1, keepdim=True), weight.clone(), below, 0.6)
     assert below[0, 2].isnan().all()
     assert torch.equal(below[0, 0], torch.zeros(192))
 
@@ -254,7 +280,7 @@ def test_a_slope_that_is_no_number_is_not_silent() -> None:
 def test_slopes_that_cancel_each_other_are_not_silent() -> None:
     slope = torch.tensor([1.0, -1.0]).view(1, 2, 1).expand(1, 2, 192).contiguous()
     weight, below = torch.ones(1, 192, 192), torch.full((1, 2, 192), torch.nan)
-    gradients_of_awake(torch.ones(1, 2, 192), slope, weight, torch.zeros(1, 1, 192), weight.clone(), below)
+    gradients_of_awake(torch.ones(1, 2, 192), slope, weight, torch.zeros(1, 1, 192), weight.clone(), below, 0.6)
     assert torch.equal(below[0, :, 0], torch.tensor([192.0, -192.0]))
 
 
@@ -287,6 +313,7 @@ def test_every_network_has_products_of_its_own_for_wide_and_for_large_layers(
     halved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("td3_lightning.by_hand.LARGE", WIDE * (WIDE + 1))
+    monkeypatch.setattr("td3_lightning.awake.AMX", False)
     module, wide = new_module(hidden_dims=(WIDE, WIDE + 1, WIDE - 1)), HalvedProduct if halved else LargeProduct
     with torch.autocast("cpu", torch.bfloat16, enabled=halved):
         by_hand = module._by_hand_for(new_batch())
