@@ -31,6 +31,9 @@ class Collector(Callback):
         random_steps: Environment steps with uniform random actions; those of the warm-up if none are given.
         collect: What is collected between updates: at least so many steps at once, or "episode" for steps until an
             episode ends. The updates that are due for it follow it.
+
+    Raises:
+        UsageError: A setting is out of its range, which the sentence gives.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Collector(Callback):
         self.warmup_steps = warmup_steps
         self.random_steps = warmup_steps if random_steps is None else random_steps
         check_at_least("random_steps", self.random_steps, 0)
+        if isinstance(collect, str) and collect != "episode":
+            raise UsageError(f'collect is a number of steps or "episode", but {collect!r} came; give one of them.')
         if collect != "episode":
             check_at_least("collect", collect, 1)
         self.collect = collect
@@ -64,7 +69,10 @@ class Collector(Callback):
         """Refuses processes that would all act alike, and an agent for another environment."""
         check_launcher(trainer)
         if stage == "fit" or isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]  # as below
-            _check_fit(*_parts(trainer))
+            module, data = _parts(trainer)
+            _check_fit(module, data)
+            if stage == "fit":
+                _check_learns(module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begins the episodes, and warms up; a resumed run has both behind it.
@@ -201,6 +209,16 @@ def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
             f"{type(module).__name__}; call trainer.fit(TD3(...), datamodule=ReplayData(...))."
         )
     return module, data
+
+
+def _check_learns(module: TD3) -> None:
+    """Raises `UsageError` if the actor or the critics have nothing to learn with."""
+    for name, network in (("actor", module.actor), ("critics", module.critics)):
+        if not any(weight.requires_grad for weight in network.parameters()):
+            raise UsageError(
+                f"The {name} would learn nothing: no weight wants a gradient, as after agent.freeze(); call "
+                "agent.unfreeze() before fit."
+            )
 
 
 def _check_fit(module: TD3, data: ReplayData) -> None:

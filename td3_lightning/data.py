@@ -60,6 +60,9 @@ class ReplayData(L.LightningDataModule):
         step_timeout: Seconds that an environment may take for a step or a reset; None waits for ever.
         empty_replay: Begin with an empty replay and new episodes, whatever the checkpoint holds of them; the Collector
             fills it with `warmup_steps` steps of the policy first.
+
+    Raises:
+        UsageError: A setting is out of its range, the environment cannot be made, or its spaces are no boxes.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class ReplayData(L.LightningDataModule):
         self._saved_replay: SavedReplay = Replay.state_dict
 
     def make_env(self, **kwargs: Any) -> gym.Env:
-        """Makes the environment with its wrappers; keyword arguments here go before the configured ones."""
+        """Makes the environment with its wrappers; keyword arguments here win over the configured ones."""
         settings = {**self.env_kwargs, **kwargs}
         try:
             env = gym.make(self.env_id, **settings)

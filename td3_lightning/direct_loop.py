@@ -29,6 +29,7 @@ class Way(NamedTuple):
     """What is called for an update."""
 
     callbacks: list[Any]  # the trainer's, in which the hooks were found
+    attributes: dict[str, Any]  # the module's, as setting one of a module takes longer
     starts: list[Callable[..., Any]]  # for each batch, before its update
     step: Callable[..., Any]  # the update
     ends: list[Callable[..., Any]]  # after it
@@ -77,13 +78,13 @@ class DirectLoop(_TrainingEpochLoop):
             batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
         self._begin_batch(batch)
-        self._call("on_train_batch_start", way.starts, batch, batch_idx)
+        _call(way, "on_train_batch_start", way.starts, batch, batch_idx)
         progress.increment_started()
         self.manual_optimization.on_run_start()
-        outputs = self._call("training_step", [way.step], batch, batch_idx)
+        outputs = _call(way, "training_step", [way.step], batch, batch_idx)
         self.manual_optimization.on_run_end()
         progress.increment_processed()
-        self._call("on_train_batch_end", way.ends, outputs, batch, batch_idx)
+        _call(way, "on_train_batch_end", way.ends, outputs, batch, batch_idx)
         self._collect_logged()
         progress.increment_completed()
 
@@ -96,14 +97,10 @@ class DirectLoop(_TrainingEpochLoop):
         else:
             self._batches_that_stepped += 1
 
-    def _call(self, name: str, hooks: list[Callable[..., Any]], *args: Any) -> Any:
-        """Calls hooks of this name, and gives what the last one gives."""
-        module, given = self.trainer.lightning_module, None
-        before, module._current_fx_name = module._current_fx_name, name  # which `log` asks for
-        for hook in hooks:
-            given = hook(*args)
-        module._current_fx_name = before
-        return given
+    @property
+    def _is_training_done(self) -> bool:
+        """Whether the epoch is over; to count Adam's steps takes longer, where they are not limited."""
+        return self._num_ready_batches_reached() if self.max_steps == -1 else super()._is_training_done
 
     def _begin_batch(self, batch: Any) -> None:
         """Has what is logged find its batch."""
@@ -118,6 +115,16 @@ class DirectLoop(_TrainingEpochLoop):
         if self._results:
             self.trainer._logger_connector.on_batch_end()
             self.trainer._logger_connector.update_train_step_metrics()
+
+
+def _call(way: Way, name: str, hooks: list[Callable[..., Any]], *args: Any) -> Any:
+    """Calls hooks of this name, and gives what the last one gives."""
+    given, before = None, way.attributes["_current_fx_name"]
+    way.attributes["_current_fx_name"] = name  # which `log` asks for
+    for hook in hooks:
+        given = hook(*args)
+    way.attributes["_current_fx_name"] = before
+    return given
 
 
 def _do_nothing() -> None:
@@ -140,10 +147,12 @@ def _find_way(trainer: Any) -> Way:
         [partial(getattr(each, name), trainer, module) for each in callbacks if has_own(each, Callback, name)]
         for name in ("on_train_batch_start", "on_train_batch_end")
     ]
-    starts, ends = [*hooks[0], module.on_train_batch_start], [*hooks[1], module.on_train_batch_end]
+    starts, ends = hooks  # what a TD3 does before an update is for several processes
+    if has_own(module, TD3, "on_train_batch_end"):
+        ends.append(module.on_train_batch_end)
     # The strategy adds the precision's context, which in float32 is none, and what a module was compiled or wrapped to.
     as_it_is = type(trainer.precision_plugin) is Precision and strategy.model is module
     step = module.training_step if as_it_is else strategy.training_step
     ours = isinstance(data, ReplayData) and not has_own(data, ReplayData, *TRANSFERS)
     stays = ours and not has_own(module, L.LightningModule, *TRANSFERS) and strategy.root_device.type == "cpu"
-    return Way(list(callbacks), starts, step, ends, stays)
+    return Way(list(callbacks), vars(module), starts, step, ends, stays)

@@ -62,6 +62,9 @@ class TD3(L.LightningModule):
         gradients: "by hand" works them out faster where it can (plain networks, one process, a CPU); or "autograd"; or
             "compiled", which hands the losses to torch.compile, with CUDA graphs on a GPU. All but "autograd" act on
             one observation faster too, where the actor is plain: on the host, wherever it learns.
+
+    Raises:
+        UsageError: A setting is out of its range, which the sentence gives.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class Ring:
 
     Args:
         rows: Memory for the rows, (ring + n_step, obs_dim + action_dim + 2).
-        starts: An empty list of the rows at which finished transitions start.
+        starts: Gets the rows at which finished transitions start.
         obs_dim: Numbers in an observation.
         n_step: Rewards in a sum.
         history: Rows before a transition's first that are read with it, and so must still be there.
@@ -212,6 +212,9 @@ class Replay(IterableDataset[Batch]):
         num_envs: Environments that write.
         reward_scale: Rewards are stored times this.
         history: Rows before a transition's first that are read with it.
+
+    Raises:
+        UsageError: A setting is out of its range, or the rows take more memory than there is.
     """
 
     def __init__(

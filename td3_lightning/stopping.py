@@ -37,6 +37,7 @@ class StopOnSignal(Callback):
         self.received: signal.Signals | None = None  # the signal that asked to stop
         self._previous: dict[signal.Signals, Any] = {}  # the handlers that were there before
         self._collectors: list[Collector] = []
+        self._alone = False  # no other rank may have had a signal
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Begins to listen, in training."""
@@ -72,11 +73,14 @@ class StopOnSignal(Callback):
         # Lightning has put a handler around ours, with which a SIGTERM at an epoch's end leaves without saving.
         self._listen()
         self._stop_if_asked(trainer, pl_module)
+        self._alone = trainer.world_size == 1
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Stops after the Collector's step; where an evaluation may be next, that is where to stop."""
+        if self._alone and self.received is None:
+            return
         if not trainer.is_last_batch and not evaluation_is_due(trainer):
             self._stop_if_asked(trainer, pl_module)
 

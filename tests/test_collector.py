@@ -239,6 +239,26 @@ def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> Non
         Collector(10, **wrong)
 
 
+def test_another_word_for_what_to_collect_is_one_sentence() -> None:
+    word: Any = "episodes"
+    with pytest.raises(
+        UsageError, match=r'^collect is a number of steps or "episode", but \'episodes\' came; give one '
+    ):
+        Collector(10, collect=word)
+
+
+@pytest.mark.parametrize("frozen", ["actor", "critics"])
+def test_an_agent_that_would_learn_nothing_is_one_sentence_before_the_warm_up(frozen: str, make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data)
+    getattr(module, frozen).requires_grad_(False)
+    trainer = make_trainer(callbacks=[Collector(10)])
+    with pytest.raises(UsageError, match=rf"^The {frozen} would learn nothing: .*; call agent.unfreeze\(\) before fit"):
+        trainer.fit(module, datamodule=data)
+    assert not module.env_steps
+    trainer.validate(module, datamodule=data)
+
+
 def test_another_pace_on_resume_holds_from_there(make_trainer: Any, tmp_path: Any) -> None:
     steps = []
     for updates_per_step, resumed in ((1.0, None), (2.0, "ckpt"), (0.5, "ckpt"), (1.0, "ckpt")):
