@@ -2,10 +2,10 @@
 
 `module.py` says what an update is, and leaves its gradients to autograd. This file comes to the same gradients with
 fewer passes over memory: buffers that stay, and that the networks share, so that the cache has them, as each network is
-done with before the next one begins; critics side by side where each thread has as many of them; ReLUs in place; no
-product that nobody asks for, nor with many units that are silent in the whole batch; and all operations of a pass as
-one. With precision bf16-mixed the products between wide layers are of bfloat16, and everything else is of float32. A
-reader may skip it.
+done with before the next one begins; critics side by side where each thread has as many of them; ReLUs in place, with
+the bias where that is quicker; no product that nobody asks for, nor with many units that are silent in the whole batch;
+and all operations of a pass as one. With precision bf16-mixed the products between wide layers are of bfloat16, and
+everything else is of float32. A reader may skip it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
 LARGE = 100_000  # weights from which on a layer is worth a look at how many of its units are silent
-FEW = 16  # inputs or outputs from which on it is as quick to write a product as it is wanted
+FEW = 16  # inputs or outputs from which on a product of them is as quick written transposed
 LANES = 16  # numbers that a processor works on at once
-BIAS_WITH_RELU = AMX  # elsewhere it is quicker with the product
+BIAS_WITH_RELU = AMX  # where a bias is added with the ReLU, in one pass; elsewhere the product is quicker at it
 
 
 class Layer(NamedTuple):
@@ -58,8 +58,8 @@ class Product:
 
     def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
         self.weight, self.bias, self.rectified = layer.weight, layer.bias, rectified
-        even = layer.weight.dtype == torch.float32 and layer.weight.shape[2] % LANES == 0
-        self.adds_and_rectifies = rectified and even  # at once, which loses a NaN in what is left over
+        comes_out_even = layer.weight.shape[2] % LANES == 0  # a NaN in what is left over would be lost
+        self.adds_and_rectifies = rectified and comes_out_even and layer.weight.dtype == torch.float32
         self.inputs = layer.weight.new_empty(0)  # what `forward` was given last
 
     def new_outputs(self, batch_size: int) -> Tensor:
