@@ -5,7 +5,7 @@ lookups, which take longer than Adam itself does for networks of the usual size.
 """
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +52,14 @@ class DirectAdam:
             return False
         if not all(map(_is_usual, adam.param_groups)) or not (memory := self._memory_of(adam)):
             return False
+        gradients: list[list[Any]] = [[weight.grad for weight in of_group.weights] for of_group in memory.of_groups]
+        if any(map(is_, chain.from_iterable(gradients), repeat(None))):
+            return False
         if wrapper:
             wrapper._on_before_step()
         with torch.no_grad():
-            for group, of_group in zip(adam.param_groups, memory.of_groups, strict=True):
-                _step(group, of_group)
+            for group, of_group, of_weights in zip(adam.param_groups, memory.of_groups, gradients, strict=True):
+                _step(group, of_group, of_weights)
         if wrapper:
             wrapper._on_after_step()
         return True
@@ -122,9 +125,8 @@ def _has_hooks(adam: Adam) -> bool:
 
 
 def _is_usual(group: dict[str, Any]) -> bool:
-    """Whether Adam is a fused one as it was published, and every weight has a gradient."""
-    usual = group["fused"] and not any(map(group.get, UNUSUAL))
-    return usual and not any(map(is_, [weight.grad for weight in group["params"]], repeat(None)))
+    """Whether Adam is a fused one as it was published."""
+    return group["fused"] and not any(map(group.get, UNUSUAL))
 
 
 def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -132,9 +134,8 @@ def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def _step(group: dict[str, Any], memory: GroupMemory) -> None:
+def _step(group: dict[str, Any], memory: GroupMemory, gradients: list[Tensor]) -> None:
     """Adam for one group of weights, all of which have a gradient and a memory."""
-    gradients: list[Any] = [weight.grad for weight in memory.weights]
     memory.count.add_(1)
     beta1, beta2 = group["betas"]
     torch._fused_adam_(
