@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from td3_lightning.awake import AMX, gradients_of_awake, most_awake
 from td3_lightning.direct_adam import DirectAdam, is_plain_step
 from td3_lightning.hooks import is_awaited
+from td3_lightning.ranks import ranks
 from td3_lightning.recorded import Recorded
 from td3_lightning.replay import Batch
 from td3_lightning.unchanged import EPSILON, Unchanged, is_plain
@@ -319,7 +320,7 @@ class ByHand:
             batch.obs.device.type == "cpu"
             and _autocast() in (None, torch.bfloat16)
             and module.hparams["encoder"] is None
-            and (module._trainer is None or module.trainer.world_size == 1)
+            and ranks() == 1
             and all(map(is_plain, networks))
             and all(_are_trained(network.parameters()) for network in networks)
             and not is_awaited(module, "on_before_backward", "on_after_backward")
