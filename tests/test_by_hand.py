@@ -502,6 +502,12 @@ def chosen(module: TD3, batch: Batch) -> bool:
     return module._by_hand_for(batch) is not None
 
 
+def test_of_several_processes_gradients_are_autograds_whoever_began_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(new_module(), new_batch())
+    monkeypatch.setattr("td3_lightning.by_hand.ranks", lambda: 2)
+    assert not chosen(new_module(), new_batch())
+
+
 def test_plain_networks_are_done_by_hand_unless_autograd_is_asked_for() -> None:
     assert chosen(new_module(), new_batch())
     assert chosen(new_module(layer_norm=True), new_batch())
