@@ -128,7 +128,7 @@ class Deadline(gym.Wrapper):
         super().__init__(env)
         check_at_least("step_timeout", seconds, 0.001)
         if seconds == float("inf"):
-            raise UsageError("step_timeout is a finite number of seconds, but inf came; null waits for ever.")
+            raise UsageError("step_timeout must be finite, got inf. Use null for no limit.")
         self.seconds = seconds
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

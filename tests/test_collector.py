@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from one_sentence import refused
 from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
 from td3_lightning.errors import EnvError
 from td3_lightning.run_logger import RunLogger, read_metrics
@@ -81,7 +82,7 @@ def test_a_warm_up_too_short_for_a_transition_says_so(warmup_steps: int, n_step:
 
 @pytest.mark.parametrize("warmup_steps", [0, -1])
 def test_no_warm_up_is_one_sentence(warmup_steps: int) -> None:
-    with pytest.raises(UsageError, match="warmup_steps"):
+    with refused("warmup_steps", str(warmup_steps), fix="first update needs a transition"):
         Collector(warmup_steps)
 
 
@@ -235,7 +236,8 @@ def test_a_wait_is_for_the_steps_of_one_environment(make_trainer: Any, monkeypat
 
 @pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}])
 def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
+    ((setting, value),) = wrong.items()
+    with refused(setting, str(value)):
         Collector(10, **wrong)
 
 
@@ -438,7 +440,7 @@ def test_what_a_schedule_stands_at_is_logged(make_trainer: Any, tmp_path: Any) -
 
 
 def test_negative_noise_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="exploration_noise"):
+    with refused("exploration_noise", "-0.1"):
         Collector(10, -0.1)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import toys
+from one_sentence import refused
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.envs import ActionRepeat
 from td3_lightning.guarded import Deadline
@@ -193,13 +194,18 @@ def test_statistics_that_no_longer_change_are_no_obstacle(wrapper: Any) -> None:
         {"step_timeout": 0},
         {"step_timeout": float("inf")},
         {"step_timeout": float("nan")},
-        {"capacity": 10**15},
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_one_sentence_that_names_it(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
+def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(wrong: dict[str, Any]) -> None:
+    ((setting, value),) = wrong.items()
+    with refused(setting, str(value)):
         new_data(**wrong)
+
+
+def test_a_replay_larger_than_the_memory_is_one_sentence_with_its_size() -> None:
+    with pytest.raises(UsageError, match=r"\d GB.*capacity"):
+        new_data(capacity=10**15)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 
 import toys  # noqa: F401  # registers them
+from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Linear, ReplayData, Trunk, UsageError
 from td3_lightning.errors import EnvError
 
@@ -301,14 +302,11 @@ def test_a_device_without_float64_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"gradients": "by_hand"}, "one of by hand, autograd, compiled, but 'by_hand' came"),
-        ({"actor_lr": float("inf")}, "actor_lr is finite"),
-    ],
+    ("wrong", "value"),
+    [({"gradients": "by_hand"}, "'by_hand'"), ({"actor_lr": float("inf")}, "inf")],
 )
-def test_what_no_learner_can_have_is_one_sentence(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_no_learner_can_have_is_one_sentence(wrong: dict[str, Any], value: str) -> None:
+    with refused(next(iter(wrong)), value):
         new_module(new_data(), **wrong)
 
 
@@ -356,30 +354,29 @@ def test_other_optimizers_follow_the_schedules_in_all_their_groups(make_trainer:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("setting", "wrong", "value"),
     [
-        {"tau": 0.0},
-        {"tau": 1.1},
-        {"tau": float("nan")},
-        {"policy_freq": 0},
-        {"num_critics": 0},
-        {"policy_noise": -0.1},
-        {"noise_clip": -0.1},
-        {"max_grad_norm": 0.0},
-        {"max_grad_norm": -1.0},
-        {"actor_lr": -1e-3},
-        {"critic_lr": Linear(1e-3, -1e-3, 100)},
-        {"critic_lr": -1e-3},
-        {"hidden_dims": (0,)},
-        {"hidden_dims": (8, -8)},
-        {"obs_dim": 0},
+        ("tau", 0.0, "0.0"),
+        ("tau", 1.1, "1.1"),
+        ("tau", float("nan"), "nan"),
+        ("policy_freq", 0, "0"),
+        ("num_critics", 0, "0"),
+        ("policy_noise", -0.1, "-0.1"),
+        ("noise_clip", -0.1, "-0.1"),
+        ("max_grad_norm", 0.0, "0.0"),
+        ("max_grad_norm", -1.0, "-1.0"),
+        ("actor_lr", -1e-3, "-0.001"),
+        ("critic_lr", Linear(1e-3, -1e-3, 100), "-0.001"),
+        ("critic_lr", -1e-3, "-0.001"),
+        ("hidden_dims", (0,), "[0]"),
+        ("hidden_dims", (8, -8), "[8, -8]"),
+        ("obs_dim", 0, "0"),
     ],
-    ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_wrong_setting_is_one_sentence_that_names_it(wrong: dict[str, Any]) -> None:
+def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(setting: str, wrong: Any, value: str) -> None:
     settings: dict[str, Any] = {"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0]}
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        TD3(**(settings | wrong))
+    with refused(setting, value):
+        TD3(**(settings | {setting: wrong}))
 
 
 # Evaluation

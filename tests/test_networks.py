@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from one_sentence import assert_one_sentence
 from td3_lightning import Actor, Critics, UsageError
 
 
@@ -118,8 +119,10 @@ def test_saturated_actions_reach_both_ends() -> None:
     ],
 )
 def test_a_box_that_is_none_is_one_sentence(low: list[float], high: list[float]) -> None:
-    with pytest.raises(UsageError, match="box"):
+    with pytest.raises(UsageError) as caught:
         Actor(2, low, high)
+    for value in (str(low), str(high)):
+        assert_one_sentence(caught.value, setting="box", value=value)
 
 
 @pytest.mark.parametrize("hidden_dims", [[8, 8], (8, 8)])

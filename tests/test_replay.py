@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning import LightningDataModule
 
+from one_sentence import assert_one_sentence, refused
 from td3_lightning import Batch, Linear, Replay, UsageError
 from td3_lightning.schedules import Schedule
 
@@ -236,7 +237,7 @@ def test_an_unfinished_sum_is_not_drawn() -> None:
 
 
 def test_an_empty_replay_says_so() -> None:
-    with pytest.raises(UsageError, match=r"transition"):
+    with pytest.raises(UsageError, match=r"transition.*warmup_steps.*\b3\b"):  # n_step x num_envs
         next(iter(filled(3, ["", ""])))
 
 
@@ -387,31 +388,33 @@ def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "value"),
     [
-        {"capacity": 2},
-        {"capacity": 4, "n_step": 3},
-        {"batch_size": 0},
-        {"batches_per_epoch": 0},
-        {"n_step": 0},
-        {"num_envs": 0},
-        {"num_envs": -1},
-        {"gamma": 1.01},
-        {"gamma": -0.1},
-        {"gamma": float("nan")},
-        {"reward_scale": 0.0},
-        {"reward_scale": -1.0},
+        ({"capacity": 2}, "2"),
+        ({"capacity": 4, "n_step": 3}, "4"),
+        ({"batch_size": 0}, "0"),
+        ({"batches_per_epoch": 0}, "0"),
+        ({"n_step": 0}, "0"),
+        ({"num_envs": 0}, "0"),
+        ({"num_envs": -1}, "-1"),
+        ({"gamma": 1.01}, "1.01"),
+        ({"gamma": -0.1}, "-0.1"),
+        ({"gamma": float("nan")}, "nan"),
+        ({"reward_scale": 0.0}, "0.0"),
+        ({"reward_scale": -1.0}, "-1.0"),
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_one_sentence(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
+def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(wrong: dict[str, Any], value: str) -> None:
+    with refused(next(iter(wrong)), value):
         Replay(1, 1, **wrong)
 
 
 def test_a_schedule_that_rises_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"^n_step .* but 1 at first and 5 at last came"):
+    with pytest.raises(UsageError) as caught:
         Replay(1, 1, n_step=Linear(start=1, end=5, steps=10))
+    for value in ("1", "5"):
+        assert_one_sentence(caught.value, setting="n_step", value=value)
 
 
 def test_gamma_zero_and_one() -> None:

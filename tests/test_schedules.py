@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from one_sentence import refused
 from td3_lightning import TD3, Constant, Linear, UsageError
 from td3_lightning.schedules import Schedule, as_schedule
 
@@ -43,13 +44,16 @@ def test_a_schedule_stays_itself() -> None:
 
 @pytest.mark.parametrize("wrong", ["0.1", None, [0.1]])
 def test_what_is_neither_is_one_sentence(wrong: Any) -> None:
-    with pytest.raises(UsageError):
+    with refused("schedule", repr(wrong)):
         as_schedule(wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": -5}, {"steps": 10, "begin": -1}])
-def test_a_wrong_line_is_one_sentence(wrong: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="steps"):
+@pytest.mark.parametrize(
+    ("wrong", "setting", "value"),
+    [({"steps": 0}, "steps", "0"), ({"steps": -5}, "steps", "-5"), ({"steps": 10, "begin": -1}, "begin", "-1")],
+)
+def test_a_wrong_line_is_one_sentence(wrong: dict[str, int], setting: str, value: str) -> None:
+    with refused(setting, value):
         Linear(1.0, 0.0, **wrong)
 
 
