@@ -17,7 +17,8 @@ from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
 
 ROOT = Path(__file__).parent.parent
-PAGES = {ROOT / name: (ROOT / name).read_text() for name in ("README.md", "docs/guide.md", "docs/results.md")}
+NAMES = ("README.md", "docs/guide.md", "docs/results.md", "docs/experiment_log.md")
+PAGES = {ROOT / name: (ROOT / name).read_text() for name in NAMES}
 SMALL = shlex.split(
     "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
     "--data.eval_episodes 1 --trainer.enable_progress_bar false"
