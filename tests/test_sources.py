@@ -35,3 +35,11 @@ def test_every_setting_is_compared_with_the_source(path: Path) -> None:
 def test_there_is_one_for_each_source() -> None:
     assert [path.stem for path in ORIGINALS] == ["car", "config_agent", "lander", "walker"]
     assert len(SECTIONS) == 4
+
+
+def test_every_row_has_a_status_of_the_legend() -> None:
+    legend = {"same", "fixed", "different", "partial", "missing"}
+    rows = [line for section in SECTIONS for line in section.splitlines() if line.startswith("|")]
+    statuses = [row.strip("| ").rsplit(" | ", 1)[-1] for row in rows if "---" not in row]
+    found = {re.split(r"\W", status)[0] for status in statuses if status != "status"}
+    assert found == legend
