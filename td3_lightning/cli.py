@@ -47,11 +47,13 @@ from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
 from td3_lightning.direct_loop import DirectLoop
-from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
+from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.evaluation import AveragedWeights
-from td3_lightning.mistakes import explain, sentence, was_left_alone
+from td3_lightning.mistakes import exit_code, explain, sentence
 from td3_lightning.module import TD3
+from td3_lightning.parent import name_launcher, watch_parent
 from td3_lightning.ranks import check_launcher
+from td3_lightning.rendezvous import Rendezvous, identity
 from td3_lightning.run_folders import config_of, newest_last, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
@@ -85,6 +87,9 @@ UNFIT = {
     SpikeDetection: "it looks at one loss of an update, and TD3 has two; leave it out",
 }
 
+# Commands that several processes run together.
+COMMON = ("fit", "validate", "test")
+
 # Said by Lightning at every start, with nothing in it for a user of this package.
 NOISE = re.compile(
     r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not|"
@@ -111,6 +116,7 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code: 2 after a mistake of the user's, 1 after a fault of the environment's or the learner's in
         the run; one sentence on stderr tells which. A signal ends the process with its own, as do closed pipes.
     """
+    watch_parent()
     _keep_memory()
     _quieten()
     try:
@@ -130,7 +136,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         print(said, file=sys.stderr)
-        return 1 if isinstance(error, RunError) or was_left_alone(error) else 2
+        return exit_code(error)
     return 0
 
 
@@ -271,6 +277,11 @@ class CommandLine(LightningCLI):
         self.checkpoint: dict[str, Any] | None = None
         self.own_folder: Path | None = None  # of the run that goes on in it
         self.typed = args[0] if args else ""
+        self.rendezvous = Rendezvous.of_launcher() if self.typed in COMMON else None
+        with self.rendezvous.guard() if self.rendezvous else nullcontext():
+            self._run(args)
+
+    def _run(self, args: Sequence[str]) -> None:
         super().__init__(
             TD3,
             ReplayData,
@@ -496,6 +507,15 @@ class CommandLine(LightningCLI):
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint["hyper_parameters"], self.model)
+        self._meet()
+
+    def _meet(self) -> None:
+        """Wait for the processes that train with this one, before torch does."""
+        if self.trainer.world_size > 1:
+            name_launcher()
+        if self.rendezvous is not None and self.trainer.world_size > 1:
+            model = self._get(self.config, "model").as_dict()
+            self.rendezvous.agree({"ckpt_path": identity(self._get(self.config, "ckpt_path")), "model": model})
 
     @rank_zero_only
     def before_fit(self) -> None:

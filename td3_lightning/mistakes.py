@@ -13,6 +13,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.lost_peers import is_lost_peer
 
 KINDS = {
     "bool": "true or false",
@@ -33,8 +34,8 @@ def sentence(error: BaseException) -> str | None:
     for cause in _causes(error):
         if isinstance(cause, UsageError | RunError):
             return str(cause)
-        if was_left_alone(cause):
-            return "Another process of this run has ended, and this one with it; what the other one said tells why."
+        if is_lost_peer(cause):
+            return "Another process of this run has ended, so this one ends too. Read the output of the other process."
         if type(cause).__module__.startswith(COMPILERS):
             lines = (line for line in str(cause).splitlines() if not line.endswith("raised:"))
             said = next(lines, type(cause).__name__)  # hints for torch's developers follow
@@ -61,9 +62,14 @@ def sentence(error: BaseException) -> str | None:
     return None
 
 
-def was_left_alone(error: BaseException) -> bool:
-    """Whether an exception is gloo's in a process whose partner has ended, whatever the two were at."""
-    return isinstance(error, RuntimeError) and "Connection closed by peer" in str(error)
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for an exception that `sentence` explains: 1 for a fault of a run, 2 for a mistake."""
+    for cause in _causes(error):
+        if isinstance(cause, UsageError):
+            return 2
+        if isinstance(cause, RunError) or is_lost_peer(cause):
+            return 1
+    return 2
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -1,10 +1,13 @@
 """The command line: what it accepts, what it refuses, and in which order the settings win."""
 
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +21,9 @@ from lightning.pytorch.callbacks import Callback
 
 from td3_lightning import TD3, Replay, cli, config_files
 from td3_lightning.__main__ import script
+from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.cli import CommandLine, main
+from td3_lightning.lost_peers import is_lost_peer
 from td3_lightning.mistakes import sentence
 from td3_lightning.run_logger import read_metrics
 
@@ -808,6 +813,26 @@ def test_the_program_refuses(folder):
     assert [path.name for path in folder.iterdir()] == ["here.yaml"]
 
 
+def test_a_closed_terminal_saves_and_stops_the_run():
+    last = Path("lightning_logs/here/version_0/checkpoints/last.ckpt")
+    process, terminal = pty.fork()
+    if process == 0:
+        small = [word for word in SMALL if "progress_bar" not in word]
+        os.execve(sys.executable, [*PROGRAM, *FIT, *small, "--trainer.max_epochs=100000"], environment())
+    try:
+        until = time.monotonic() + 60
+        while not last.exists() and time.monotonic() < until:
+            if select.select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 65536)
+        before = read_checkpoint(last)["clocks"]["updates"]
+        time.sleep(0.5)
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert read_checkpoint(last)["clocks"]["updates"] > before
+
+
 def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     def as_lightning_ends(_: object) -> None:
         try:
@@ -823,10 +848,50 @@ def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch:
     assert ended.value.code == 3
 
 
-def test_a_process_whose_partner_has_ended_says_so(monkeypatch, capsys):
-    def left_alone(words):
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416.\nGood luck!")
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+LOST = [
+    f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:21416.\nGood luck!",
+    f"{GLOO}pair.cc:534] Read error [127.0.0.1]:3512: Connection reset by peer",
+    f"{GLOO}pair.cc:534] Connection reset by peer [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:497] writev [127.0.0.1]:3512: Broken pipe",
+    f"{GLOO}pair.cc:760] Read timeout [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:700] Socket closed [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:280] Pair is not connected ([127.0.0.1]:3512)",
+    f"{GLOO}pair.cc:144] Application timeout caused pair closure",
+    f"{GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete",
+    f"{GLOO}socket.cc:200] connect [127.0.0.1]:3512: Connection refused",
+    "Gloo connectFullMesh failed with [../rendezvous/context.cc:42] no pair",
+    "failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    "The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29500).",
+    "NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5\n"
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "NCCL error: internal error\nLast error:\nNet : Connection closed by remote peer node<43236>",
+    "NCCL communicator was aborted on rank 0.",
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",
+]
 
-    monkeypatch.setattr("td3_lightning.cli.CommandLine", left_alone)
+
+@pytest.mark.parametrize("text", LOST)
+def test_a_lost_peer_is_one_sentence(text, monkeypatch, capsys):
+    def lose(words):
+        raise RuntimeError("in a hook") from RuntimeError(text)
+
+    monkeypatch.setattr("td3_lightning.cli.CommandLine", lose)
     assert main(["fit"]) == 1
-    assert capsys.readouterr().err.startswith("Another process of this run has ended")
+    assert capsys.readouterr().err == (
+        "Another process of this run has ended, so this one ends too. Read the output of the other process.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 4x8)"),
+        RuntimeError(
+            "[enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find interface: eth9"
+        ),
+        ConnectionResetError("Connection reset by peer"),
+    ],
+)
+def test_other_errors_are_no_lost_peers(error):
+    assert not is_lost_peer(error)
