@@ -54,11 +54,12 @@ from td3_lightning.module import TD3
 from td3_lightning.parent import name_launcher, watch_parent
 from td3_lightning.ranks import check_launcher
 from td3_lightning.rendezvous import Rendezvous, identity
-from td3_lightning.run_folders import config_of, newest_last, run_of
+from td3_lightning.run_folders import config_of, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
 from td3_lightning.speech import say
+from td3_lightning.stage import find_checkpoint, is_name
 from td3_lightning.stopping import StopOnSignal
 from td3_lightning.weight_files import read_weight_files, write_weight_files
 
@@ -364,19 +365,24 @@ class CommandLine(LightningCLI):
         printing = [word for word in typed if word.startswith("--print_config")]  # it ends where it is parsed
         typed = [word for word in typed if word not in printing]
         path = named.ckpt_path
-        if path in (None, "last"):
+        if path is None or is_name(path):
             self._check_judged(command, path or files or {"-h", "--help", "--print_config"}.intersection(words))
             anything = ["--data.env_id=unknown"] if path or printing else []  # the checkpoint will say which
             config = self.parser.parse_args([command, *anything, *configs, *typed])
             is_stage = path is None and config[command].data.empty_replay
             path = path or config[command].ckpt_path
-            if path is None or (is_stage and (command != "fit" or (printing and not Path(path).exists()))):
+            if path is None or (is_stage and command != "fit"):
                 return self.parser.parse_args([command, *configs, *typed, *printing]) if printing else config
+            try:
+                path = find_checkpoint(path, _runs(config[command].trainer), config[command].name)
+                if is_stage:
+                    _check_stage_before(Path(path), files)
+            except UsageError:
+                if not printing:
+                    raise
+                return self.parser.parse_args([command, *configs, *typed, *printing])
             if is_stage:
-                _check_stage_before(Path(path), files)
                 typed = ["--data.empty_replay=true", *typed]
-            if path == "last":
-                path = str(newest_last(_runs(config[command].trainer), config[command].name))
         self.checkpoint = read_checkpoint(path)
         if command == "fit":
             check_format(self.checkpoint, path)
@@ -397,6 +403,8 @@ class CommandLine(LightningCLI):
             filed = self.parser.parse_args([command, saved, *configs, *typed])
             if filed[command].data.empty_replay and not refilled and command == "fit":
                 _check_own_stage(Path(path), config[command].name, files)
+            if refilled and command == "fit":
+                rank_zero_only(say)(f"Starting this stage from {_from_here(path)}.")
             report_differences(config[command], filed[command], path, refilled)
             config = filed if refilled else config
         return config
@@ -585,8 +593,8 @@ def _check_epochs(most: int | None, checkpoint: Mapping[str, Any], begins_stage:
 def _check_stage_before(checkpoint: Path, files: list[Path]) -> None:
     if not checkpoint.exists():
         raise UsageError(
-            f"{' and '.join(map(str, files))} goes on from {checkpoint}, which is not there; train the stage before it "
-            "first, or type --ckpt_path and --data.empty_replay true."
+            f"ckpt_path of {' and '.join(map(str, files))} must be a checkpoint, got {checkpoint}, which does not "
+            "exist. Train the stage before it first, or give --ckpt_path and --data.empty_replay true."
         )
 
 

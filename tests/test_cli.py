@@ -26,6 +26,7 @@ from td3_lightning.cli import CommandLine, main
 from td3_lightning.lost_peers import is_lost_peer
 from td3_lightning.mistakes import sentence
 from td3_lightning.run_logger import read_metrics
+from td3_lightning.stage import newest_version
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
 EXTRAS = {"bullet": "pybullet_envs_gymnasium", "mujoco": "mujoco"}
@@ -167,7 +168,7 @@ def test_every_configuration_trains(path):
             pytest.importorskip(module)
     short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # drawing takes long
     before = yaml.safe_load(path.read_text()).get("ckpt_path")
-    stages = [*([Path(before).parts[1] + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
+    stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
     for epochs, stage in enumerate(stages, 1):
         run("fit", "--config", stage, *SMALL, *short, f"--trainer.max_epochs={epochs}")
     assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == len(stages)
@@ -272,7 +273,9 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     text = PENDULUM.replace("}", ", empty_replay: true}") + "model: {policy_noise: 0.3}\n"
     Path("stage.yaml").write_text(f"{text}ckpt_path: gone.ckpt\n")
     said = complaint(capsys, "fit", "--config", "stage.yaml")
-    assert said.startswith("stage.yaml goes on from gone.ckpt, which is not there; train the stage before it")
+    assert said.startswith(
+        "ckpt_path of stage.yaml must be a checkpoint, got gone.ckpt, which does not exist. Train the"
+    )
     Path("stage.yaml").write_text(f"{text}ckpt_path: {last}\n")
     assert "test judges a checkpoint, but none came" in complaint(capsys, "test", "--config", "stage.yaml")
     stop("fit", "--config", "stage.yaml", "--print_config")
@@ -298,6 +301,45 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     run(*line)
     assert "was over" in capsys.readouterr().out
     run(*line, "--data.empty_replay=true", "--trainer.max_epochs=-1", "--trainer.max_time=00:00:00:01")
+
+
+def test_a_stage_starts_from_the_newest_run_of_a_name_and_prints_it(capsys):
+    first = [*FIT, *SMALL, "--name=first"]
+    Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: last:first\n")
+    stage = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2"]
+    said = complaint(capsys, *stage)
+    assert said.startswith(
+        "last:first requires a run in lightning_logs/first, got none with a last.ckpt. Train that run"
+    )
+    stop(*stage, "--print_config")  # of a stage whose run is still to come
+    assert "ckpt_path: last:first" in capsys.readouterr().out
+    for _ in range(2):
+        run(*first)
+    old, new = (f"lightning_logs/first/version_{version}/checkpoints/last.ckpt" for version in (0, 1))
+    os.utime(old)  # the number counts, not the time
+    Path("lightning_logs/first/version_10/checkpoints").mkdir(parents=True)  # nothing is saved there
+    capsys.readouterr()
+    run(*stage)
+    assert f"Starting this stage from {new}.\n" in capsys.readouterr().out
+    run(*stage, f"--ckpt_path={old}", "--data.empty_replay=true")
+    assert f"Starting this stage from {old}.\n" in capsys.readouterr().out
+    run("test", "--ckpt_path=last:first", "--trainer.enable_progress_bar=false")
+    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")  # goes on
+    assert "Starting this stage" not in capsys.readouterr().out
+
+
+def test_the_highest_version_is_the_newest(folder):
+    for version in ("version_9", "version_10", "version_x", "version_11"):
+        folder.joinpath("car", version, "checkpoints").mkdir(parents=True)
+        if version != "version_11":
+            folder.joinpath("car", version, "checkpoints", "last.ckpt").touch()
+    assert newest_version(folder / "car").parent.parent.name == "version_10"
+
+
+@pytest.mark.parametrize("name", ["car_fine.yaml", "walker_fine.yaml"])
+def test_a_published_second_stage_names_the_run_of_its_first(name):
+    (path,) = (path for path in CONFIGS if path.name == name)
+    assert yaml.safe_load(path.read_text())["ckpt_path"] == "last:" + name.replace("_fine.yaml", "")
 
 
 def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
