@@ -40,6 +40,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
 
+from td3_lightning import __version__
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.callbacks import Curve, Progress, Results
 from td3_lightning.checkpoint import DurableCheckpointIO, check_format, read_checkpoint
@@ -61,6 +62,7 @@ from td3_lightning.saved_config import SaveConfig, check_sizes, report_differenc
 from td3_lightning.speech import say
 from td3_lightning.stage import find_checkpoint, is_name
 from td3_lightning.stopping import StopOnSignal
+from td3_lightning.suggestions import check_time_limit
 from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
@@ -120,8 +122,12 @@ def main(args: Sequence[str] | None = None) -> int:
     watch_parent()
     _keep_memory()
     _quieten()
+    words = sys.argv[1:] if args is None else args
+    if "--version" in words:
+        say(f"td3-lightning {__version__}")
+        return 0
     try:
-        CommandLine(sys.argv[1:] if args is None else args)
+        CommandLine(words)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -348,7 +354,7 @@ class CommandLine(LightningCLI):
             self.config = self._parse(_command(args, self.subcommands()), args[1:])
         except argparse.ArgumentError as error:
             subparser = self._subcommand_parsers[args[0]]
-            raise UsageError(explain(str(error), subparser.get_defaults(skip_validation=True).keys())) from error
+            raise UsageError(explain(str(error), subparser.get_defaults(skip_validation=True).keys(), args)) from error
 
     def _parse_ckpt_path(self) -> None:
         """Leaves the checkpoint's settings where `_parse` put them: below what was typed."""
@@ -419,6 +425,8 @@ class CommandLine(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Asks for a checkpoint where nothing goes without one."""
         self._check_judged(str(self.subcommand), self.checkpoint)
+        for name in ("env_kwargs", "train_kwargs"):
+            check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
 
     @staticmethod
     def _check_judged(command: str, given: object) -> None:

@@ -2,8 +2,10 @@
 
 import os
 import pty
+import pydoc
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,12 +21,12 @@ import yaml
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
 
-from td3_lightning import TD3, Replay, cli, config_files
+from td3_lightning import TD3, Replay, __version__, cli, config_files, suggestions
 from td3_lightning.__main__ import script
 from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.cli import CommandLine, main
 from td3_lightning.lost_peers import is_lost_peer
-from td3_lightning.mistakes import sentence
+from td3_lightning.mistakes import explain, sentence
 from td3_lightning.run_logger import read_metrics
 from td3_lightning.stage import newest_version
 
@@ -569,7 +571,7 @@ MISTAKES = {
     "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
     "config without suffix": (["fit", "--config", "car"], "did you mean car.yaml"),
-    "config without value": (["fit", "--config"], "--config came without a value"),
+    "config without value": (["fit", "--config"], "--config requires a value, got none"),
     "no config at all": (["fit"], "data.env_id is missing"),
     "unknown flag": (["fit", "--config", "here.yaml", "--data.batchsize", "3"], "did you mean data.batch_size"),
     "strange flag": (["fit", "--config", "here.yaml", "--zzz"], 'no setting "zzz"'),
@@ -577,11 +579,11 @@ MISTAKES = {
     "abbreviated flag": (["fit", "--config", "here.yaml", "--data.batch", "3"], "did you mean data.batch_size"),
     "flag without value": (
         ["fit", "--config", "here.yaml", "--data.batch_size"],
-        "--data.batch_size came without a value",
+        "--data.batch_size requires a value, got none",
     ),
     "flag of a wrong kind": (
         ["fit", "--config", "here.yaml", "--data.batch_size", "x"],
-        "data.batch_size is x, but a wh",
+        "data.batch_size must be an integer, got x.",
     ),
     "negative seed": (
         ["fit", "--config", "here.yaml", "--seed_everything", "-1"],
@@ -596,7 +598,7 @@ MISTAKES = {
     "discrete actions": (["fit", "--data.env_id", "CartPole-v1"], "Discrete(2)"),
     "unbounded actions": (["fit", "--data.env_id", "Unbounded-v0"], "finite box"),
     "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
-    "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "trainer.precision is fp3"),
+    "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "or null, got fp3."),
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
     "barebones": (["fit", "--config", "here.yaml", "--trainer.barebones=true"], "give --trainer.logger false"),
     "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"], "give --model.max_grad_norm"),
@@ -654,11 +656,11 @@ MISTAKES = {
     ),
     "a word for a number of a callback": (
         ["fit", "--trainer.callbacks+=td3_lightning.evaluation.AveragedWeights", "--trainer.callbacks.decay=slow"],
-        "trainer.callbacks: decay is slow, but a number is wanted; give one.",
+        "trainer.callbacks.decay must be a number, got slow.",
     ),
     "an argument of no callback": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks.init_args.decay", "0.9"],
-        'trainer.callbacks: lightning.Callback takes no "decay"; name the class that does.',
+        'trainer.callbacks: lightning.Callback has no argument "decay"; name the class that does.',
     ),
     "never an evaluation": (
         ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
@@ -705,7 +707,10 @@ MISTAKES = {
     "frames": (["fit", "--data.env_id", "CarRacing-v3"], "give data.pixels and model.encoder"),
     "test without anything": (["test"], "add --ckpt_path"),
     "last of nothing": (["test", "--ckpt_path", "last"], "lightning_logs/default has none"),
-    "callback on the line": (["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"], '"Stop"'),
+    "callback on the line": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"],
+        "trainer.callbacks must be a class, got Stop; did you mean td3_lightning.evaluation.StopWhenSolved?",
+    ),
 }
 BAD_FILES = {
     "data: [1, {": "bad.yaml cannot be read as YAML",
@@ -715,12 +720,28 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" stands there twice',
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" stands there twice',
     "model: {tau: 0.1}": "data.env_id is missing",
+    "a: &a [*a]": "must not contain itself",
+    "data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 1e2}}": "got 100.0. Use 100.",
+    "data: {env_id: Pendulum-v1, capacity: 1e6}": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
+    "data: {env_id: Pendulum-v1, buffer_size: 9}": 'no setting "data.buffer_size"; use --data.capacity.',
+    "{data: {env_id: Pendulum-v1}, model: {hidden_dims: '8,8'}}": "got 8,8. Use [8,8].",
+    "{data: {env_id: Pendulum-v1}, model: {hidden_dims: [1e2]}}": "must be an integer, got 100.0. Use 100.",
+    "{data: {env_id: Pendulum-v1}, model: {encoder: {class_path: td3_lightning.Trunkk}}}": (
+        "did you mean td3_lightning.Trunk?"
+    ),
+    "{data: {env_id: Pendulum-v1}, model: {encoder: {class_path: td3_lightning.Trunk, init_args: {width: 8}}}}": (
+        'td3_lightning.Trunk has no argument "width"; did you mean widths?'
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.ClipActions}]}": (
+        "got gymnasium.wrappers.ClipActions (module 'gymnasium.wrappers' has no attribute 'ClipActions'); did you mean "
+        "gymnasium.wrappers.ClipAction?"
+    ),
     "data: {env_id: Pendulum-v1, batchsize: 3}": "did you mean data.batch_size",
     "data: {env_id: Pendulum-v1}\ndatta: {n_step: 3}": "data.n_step",
     "data: {env_id: Pendulum-v1}\ntrainer: {max_epoch: 3}": "did you mean trainer.max_epochs",
-    "data: {env_id: Pendulum-v1, batch_size: many}": "data.batch_size is many, but a whole number is wanted",
-    "data: {env_id: Pendulum-v1, batch_size: 2.5}": "data.batch_size is 2.5, but a whole number is wanted",
-    "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs is 3, but a mapping or null is wanted",
+    "data: {env_id: Pendulum-v1, batch_size: many}": "data.batch_size must be an integer, got many.",
+    "data: {env_id: Pendulum-v1, batch_size: 2.5}": "data.batch_size must be an integer, got 2.5.",
+    "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs must be a mapping or null, got 3.",
     "data: {env_id: Pendulum-v1, env_kwargs: {nope: 1}}": "nope",
     "data: {env_id: Pendulum-v1, train_kwargs: {nope: 1}}": "nope",
     "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size is at least 1",
@@ -731,15 +752,19 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.vector.NormalizeObservation}]}": (
-        "gymnasium.wrappers.vector.NormalizeObservation, which it does not take"
+        "does not accept gymnasium.wrappers.vector.NormalizeObservation; did you mean"
     ),
-    "{data: {env_id: Pendulum-v1}, model: {encoder: torch.nn.Linear}}": "model.encoder is torch.nn.Linear, which it",
+    "{data: {env_id: Pendulum-v1}, model: {encoder: torch.nn.Linear}}": (
+        "model.encoder does not accept torch.nn.Linear; use one of td3"
+    ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.GrayscaleObservation}]}": (
         "GrayscaleObservation does not fit Pendulum-v1"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "RescaleObs",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
-    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat}]}": "wants repeat, which",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat}]}": (
+        "requires repeat, got none. Give it under init_args."
+    ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat, init_args: {repeats: 2}}]}": (
         "did you mean repeat"
     ),
@@ -749,21 +774,27 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.car_racing.Pedals}]}": "Pedals",
     "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps is at least 1",
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau is in (0, 1]",
-    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims is 256, but a list is wanted",
+    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims must be a list, got 256. Use [256].",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: [0]}": "hidden_dims",
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1}}}": (
-        "wants end, steps"
+        "requires end, steps, got none."
     ),
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, "
     "init_args: {start: 1, end: 0, steps: 0}}}": "steps >= 1",
-    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": "actor_lr is fast, but a number is wanted, or a class such",
-    "data: {env_id: Pendulum-v1, n_step: many}": "n_step is many, but a whole number is wanted, or a class such",
-    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": '"EarlyStoping"',
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": (
+        "actor_lr must be a number or a class such as td3_lightning.Linear, got fast."
+    ),
+    "data: {env_id: Pendulum-v1, n_step: many}": (
+        "n_step must be an integer or a class such as td3_lightning.Linear, got many."
+    ),
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": (
+        "got EarlyStoping; did you mean lightning"
+    ),
     "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStoping}]}": (
         "EarlyStoping"
     ),
     "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping}]}": (
-        "wants monitor"
+        "requires monitor, got none."
     ),
 }
 
@@ -772,6 +803,108 @@ BAD_FILES = {
 def test_a_mistake_on_the_line_is_one_sentence(case, capsys):
     words, wanted = MISTAKES[case]
     assert wanted in complaint(capsys, *words)
+
+
+# What a user of another library, or of a shell, types: the sentence must hold the value and the fix.
+TYPED = {
+    "car.yaml": "car.yaml belongs to no flag; did you mean --config car.yaml?",
+    "car": "did you mean --config car.yaml?",
+    "a.ckpt": "did you mean --ckpt_path a.ckpt?",
+    "-data.gamma 0.9": "-data.gamma must begin with two dashes; did you mean --data.gamma?",
+    "data.gamma=0.9": "data.gamma=0.9 must begin with two dashes; did you mean --data.gamma?",
+    "—data.gamma 0.9": "did you mean --data.gamma?",
+    "-- --data.gamma 0.9": '"--" belongs to no flag',
+    "-x 3": "-x must begin with two dashes",
+    "--Data.Gamma 0.9": "did you mean data.gamma?",
+    "--data-gamma 0.9": "did you mean data.gamma?",
+    "--data.n-step 3": "did you mean data.n_step?",
+    "--gamma 0.9": "did you mean data.gamma?",
+    "--data.batch_size 3 4": '"4" belongs to no flag',
+    "--data.capacity 1e6": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
+    "--data.capacity 1M": "got 1M. Use 1000000.",
+    "--data.capacity 10,000": "got 10,000. Use 10000.",
+    "--data.capacity 1.5": "data.capacity must be an integer, got 1.5.",
+    "--data.capacity inf": "data.capacity must be an integer, got inf.",
+    "--data.capacity ''": "data.capacity must be an integer, got nothing.",
+    "--seed_everything 1e2": "seed_everything must be an integer, got 1e2. Use 100.",
+    "--data.gamma 0,9": "data.gamma must be a number, got 0,9.",
+    "--data.env_kwargs.max_episode_steps 1e2": "max_episode_steps must be an integer, got 100.0. Use 100.",
+    "--data.train_kwargs.max_episode_steps abc": "data.train_kwargs.max_episode_steps must be an integer, got abc.",
+    "--model.hidden_dims 256,256": "model.hidden_dims must be a list, got 256,256. Use [256,256].",
+    "--model.hidden_dims 256 256": "Use [256,256].",
+    "--model.hidden_dims=256 256": "Use [256,256].",
+    "--model.hidden_dims [256 256]": "Use [256,256].",
+    "--model.hidden_dims '(256, 256)'": "got (256, 256). Use [256,256].",
+    "--model.hidden_dims 256x256": "Use [256,256].",
+    "--model.hidden_dims 64,x": "got 64,x. Use the form [1,2].",
+    "--model.hidden_dims [8,a]": "model.hidden_dims must be an integer, got a.",
+    "--data.wrappers ActionRepeat": "Use [td3_lightning.envs.ActionRepeat].",
+    "--data.wrappers+=ActionRepeat --data.wrappers.repeat=x": "data.wrappers.repeat must be an integer, got x.",
+    "--data.n_step Liner": "got Liner. Did you mean td3_lightning.Linear?",
+    "--data.n_step td3_lightning.Liner": "did you mean td3_lightning.Linear?",
+    "--data.n_step td3_lightnin.Linear": "did you mean td3_lightning.Linear?",
+    "--model.encoder td3_lightning.Trunkk": "did you mean td3_lightning.Trunk?",
+    "--model.encoder Trunkk": "model.encoder must be a class, got Trunkk; did you mean td3_lightning.Trunk?",
+    "--trainer.callbacks+=EarlyStoping": "did you mean lightning.pytorch.callbacks.EarlyStopping?",
+    "--trainer.logger WandLogger": "did you mean lightning.pytorch.loggers.WandbLogger?",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=a": "did you mean monitor?",
+    "--trainer.callbacks+=LambdaCallback --trainer.callbacks.on_fit_start=3": "on_fit_start has a value that lightning",
+    "--model 3": "model must be a mapping, got 3.",
+    "--learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--lr 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--model.learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--buffer_size 1000": "use --data.capacity.",
+    "--learning_starts 100": "use --collector.warmup_steps.",
+    "--total_timesteps 1e6": "use --trainer.max_epochs (an epoch has --data.steps_per_epoch environment steps).",
+    "--net_arch [256,256]": "use --model.hidden_dims",
+    "--hidden_sizes [256,256]": "use --model.hidden_dims",
+    "--policy_delay 2": "use --model.policy_freq.",
+    "--train_freq 1": "use --collector.collect and --data.updates_per_step.",
+    "--gradient_steps 1": "use --data.updates_per_step.",
+    "--device cuda": "use --trainer.accelerator.",
+    "--seed 3": "use --seed_everything.",
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_a_common_slip_is_told_the_right_form(typed, capsys):
+    assert TYPED[typed] in complaint(capsys, *FIT, *shlex.split(typed))
+
+
+def test_every_suggested_setting_exists(capsys):
+    stop("fit", "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)
+    for ours in suggestions.FOREIGN.values():
+        for flag in re.findall(r"--([\w.]+)", ours):
+            section, _, name = flag.removesuffix(".max_episode_steps").partition(".")
+            assert section in printed, flag
+            assert not name or name in printed[section], flag
+
+
+def test_every_suggested_class_can_be_imported():
+    for key in suggestions.CLASSES:
+        assert suggestions.known_classes(key)
+    for path in (path for key in ("n_step", "encoder", "pixels") for path in suggestions.known_classes(key)):
+        assert pydoc.locate(path) is not None, path
+    assert pydoc.locate("td3_lightning.envs.ActionRepeat")
+    assert pydoc.locate("td3_lightning.car_racing.Pedals")
+
+
+@pytest.mark.parametrize(
+    "message",
+    ['Parser key "data.a":\n  Expected a thing', "Parser key \"a\": Expected a <class 'int'>", "Strange.\nLines.", ""],
+)
+def test_an_unknown_message_of_the_parser_is_never_explained_with_empty_parts(message):
+    said = explain(message, ["data.a"])
+    assert "\n" not in said
+    for empty in ("is ,", "got .", "but  is", "got ,", "  ", "must be ,"):
+        assert empty not in said
+
+
+@pytest.mark.parametrize("words", [["--version"], ["fit", "--version"]])
+def test_the_version_is_printed(words, capsys):
+    run(*words)
+    assert capsys.readouterr().out == f"td3-lightning {__version__}\n"
 
 
 @pytest.mark.parametrize("text", BAD_FILES)
