@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +62,7 @@ from td3_lightning.speech import say
 from td3_lightning.stage import find_checkpoint, is_name
 from td3_lightning.stopping import StopOnSignal
 from td3_lightning.suggestions import check_time_limit
+from td3_lightning.suggestions import command as closest_command
 from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
@@ -631,13 +631,11 @@ def _from_here(path: str) -> str:
 
 
 def _command(args: list[str], commands: Mapping[str, Any]) -> str:
-    """The first word, if it is a command."""
+    """Return the first word, if it is a command."""
     if not args:
         raise UsageError(f"A command is missing; begin with one of {', '.join(commands)}, or --help.")
     if args[0] not in commands:
-        close = get_close_matches(args[0], commands, n=1)
-        hint = f"did you mean {close[0]}" if close else f"begin with one of {', '.join(commands)}, or --help"
-        raise UsageError(f'"{args[0]}" is no command; {hint}.')
+        raise UsageError(f'"{args[0]}" is no command; {closest_command(args[0], commands)}')
     return args[0]
 
 

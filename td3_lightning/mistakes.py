@@ -27,6 +27,7 @@ KINDS = {
     "Sequence": "a list",
     "NoneType": "null",
 }
+BASES = ("gymnasium.Env", "lightning.Callback", "lightning.pytorch.Callback")  # jsonargparse's, if none is named
 INSTALLED = ("<", sysconfig.get_path("stdlib"), os.path.dirname(__file__))  # how files begin, but for packages'
 COMPILERS = ("torch._dynamo", "torch._inductor")  # where torch.compile's own exceptions are
 
@@ -186,6 +187,9 @@ def _stray(word: str, keys: Sequence[str]) -> str:
 
 
 def _unknown(name: str, keys: Sequence[str], key: str, owner: str) -> str:
+    if owner in BASES:  # no class was named
+        form = "{class_path: NAME, init_args: {}}"
+        return f'{key}: {owner} has no argument "{name}"; name the class that does, as {form}.'
     if owner:
         known = _arguments(owner)
         if name in known:
@@ -224,10 +228,13 @@ def _no_class(key: str, path: str, number: str, words: Sequence[str]) -> str:
 def _wrong_kind(key: str, message: str, words: Sequence[str]) -> str:
     came = _first(r"(?:Given value|Got value): (.*)", message)
     came = _first(r"class_path='([\w.]+)'", came) or came or "nothing"
+    came = "null" if came == "None" else came
     kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
     wanted = list(dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds))
     if not wanted or wanted == ["null"]:  # the other kinds are classes, which jsonargparse does not name
         known = suggestions.known_classes(key)
+        if came in known:
+            return f"{key} does not accept these init_args of {came}; use a mapping of its arguments."
         hint = suggestions.class_path(came, key) or (f"use one of {', '.join(known)}." if 0 < len(known) < 9 else "")
         return f"{key} does not accept {came}; {hint or 'see --help for what it accepts.'}"
     fix = _fix(key, came, wanted, words)

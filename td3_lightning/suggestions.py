@@ -60,6 +60,16 @@ FOREIGN = {
 }
 OURS = {name.replace(" ", ""): ours for names, ours in FOREIGN.items() for name in names.split(", ")}
 
+# Commands of other programs, and ours.
+COMMANDS = {
+    **dict.fromkeys(("train", "learn", "run"), "fit"),
+    **dict.fromkeys(("eval", "evaluate", "enjoy"), "test"),
+    **dict.fromkeys(("val", "validation"), "validate"),
+    **dict.fromkeys(("video", "play", "render", "watch"), "record"),
+    **dict.fromkeys(("help", "h", "-help"), "--help"),
+    **dict.fromkeys(("version", "-V", "-version"), "--version"),
+}
+
 # Classes that a setting may name, by the last part of its name.
 SCHEDULES: dict[str, tuple[str, ...]] = {"td3_lightning": ("Linear", "Constant")}
 CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -101,6 +111,15 @@ def setting(name: str, known: Iterable[str]) -> str:
 
 def _listing(known: Sequence[str]) -> str:
     return f"use one of {', '.join(known)}" if 0 < len(known) < 20 else "see --help for all settings"
+
+
+def command(name: str, known: Iterable[str]) -> str:
+    """Return a hint to the command that was meant."""
+    known = list(known)
+    close = COMMANDS.get(name) or next(iter(get_close_matches(name.lower(), known, n=1)), None)
+    if name.startswith("--") and not close:
+        return f"begin with one of {', '.join(known)}; flags follow it."
+    return f"did you mean {close}?" if close else f"begin with one of {', '.join(known)}, or --help."
 
 
 def class_path(name: str, key: str) -> str:

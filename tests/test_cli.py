@@ -566,6 +566,9 @@ def test_a_configuration_may_be_read_in_part():
 MISTAKES = {
     "no command": ([], "A command is missing"),
     "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
+    "another program's command": (["train"], '"train" is no command; did you mean fit?'),
+    "a command in capitals": (["FIT"], "did you mean fit?"),
+    "help without dashes": (["help"], "did you mean --help?"),
     "strange command": (["xyz"], "begin with one of fit, validate, test, record, export, import"),
     "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
@@ -660,7 +663,7 @@ MISTAKES = {
     ),
     "an argument of no callback": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks.init_args.decay", "0.9"],
-        'trainer.callbacks: lightning.Callback has no argument "decay"; name the class that does.',
+        'trainer.callbacks: lightning.Callback has no argument "decay"; name the class that does, as',
     ),
     "never an evaluation": (
         ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
@@ -849,6 +852,9 @@ TYPED = {
     "--trainer.logger WandLogger": "did you mean lightning.pytorch.loggers.WandbLogger?",
     "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=a": "did you mean monitor?",
     "--trainer.callbacks+=LambdaCallback --trainer.callbacks.on_fit_start=3": "on_fit_start has a value that lightning",
+    "--data.wrappers '[{ActionRepeat: {repeat: 2}}]'": "the class that does, as {class_path: NAME, init_args: {}}.",
+    "--data.wrappers '[{class_path: ActionRepeat, init_args: [2]}]'": "does not accept these init_args of td3_",
+    "--data.batch_size null": "data.batch_size must be an integer, got null.",
     "--model 3": "model must be a mapping, got 3.",
     "--learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
     "--lr 3e-4": "use --model.actor_lr and --model.critic_lr.",
