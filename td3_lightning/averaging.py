@@ -8,6 +8,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from td3_lightning.errors import RunError, one_line
+from td3_lightning.lost_peers import is_lost_peer
 from td3_lightning.ranks import ranks
 
 
@@ -37,7 +38,7 @@ def of_the_first(value: float, device: torch.device) -> float:
     if ranks() == 1:
         return value
     shared = torch.tensor(value, dtype=torch.float64, device=device)
-    with _all_there("The learning rate of the first process could not be had"):
+    with _all_there("The learning rate of rank 0 could not be received"):
         distributed.broadcast(shared, 0)
     return float(shared)
 
@@ -47,8 +48,10 @@ def _all_there(failure: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if not is_lost_peer(error):
+            raise
         raise RunError(
-            f"{failure} ({one_line(error)}), as one of them has ended; see what it said, and resume."
+            f"{failure}, because another process has ended ({one_line(error)}). Read its output, then resume the run."
         ) from error
 
 

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +39,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
 
+from td3_lightning import __version__
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.callbacks import Curve, Progress, Results
 from td3_lightning.checkpoint import DurableCheckpointIO, check_format, read_checkpoint
@@ -47,17 +47,22 @@ from td3_lightning.collector import Collector
 from td3_lightning.config_files import find_config
 from td3_lightning.data import ReplayData
 from td3_lightning.direct_loop import DirectLoop
-from td3_lightning.errors import RunError, UsageError, check_at_least, one_line
+from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.evaluation import AveragedWeights
-from td3_lightning.mistakes import explain, sentence, was_left_alone
+from td3_lightning.mistakes import exit_code, explain, sentence
 from td3_lightning.module import TD3
+from td3_lightning.parent import name_launcher, watch_parent
 from td3_lightning.ranks import check_launcher
-from td3_lightning.run_folders import config_of, newest_last, run_of
+from td3_lightning.rendezvous import Rendezvous, identity
+from td3_lightning.run_folders import config_of, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
 from td3_lightning.speech import say
+from td3_lightning.stage import find_checkpoint, is_name
 from td3_lightning.stopping import StopOnSignal
+from td3_lightning.suggestions import check_time_limit
+from td3_lightning.suggestions import command as closest_command
 from td3_lightning.weight_files import read_weight_files, write_weight_files
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
@@ -85,6 +90,9 @@ UNFIT = {
     SpikeDetection: "it looks at one loss of an update, and TD3 has two; leave it out",
 }
 
+# Commands that several processes run together.
+COMMON = ("fit", "validate", "test")
+
 # Said by Lightning at every start, with nothing in it for a user of this package.
 NOISE = re.compile(
     r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not|"
@@ -111,10 +119,15 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit code: 2 after a mistake of the user's, 1 after a fault of the environment's or the learner's in
         the run; one sentence on stderr tells which. A signal ends the process with its own, as do closed pipes.
     """
+    watch_parent()
     _keep_memory()
     _quieten()
+    words = sys.argv[1:] if args is None else args
+    if "--version" in words:
+        say(f"td3-lightning {__version__}")
+        return 0
     try:
-        CommandLine(sys.argv[1:] if args is None else args)
+        CommandLine(words)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -130,7 +143,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         print(said, file=sys.stderr)
-        return 1 if isinstance(error, RunError) or was_left_alone(error) else 2
+        return exit_code(error)
     return 0
 
 
@@ -271,6 +284,11 @@ class CommandLine(LightningCLI):
         self.checkpoint: dict[str, Any] | None = None
         self.own_folder: Path | None = None  # of the run that goes on in it
         self.typed = args[0] if args else ""
+        self.rendezvous = Rendezvous.of_launcher() if self.typed in COMMON else None
+        with self.rendezvous.guard() if self.rendezvous else nullcontext():
+            self._run(args)
+
+    def _run(self, args: Sequence[str]) -> None:
         super().__init__(
             TD3,
             ReplayData,
@@ -336,7 +354,7 @@ class CommandLine(LightningCLI):
             self.config = self._parse(_command(args, self.subcommands()), args[1:])
         except argparse.ArgumentError as error:
             subparser = self._subcommand_parsers[args[0]]
-            raise UsageError(explain(str(error), subparser.get_defaults(skip_validation=True).keys())) from error
+            raise UsageError(explain(str(error), subparser.get_defaults(skip_validation=True).keys(), args)) from error
 
     def _parse_ckpt_path(self) -> None:
         """Leaves the checkpoint's settings where `_parse` put them: below what was typed."""
@@ -353,19 +371,24 @@ class CommandLine(LightningCLI):
         printing = [word for word in typed if word.startswith("--print_config")]  # it ends where it is parsed
         typed = [word for word in typed if word not in printing]
         path = named.ckpt_path
-        if path in (None, "last"):
+        if path is None or is_name(path):
             self._check_judged(command, path or files or {"-h", "--help", "--print_config"}.intersection(words))
             anything = ["--data.env_id=unknown"] if path or printing else []  # the checkpoint will say which
             config = self.parser.parse_args([command, *anything, *configs, *typed])
             is_stage = path is None and config[command].data.empty_replay
             path = path or config[command].ckpt_path
-            if path is None or (is_stage and (command != "fit" or (printing and not Path(path).exists()))):
+            if path is None or (is_stage and command != "fit"):
                 return self.parser.parse_args([command, *configs, *typed, *printing]) if printing else config
+            try:
+                path = find_checkpoint(path, _runs(config[command].trainer), config[command].name)
+                if is_stage:
+                    _check_stage_before(Path(path), files)
+            except UsageError:
+                if not printing:
+                    raise
+                return self.parser.parse_args([command, *configs, *typed, *printing])
             if is_stage:
-                _check_stage_before(Path(path), files)
                 typed = ["--data.empty_replay=true", *typed]
-            if path == "last":
-                path = str(newest_last(_runs(config[command].trainer), config[command].name))
         self.checkpoint = read_checkpoint(path)
         if command == "fit":
             check_format(self.checkpoint, path)
@@ -386,6 +409,8 @@ class CommandLine(LightningCLI):
             filed = self.parser.parse_args([command, saved, *configs, *typed])
             if filed[command].data.empty_replay and not refilled and command == "fit":
                 _check_own_stage(Path(path), config[command].name, files)
+            if refilled and command == "fit":
+                rank_zero_only(say)(f"Starting this stage from {_from_here(path)}.")
             report_differences(config[command], filed[command], path, refilled)
             config = filed if refilled else config
         return config
@@ -400,6 +425,8 @@ class CommandLine(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Asks for a checkpoint where nothing goes without one."""
         self._check_judged(str(self.subcommand), self.checkpoint)
+        for name in ("env_kwargs", "train_kwargs"):
+            check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
 
     @staticmethod
     def _check_judged(command: str, given: object) -> None:
@@ -496,6 +523,15 @@ class CommandLine(LightningCLI):
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint["hyper_parameters"], self.model)
+        self._meet()
+
+    def _meet(self) -> None:
+        """Wait for the processes that train with this one, before torch does."""
+        if self.trainer.world_size > 1:
+            name_launcher()
+        if self.rendezvous is not None and self.trainer.world_size > 1:
+            model = self._get(self.config, "model").as_dict()
+            self.rendezvous.agree({"ckpt_path": identity(self._get(self.config, "ckpt_path")), "model": model})
 
     @rank_zero_only
     def before_fit(self) -> None:
@@ -565,8 +601,8 @@ def _check_epochs(most: int | None, checkpoint: Mapping[str, Any], begins_stage:
 def _check_stage_before(checkpoint: Path, files: list[Path]) -> None:
     if not checkpoint.exists():
         raise UsageError(
-            f"{' and '.join(map(str, files))} goes on from {checkpoint}, which is not there; train the stage before it "
-            "first, or type --ckpt_path and --data.empty_replay true."
+            f"ckpt_path of {' and '.join(map(str, files))} must be a checkpoint, got {checkpoint}, which does not "
+            "exist. Train the stage before it first, or give --ckpt_path and --data.empty_replay true."
         )
 
 
@@ -595,13 +631,11 @@ def _from_here(path: str) -> str:
 
 
 def _command(args: list[str], commands: Mapping[str, Any]) -> str:
-    """The first word, if it is a command."""
+    """Return the first word, if it is a command."""
     if not args:
         raise UsageError(f"A command is missing; begin with one of {', '.join(commands)}, or --help.")
     if args[0] not in commands:
-        close = get_close_matches(args[0], commands, n=1)
-        hint = f"did you mean {close[0]}" if close else f"begin with one of {', '.join(commands)}, or --help"
-        raise UsageError(f'"{args[0]}" is no command; {hint}.')
+        raise UsageError(f'"{args[0]}" is no command; {closest_command(args[0], commands)}')
     return args[0]
 
 

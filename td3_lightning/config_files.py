@@ -1,5 +1,6 @@
 """Configuration files, found by name."""
 
+import json
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,11 @@ def find_config(name: str) -> Path:
     raise UsageError(f'No configuration "{name}" is in {", ".join(places)}; {hint}.')
 
 
+def is_config(name: str) -> bool:
+    """Return whether `find_config` finds a file of this name."""
+    return any((folder / name).is_file() for folder in _folders())
+
+
 def _folders() -> list[Path]:
     shipped = PACKAGE / "configs"  # in a wheel; beside the package in a checkout
     return [Path(), Path("configs"), shipped if shipped.is_dir() else PACKAGE.parent / "configs"]
@@ -61,5 +67,9 @@ def _check_yaml(path: Path) -> None:
         content = yaml.load(path.read_bytes(), Strict)
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}; mend it there.") from error
+    try:
+        json.dumps(content, skipkeys=True, default=str)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} must not contain itself, got an alias to a part that holds it. Remove it.") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} is not a configuration; it wants sections such as data, model and trainer.")

@@ -6,24 +6,28 @@ import pydoc
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from td3_lightning import suggestions
+from td3_lightning.config_files import is_config
 from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.lost_peers import is_lost_peer
 
 KINDS = {
     "bool": "true or false",
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
-    "str": "a text",
+    "str": "a string",
     "dict": "a mapping",
     "list": "a list",
     "Sequence": "a list",
     "NoneType": "null",
 }
+BASES = ("gymnasium.Env", "lightning.Callback", "lightning.pytorch.Callback")  # jsonargparse's, if none is named
 INSTALLED = ("<", sysconfig.get_path("stdlib"), os.path.dirname(__file__))  # how files begin, but for packages'
 COMPILERS = ("torch._dynamo", "torch._inductor")  # where torch.compile's own exceptions are
 
@@ -33,8 +37,8 @@ def sentence(error: BaseException) -> str | None:
     for cause in _causes(error):
         if isinstance(cause, UsageError | RunError):
             return str(cause)
-        if was_left_alone(cause):
-            return "Another process of this run has ended, and this one with it; what the other one said tells why."
+        if is_lost_peer(cause):
+            return "Another process of this run has ended, so this one ends too. Read the output of the other process."
         if type(cause).__module__.startswith(COMPILERS):
             lines = (line for line in str(cause).splitlines() if not line.endswith("raised:"))
             said = next(lines, type(cause).__name__)  # hints for torch's developers follow
@@ -61,9 +65,14 @@ def sentence(error: BaseException) -> str | None:
     return None
 
 
-def was_left_alone(error: BaseException) -> bool:
-    """Whether an exception is gloo's in a process whose partner has ended, whatever the two were at."""
-    return isinstance(error, RuntimeError) and "Connection closed by peer" in str(error)
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for an exception that `sentence` explains: 1 for a fault of a run, 2 for a mistake."""
+    for cause in _causes(error):
+        if isinstance(cause, UsageError):
+            return 2
+        if isinstance(cause, RunError) or is_lost_peer(cause):
+            return 1
+    return 2
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -90,60 +99,109 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def explain(message: str, keys: Iterable[str]) -> str:
-    """Turns jsonargparse's account of a mistake, often of many lines, into a sentence.
+def explain(message: str, keys: Iterable[str], words: Sequence[str] = ()) -> str:
+    """Turn jsonargparse's account of a mistake, often of many lines, into a sentence.
 
     Args:
         message: What jsonargparse says.
         keys: The settings that there are, such as "data.batch_size".
+        words: The command line.
     """
-    key = _first(r'Parser key "([^"]+)"', message).split(":")[0]
-    owner = _first(r"class_path '?=?'([\w.]+)'", message) or _first(r"class_path='([\w.]+)'", message)
-    if within := re.search(r"""class_path '[\w.]+':\s+Parser key "(\w+)":\s+(Expected a.*)""", message):
-        return f"{key}: {_wrong_kind(*within.groups())}"
-    if unknown := _first(r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)", message):
-        return _unknown(unknown, keys, key, owner)
-    if unknown := _first(r"does not accept option '([^']+)'", message):
-        return _unknown(unknown, keys, key, owner)
+    keys = list(keys)
+    said = _about_flags(message, keys, words) or _about_values(message, words)
+    return said or f"{one_line(message).rstrip('.')}; see --help."
+
+
+def _about_flags(message: str, keys: Sequence[str], words: Sequence[str]) -> str | None:
+    """Explain a word that is no flag, and a flag that is missing or has no value."""
+    key, owner = _key(message), _owner(message)
+    if within := re.search(
+        r"""(?:class_path '[\w.]+'|callable class):\s+Parser key "(\w+)":\s+(Expected a .*)""", message
+    ):
+        return _wrong_kind(f"{key}.{within[1]}", re.sub(r"\. Got value: Namespace.*", "", within[2]), words)
+    for pattern in (
+        r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)",
+        r"does not accept option '([^']+)'",
+    ):
+        if unknown := _first(pattern, message):
+            return _unknown(unknown, keys, key, owner)
     if unknown := _first(r"unrecognized arguments: (\S+)", message):
-        if not unknown.startswith("-"):
-            return f'The word "{unknown}" belongs to no flag; a setting is written as --data.batch_size 256.'
-        return _unknown(unknown.split("=")[0].lstrip("-"), keys, key, owner)
+        return _stray(unknown, keys)
     if flag := _first(r"argument (\S+): expected", message):
-        return f"{flag.split('/')[-1]} came without a value; write one after it."
+        return f"{flag.split('/')[-1]} requires a value, got none. Write one after it."
     if linked := _first(r'Linked "([^"]+)" must be given', message):
-        return f"{linked} is taken from the environment; leave it out."
+        return f"{linked} is taken from the environment and cannot be set. Remove it."
     if missing := _first(r"arguments are required: ([\w.]+(?:, [\w.]+)*)", message):
         return _missing(missing.rstrip("."), key, owner)
+    return None
+
+
+def _about_values(message: str, words: Sequence[str]) -> str | None:
+    """Explain a value of a wrong kind, and a class that does not exist."""
+    key = _key(message)
     if "NestedArg" in message:  # part of a value, where the value is no object
         class_first = f"--{key} td3_lightning.Linear, and its arguments after that"
         return f"{key} is one value here; write {class_first if 'Schedule' in message else f'--{key} and the value'}."
+    if number := _first(r"Not of type \w+: invalid literal for int.*: '(.*)'", message):
+        written = suggestions.integer(number)
+        return f"{key} must be an integer, got {number}.{f' Use {written}.' if written else ''}"
     if restriction := _first(r"Not of type \w+: (.*)", message):
-        return f"{key} is out of its range: {restriction}; change it."
+        return f"{key} is out of its range: {restriction}. Change it."
     if path := _first(r"Expected a dot import path string: (\S+)", message):
-        if number := _first(r"Expected a <class '(int|float)'>", message):
-            return f"{key} is {path}, but {KINDS[number]} is wanted, or a class such as td3_lightning.Linear; give one."
-        return f'{key} names the class "{path}", but there is none; give its import path, such as package.module.Class.'
+        return _no_class(key, path, _first(r"Expected a <class '(int|float)'>", message), words)
     if problem := _first(r"((?:module '[^']+' has no attribute|No module named) '[^']+')", message):
-        return f"{key} names a class that cannot be imported: {problem}; mend its class_path."
+        path = _first(r"class_path'?:? '([\w.]+)", message) or _first(r"Given value: (.*)", message)
+        hint = suggestions.class_path(path, key) if path else ""
+        return f"{key} must be a class that can be imported, got {path or 'none'} ({problem}); {hint or 'correct it.'}"
+    if "Unable to load config" in message:
+        given = _first(r"Unable to load config '([^']*)'", message)
+        return f"{key} must be a mapping, got {given}. Give its settings one by one, for example --{key}.NAME VALUE."
     if key and "Expected a" in message:
-        return _wrong_kind(key, message)
-    return f"{one_line(message).rstrip('.')}; see --help."
+        return _wrong_kind(key, message, words)
+    return None
 
 
-def _unknown(name: str, keys: Iterable[str], key: str, owner: str) -> str:
+def _key(message: str) -> str:
+    return _first(r'Parser key "([^"]+)"', message).split(":")[0]
+
+
+def _owner(message: str) -> str:
+    return _first(r"class_path '?=?'([\w.]+)'", message) or _first(r"class_path='([\w.]+)'", message)
+
+
+def _stray(word: str, keys: Sequence[str]) -> str:
+    """Explain a word that belongs to no flag."""
+    name = word.split("=")[0].lstrip("-\u2013\u2014")  # and the dashes of a word processor
+    known = name in {*keys, "config", "help"}
+    if word.startswith("--") and name and not known:
+        return _unknown(name, keys, "", "")
+    if known or (word.startswith("-") and name and not name[0].isdigit()):
+        return f"{word} must begin with two dashes; {f'did you mean --{name}?' if known else _hint(name, keys)}"
+    if word.endswith((".yaml", ".yml")):
+        return f"{word} belongs to no flag; did you mean --config {word}?"
+    if is_config(f"{word}.yaml"):
+        return f"{word} belongs to no flag; did you mean --config {word}.yaml?"
+    if word.endswith(".ckpt"):
+        return f"{word} belongs to no flag; did you mean --ckpt_path {word}?"
+    return f'"{word}" belongs to no flag. Write a setting as --data.batch_size 256.'
+
+
+def _unknown(name: str, keys: Sequence[str], key: str, owner: str) -> str:
+    if owner in BASES:  # no class was named
+        form = "{class_path: NAME, init_args: {}}"
+        return f'{key}: {owner} has no argument "{name}"; name the class that does, as {form}.'
     if owner:
         known = _arguments(owner)
-        return f'{key}: {owner} takes no "{name}"; {_suggest(name, known) if known else "name the class that does"}.'
-    return f'There is no setting "{name}"; {_suggest(name, keys)}.'
+        if name in known:
+            return f"{key}.{name} has a value that {owner} does not accept; see its documentation."
+        hint = suggestions.setting(name, known) if known else "name the class that does"
+        return f'{key}: {owner} has no argument "{name}"; {hint.rstrip(".")}{"" if hint.endswith("?") else "."}'
+    return f'There is no setting "{name}"; {_hint(name, keys)}'
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    close = get_close_matches(name, known, n=1) or [one for one in known if one.split(".")[-1] == name.split(".")[-1]]
-    if close:
-        return f"did you mean {close[0]}"
-    return f"there are {', '.join(known)}" if len(known) < 20 else "see --help for those that there are"
+def _hint(name: str, keys: Sequence[str]) -> str:
+    hint = suggestions.setting(name, keys)
+    return hint if hint.endswith("?") else f"{hint}."
 
 
 def _arguments(class_path: str) -> list[str]:
@@ -153,19 +211,48 @@ def _arguments(class_path: str) -> list[str]:
 
 def _missing(names: str, key: str, owner: str) -> str:
     if owner:
-        return f"{key}: {owner} wants {names}, which did not come; give it under init_args."
+        return f"{key}: {owner} requires {names}, got none. Give it under init_args."
     names = re.sub(r"\b(fit|validate|test|record|export|import)\.", "", names)
     return f"{names} is missing; give it in a configuration (--config car.yaml) or as --{names.split(',')[0]}."
 
 
-def _wrong_kind(key: str, message: str) -> str:
+def _no_class(key: str, path: str, number: str, words: Sequence[str]) -> str:
+    hint = suggestions.class_path(path, key)
+    if number:
+        written = suggestions.integer(path) if number == "int" else None
+        use = f"Use {written}." if written else hint[:1].upper() + hint[1:]
+        return f"{key} must be {KINDS[number]} or a class such as td3_lightning.Linear, got {path}. {use}".rstrip()
+    return f"{key} must be a class, got {path}; {hint or 'use its import path, such as package.module.Class.'}"
+
+
+def _wrong_kind(key: str, message: str, words: Sequence[str]) -> str:
     came = _first(r"(?:Given value|Got value): (.*)", message)
-    came = _first(r"class_path='([\w.]+)'", came) or came
+    came = _first(r"class_path='([\w.]+)'", came) or came or "nothing"
+    came = "null" if came == "None" else came
     kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
-    wanted = dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds)
-    if list(wanted) == ["null"]:  # the other kinds are classes, which jsonargparse does not name
-        return f"{key} is {came}, which it does not take; see --help for what it does."
-    return f"{key} is {came}, but {' or '.join(wanted)} is wanted; give one."
+    wanted = list(dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds))
+    if not wanted or wanted == ["null"]:  # the other kinds are classes, which jsonargparse does not name
+        known = suggestions.known_classes(key)
+        if came in known:
+            return f"{key} does not accept these init_args of {came}; use a mapping of its arguments."
+        hint = suggestions.class_path(came, key) or (f"use one of {', '.join(known)}." if 0 < len(known) < 9 else "")
+        return f"{key} does not accept {came}; {hint or 'see --help for what it accepts.'}"
+    fix = _fix(key, came, wanted, words)
+    return f"{key} must be {' or '.join(wanted)}, got {came}.{fix and f' {fix}'}"
+
+
+def _fix(key: str, came: str, wanted: Sequence[str], words: Sequence[str]) -> str:
+    """Return how to write a value that was given in another form, "" if it is not clear."""
+    if "a list" in wanted:
+        of_classes = bool(suggestions.known_classes(key))
+        listed = None if of_classes else suggestions.integers(suggestions.rest(words, key) or came)
+        close = suggestions.class_path(came, key).removeprefix("did you mean ").rstrip("?")
+        return f"Use {listed or (f'[{close}]' if close else 'the form [NAME]' if of_classes else 'the form [1,2]')}."
+    if "an integer" in wanted and (written := suggestions.integer(came)):
+        return f"Use {written}."
+    choices = [choice for group in wanted for choice in re.findall(r"'([^']+)'", group)]
+    close_choices = get_close_matches(came, choices, n=1)
+    return f"Did you mean {close_choices[0]}?" if close_choices else ""
 
 
 def _first(pattern: str, text: str) -> str:

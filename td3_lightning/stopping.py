@@ -16,7 +16,8 @@ from td3_lightning.best_and_last import LastCheckpoint
 from td3_lightning.collector import Collector
 from td3_lightning.errors import UsageError
 
-_STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}  # the last one says: start me again
+# Exit codes. 75 tells a queue to start the job again. SIGHUP arrives when the terminal is closed.
+_STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGUSR1: 75}
 
 
 class Stopped(SystemExit):
@@ -24,11 +25,12 @@ class Stopped(SystemExit):
 
 
 class StopOnSignal(Callback):
-    """On Ctrl-C, SIGTERM or SIGUSR1 finishes the update, saves `last.ckpt` and ends the process.
+    """Finish the update on Ctrl-C, SIGTERM, SIGHUP or SIGUSR1, save `last.ckpt` and end the process.
 
-    The exit status is 130, 143 or 75; by the last one a queue knows to start the job again. The resumed run is the
-    same run: a warm-up goes on where it was, an evaluation is begun again. Ctrl-C once more leaves at once, with the
-    last checkpoint that was written.
+    The exit status is 130, 143, 129 or 75; the last one tells a queue to start the job again. The resumed run is the
+    same run: a warm-up continues where it stopped, an evaluation starts again. A second Ctrl-C ends the process at
+    once, with the last checkpoint that was written. A signal that the parent process set to be ignored, as nohup does
+    with SIGHUP, stays ignored.
     Stands after the Collector in the list of callbacks.
     """
 

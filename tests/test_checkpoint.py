@@ -256,7 +256,7 @@ class Signal(Callback):
                 signal.raise_signal(number)
 
 
-HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def handlers() -> list[Any]:
@@ -303,7 +303,7 @@ class Fit:
         return 0
 
 
-@pytest.mark.parametrize(("number", "status"), zip(HANDLED, (130, 143, 75), strict=True))
+@pytest.mark.parametrize(("number", "status"), zip(HANDLED, (130, 143, 75, 129), strict=True))
 def test_signal_ends_the_update_saves_and_exits(
     make_trainer: Make, tmp_path: Path, number: signal.Signals, status: int, capfd: Any
 ) -> None:
@@ -416,14 +416,15 @@ def test_resumed_run_replaces_the_file_that_the_signal_left(make_trainer: Make, 
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 30
 
 
-def test_a_signal_that_is_ignored_stays_ignored(make_trainer: Make, tmp_path: Path) -> None:
-    """As Ctrl-C is in a shell's background jobs."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_ignored(make_trainer: Make, tmp_path: Path, number: signal.Signals) -> None:
+    """A shell's background jobs ignore SIGINT, and nohup ignores SIGHUP."""
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        assert Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 3, signal.SIGINT))() == 0
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 3, number))() == 0
+        assert signal.getsignal(number) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def test_a_stop_is_over_in_the_next_fit_of_the_same_callbacks(make_trainer: Make, tmp_path: Path) -> None:

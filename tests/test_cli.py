@@ -1,10 +1,15 @@
 """The command line: what it accepts, what it refuses, and in which order the settings win."""
 
 import os
+import pty
+import pydoc
 import re
+import select
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,11 +21,14 @@ import yaml
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
 
-from td3_lightning import TD3, Replay, cli, config_files
+from td3_lightning import TD3, Replay, __version__, cli, config_files, suggestions
 from td3_lightning.__main__ import script
+from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.cli import CommandLine, main
-from td3_lightning.mistakes import sentence
+from td3_lightning.lost_peers import is_lost_peer
+from td3_lightning.mistakes import explain, sentence
 from td3_lightning.run_logger import read_metrics
+from td3_lightning.stage import newest_version
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.yaml"))
 EXTRAS = {"bullet": "pybullet_envs_gymnasium", "mujoco": "mujoco"}
@@ -162,7 +170,7 @@ def test_every_configuration_trains(path):
             pytest.importorskip(module)
     short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # drawing takes long
     before = yaml.safe_load(path.read_text()).get("ckpt_path")
-    stages = [*([Path(before).parts[1] + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
+    stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
     for epochs, stage in enumerate(stages, 1):
         run("fit", "--config", stage, *SMALL, *short, f"--trainer.max_epochs={epochs}")
     assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == len(stages)
@@ -267,7 +275,9 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     text = PENDULUM.replace("}", ", empty_replay: true}") + "model: {policy_noise: 0.3}\n"
     Path("stage.yaml").write_text(f"{text}ckpt_path: gone.ckpt\n")
     said = complaint(capsys, "fit", "--config", "stage.yaml")
-    assert said.startswith("stage.yaml goes on from gone.ckpt, which is not there; train the stage before it")
+    assert said.startswith(
+        "ckpt_path of stage.yaml must be a checkpoint, got gone.ckpt, which does not exist. Train the"
+    )
     Path("stage.yaml").write_text(f"{text}ckpt_path: {last}\n")
     assert "test judges a checkpoint, but none came" in complaint(capsys, "test", "--config", "stage.yaml")
     stop("fit", "--config", "stage.yaml", "--print_config")
@@ -293,6 +303,45 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     run(*line)
     assert "was over" in capsys.readouterr().out
     run(*line, "--data.empty_replay=true", "--trainer.max_epochs=-1", "--trainer.max_time=00:00:00:01")
+
+
+def test_a_stage_starts_from_the_newest_run_of_a_name_and_prints_it(capsys):
+    first = [*FIT, *SMALL, "--name=first"]
+    Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: last:first\n")
+    stage = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2"]
+    said = complaint(capsys, *stage)
+    assert said.startswith(
+        "last:first requires a run in lightning_logs/first, got none with a last.ckpt. Train that run"
+    )
+    stop(*stage, "--print_config")  # of a stage whose run is still to come
+    assert "ckpt_path: last:first" in capsys.readouterr().out
+    for _ in range(2):
+        run(*first)
+    old, new = (f"lightning_logs/first/version_{version}/checkpoints/last.ckpt" for version in (0, 1))
+    os.utime(old)  # the number counts, not the time
+    Path("lightning_logs/first/version_10/checkpoints").mkdir(parents=True)  # nothing is saved there
+    capsys.readouterr()
+    run(*stage)
+    assert f"Starting this stage from {new}.\n" in capsys.readouterr().out
+    run(*stage, f"--ckpt_path={old}", "--data.empty_replay=true")
+    assert f"Starting this stage from {old}.\n" in capsys.readouterr().out
+    run("test", "--ckpt_path=last:first", "--trainer.enable_progress_bar=false")
+    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")  # goes on
+    assert "Starting this stage" not in capsys.readouterr().out
+
+
+def test_the_highest_version_is_the_newest(folder):
+    for version in ("version_9", "version_10", "version_x", "version_11"):
+        folder.joinpath("car", version, "checkpoints").mkdir(parents=True)
+        if version != "version_11":
+            folder.joinpath("car", version, "checkpoints", "last.ckpt").touch()
+    assert newest_version(folder / "car").parent.parent.name == "version_10"
+
+
+@pytest.mark.parametrize("name", ["car_fine.yaml", "walker_fine.yaml"])
+def test_a_published_second_stage_names_the_run_of_its_first(name):
+    (path,) = (path for path in CONFIGS if path.name == name)
+    assert yaml.safe_load(path.read_text())["ckpt_path"] == "last:" + name.replace("_fine.yaml", "")
 
 
 def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
@@ -517,12 +566,15 @@ def test_a_configuration_may_be_read_in_part():
 MISTAKES = {
     "no command": ([], "A command is missing"),
     "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
+    "another program's command": (["train"], '"train" is no command; did you mean fit?'),
+    "a command in capitals": (["FIT"], "did you mean fit?"),
+    "help without dashes": (["help"], "did you mean --help?"),
     "strange command": (["xyz"], "begin with one of fit, validate, test, record, export, import"),
     "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
     "config without suffix": (["fit", "--config", "car"], "did you mean car.yaml"),
-    "config without value": (["fit", "--config"], "--config came without a value"),
+    "config without value": (["fit", "--config"], "--config requires a value, got none"),
     "no config at all": (["fit"], "data.env_id is missing"),
     "unknown flag": (["fit", "--config", "here.yaml", "--data.batchsize", "3"], "did you mean data.batch_size"),
     "strange flag": (["fit", "--config", "here.yaml", "--zzz"], 'no setting "zzz"'),
@@ -530,11 +582,11 @@ MISTAKES = {
     "abbreviated flag": (["fit", "--config", "here.yaml", "--data.batch", "3"], "did you mean data.batch_size"),
     "flag without value": (
         ["fit", "--config", "here.yaml", "--data.batch_size"],
-        "--data.batch_size came without a value",
+        "--data.batch_size requires a value, got none",
     ),
     "flag of a wrong kind": (
         ["fit", "--config", "here.yaml", "--data.batch_size", "x"],
-        "data.batch_size is x, but a wh",
+        "data.batch_size must be an integer, got x.",
     ),
     "negative seed": (
         ["fit", "--config", "here.yaml", "--seed_everything", "-1"],
@@ -549,7 +601,7 @@ MISTAKES = {
     "discrete actions": (["fit", "--data.env_id", "CartPole-v1"], "Discrete(2)"),
     "unbounded actions": (["fit", "--data.env_id", "Unbounded-v0"], "finite box"),
     "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
-    "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "trainer.precision is fp3"),
+    "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "or null, got fp3."),
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
     "barebones": (["fit", "--config", "here.yaml", "--trainer.barebones=true"], "give --trainer.logger false"),
     "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"], "give --model.max_grad_norm"),
@@ -607,11 +659,11 @@ MISTAKES = {
     ),
     "a word for a number of a callback": (
         ["fit", "--trainer.callbacks+=td3_lightning.evaluation.AveragedWeights", "--trainer.callbacks.decay=slow"],
-        "trainer.callbacks: decay is slow, but a number is wanted; give one.",
+        "trainer.callbacks.decay must be a number, got slow.",
     ),
     "an argument of no callback": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks.init_args.decay", "0.9"],
-        'trainer.callbacks: lightning.Callback takes no "decay"; name the class that does.',
+        'trainer.callbacks: lightning.Callback has no argument "decay"; name the class that does, as',
     ),
     "never an evaluation": (
         ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
@@ -658,7 +710,10 @@ MISTAKES = {
     "frames": (["fit", "--data.env_id", "CarRacing-v3"], "give data.pixels and model.encoder"),
     "test without anything": (["test"], "add --ckpt_path"),
     "last of nothing": (["test", "--ckpt_path", "last"], "lightning_logs/default has none"),
-    "callback on the line": (["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"], '"Stop"'),
+    "callback on the line": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"],
+        "trainer.callbacks must be a class, got Stop; did you mean td3_lightning.evaluation.StopWhenSolved?",
+    ),
 }
 BAD_FILES = {
     "data: [1, {": "bad.yaml cannot be read as YAML",
@@ -668,12 +723,28 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" stands there twice',
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" stands there twice',
     "model: {tau: 0.1}": "data.env_id is missing",
+    "a: &a [*a]": "must not contain itself",
+    "data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 1e2}}": "got 100.0. Use 100.",
+    "data: {env_id: Pendulum-v1, capacity: 1e6}": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
+    "data: {env_id: Pendulum-v1, buffer_size: 9}": 'no setting "data.buffer_size"; use --data.capacity.',
+    "{data: {env_id: Pendulum-v1}, model: {hidden_dims: '8,8'}}": "got 8,8. Use [8,8].",
+    "{data: {env_id: Pendulum-v1}, model: {hidden_dims: [1e2]}}": "must be an integer, got 100.0. Use 100.",
+    "{data: {env_id: Pendulum-v1}, model: {encoder: {class_path: td3_lightning.Trunkk}}}": (
+        "did you mean td3_lightning.Trunk?"
+    ),
+    "{data: {env_id: Pendulum-v1}, model: {encoder: {class_path: td3_lightning.Trunk, init_args: {width: 8}}}}": (
+        'td3_lightning.Trunk has no argument "width"; did you mean widths?'
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.ClipActions}]}": (
+        "got gymnasium.wrappers.ClipActions (module 'gymnasium.wrappers' has no attribute 'ClipActions'); did you mean "
+        "gymnasium.wrappers.ClipAction?"
+    ),
     "data: {env_id: Pendulum-v1, batchsize: 3}": "did you mean data.batch_size",
     "data: {env_id: Pendulum-v1}\ndatta: {n_step: 3}": "data.n_step",
     "data: {env_id: Pendulum-v1}\ntrainer: {max_epoch: 3}": "did you mean trainer.max_epochs",
-    "data: {env_id: Pendulum-v1, batch_size: many}": "data.batch_size is many, but a whole number is wanted",
-    "data: {env_id: Pendulum-v1, batch_size: 2.5}": "data.batch_size is 2.5, but a whole number is wanted",
-    "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs is 3, but a mapping or null is wanted",
+    "data: {env_id: Pendulum-v1, batch_size: many}": "data.batch_size must be an integer, got many.",
+    "data: {env_id: Pendulum-v1, batch_size: 2.5}": "data.batch_size must be an integer, got 2.5.",
+    "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs must be a mapping or null, got 3.",
     "data: {env_id: Pendulum-v1, env_kwargs: {nope: 1}}": "nope",
     "data: {env_id: Pendulum-v1, train_kwargs: {nope: 1}}": "nope",
     "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size is at least 1",
@@ -684,15 +755,19 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.vector.NormalizeObservation}]}": (
-        "gymnasium.wrappers.vector.NormalizeObservation, which it does not take"
+        "does not accept gymnasium.wrappers.vector.NormalizeObservation; did you mean"
     ),
-    "{data: {env_id: Pendulum-v1}, model: {encoder: torch.nn.Linear}}": "model.encoder is torch.nn.Linear, which it",
+    "{data: {env_id: Pendulum-v1}, model: {encoder: torch.nn.Linear}}": (
+        "model.encoder does not accept torch.nn.Linear; use one of td3"
+    ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.GrayscaleObservation}]}": (
         "GrayscaleObservation does not fit Pendulum-v1"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "RescaleObs",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
-    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat}]}": "wants repeat, which",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat}]}": (
+        "requires repeat, got none. Give it under init_args."
+    ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat, init_args: {repeats: 2}}]}": (
         "did you mean repeat"
     ),
@@ -702,21 +777,27 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.car_racing.Pedals}]}": "Pedals",
     "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps is at least 1",
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau is in (0, 1]",
-    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims is 256, but a list is wanted",
+    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims must be a list, got 256. Use [256].",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: [0]}": "hidden_dims",
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1}}}": (
-        "wants end, steps"
+        "requires end, steps, got none."
     ),
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, "
     "init_args: {start: 1, end: 0, steps: 0}}}": "steps >= 1",
-    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": "actor_lr is fast, but a number is wanted, or a class such",
-    "data: {env_id: Pendulum-v1, n_step: many}": "n_step is many, but a whole number is wanted, or a class such",
-    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": '"EarlyStoping"',
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": (
+        "actor_lr must be a number or a class such as td3_lightning.Linear, got fast."
+    ),
+    "data: {env_id: Pendulum-v1, n_step: many}": (
+        "n_step must be an integer or a class such as td3_lightning.Linear, got many."
+    ),
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": (
+        "got EarlyStoping; did you mean lightning"
+    ),
     "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStoping}]}": (
         "EarlyStoping"
     ),
     "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping}]}": (
-        "wants monitor"
+        "requires monitor, got none."
     ),
 }
 
@@ -725,6 +806,111 @@ BAD_FILES = {
 def test_a_mistake_on_the_line_is_one_sentence(case, capsys):
     words, wanted = MISTAKES[case]
     assert wanted in complaint(capsys, *words)
+
+
+# What a user of another library, or of a shell, types: the sentence must hold the value and the fix.
+TYPED = {
+    "car.yaml": "car.yaml belongs to no flag; did you mean --config car.yaml?",
+    "car": "did you mean --config car.yaml?",
+    "a.ckpt": "did you mean --ckpt_path a.ckpt?",
+    "-data.gamma 0.9": "-data.gamma must begin with two dashes; did you mean --data.gamma?",
+    "data.gamma=0.9": "data.gamma=0.9 must begin with two dashes; did you mean --data.gamma?",
+    "—data.gamma 0.9": "did you mean --data.gamma?",
+    "-- --data.gamma 0.9": '"--" belongs to no flag',
+    "-x 3": "-x must begin with two dashes",
+    "--Data.Gamma 0.9": "did you mean data.gamma?",
+    "--data-gamma 0.9": "did you mean data.gamma?",
+    "--data.n-step 3": "did you mean data.n_step?",
+    "--gamma 0.9": "did you mean data.gamma?",
+    "--data.batch_size 3 4": '"4" belongs to no flag',
+    "--data.capacity 1e6": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
+    "--data.capacity 1M": "got 1M. Use 1000000.",
+    "--data.capacity 10,000": "got 10,000. Use 10000.",
+    "--data.capacity 1.5": "data.capacity must be an integer, got 1.5.",
+    "--data.capacity inf": "data.capacity must be an integer, got inf.",
+    "--data.capacity ''": "data.capacity must be an integer, got nothing.",
+    "--seed_everything 1e2": "seed_everything must be an integer, got 1e2. Use 100.",
+    "--data.gamma 0,9": "data.gamma must be a number, got 0,9.",
+    "--data.env_kwargs.max_episode_steps 1e2": "max_episode_steps must be an integer, got 100.0. Use 100.",
+    "--data.train_kwargs.max_episode_steps abc": "data.train_kwargs.max_episode_steps must be an integer, got abc.",
+    "--model.hidden_dims 256,256": "model.hidden_dims must be a list, got 256,256. Use [256,256].",
+    "--model.hidden_dims 256 256": "Use [256,256].",
+    "--model.hidden_dims=256 256": "Use [256,256].",
+    "--model.hidden_dims [256 256]": "Use [256,256].",
+    "--model.hidden_dims '(256, 256)'": "got (256, 256). Use [256,256].",
+    "--model.hidden_dims 256x256": "Use [256,256].",
+    "--model.hidden_dims 64,x": "got 64,x. Use the form [1,2].",
+    "--model.hidden_dims [8,a]": "model.hidden_dims must be an integer, got a.",
+    "--data.wrappers ActionRepeat": "Use [td3_lightning.envs.ActionRepeat].",
+    "--data.wrappers+=ActionRepeat --data.wrappers.repeat=x": "data.wrappers.repeat must be an integer, got x.",
+    "--data.n_step Liner": "got Liner. Did you mean td3_lightning.Linear?",
+    "--data.n_step td3_lightning.Liner": "did you mean td3_lightning.Linear?",
+    "--data.n_step td3_lightnin.Linear": "did you mean td3_lightning.Linear?",
+    "--model.encoder td3_lightning.Trunkk": "did you mean td3_lightning.Trunk?",
+    "--model.encoder Trunkk": "model.encoder must be a class, got Trunkk; did you mean td3_lightning.Trunk?",
+    "--trainer.callbacks+=EarlyStoping": "did you mean lightning.pytorch.callbacks.EarlyStopping?",
+    "--trainer.logger WandLogger": "did you mean lightning.pytorch.loggers.WandbLogger?",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=a": "did you mean monitor?",
+    "--trainer.callbacks+=LambdaCallback --trainer.callbacks.on_fit_start=3": "on_fit_start has a value that lightning",
+    "--data.wrappers '[{ActionRepeat: {repeat: 2}}]'": "the class that does, as {class_path: NAME, init_args: {}}.",
+    "--data.wrappers '[{class_path: ActionRepeat, init_args: [2]}]'": "does not accept these init_args of td3_",
+    "--data.batch_size null": "data.batch_size must be an integer, got null.",
+    "--model 3": "model must be a mapping, got 3.",
+    "--learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--lr 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--model.learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--buffer_size 1000": "use --data.capacity.",
+    "--learning_starts 100": "use --collector.warmup_steps.",
+    "--total_timesteps 1e6": "use --trainer.max_epochs (an epoch has --data.steps_per_epoch environment steps).",
+    "--net_arch [256,256]": "use --model.hidden_dims",
+    "--hidden_sizes [256,256]": "use --model.hidden_dims",
+    "--policy_delay 2": "use --model.policy_freq.",
+    "--train_freq 1": "use --collector.collect and --data.updates_per_step.",
+    "--gradient_steps 1": "use --data.updates_per_step.",
+    "--device cuda": "use --trainer.accelerator.",
+    "--seed 3": "use --seed_everything.",
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_a_common_slip_is_told_the_right_form(typed, capsys):
+    assert TYPED[typed] in complaint(capsys, *FIT, *shlex.split(typed))
+
+
+def test_every_suggested_setting_exists(capsys):
+    stop("fit", "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)
+    for ours in suggestions.FOREIGN.values():
+        for flag in re.findall(r"--([\w.]+)", ours):
+            section, _, name = flag.removesuffix(".max_episode_steps").partition(".")
+            assert section in printed, flag
+            assert not name or name in printed[section], flag
+
+
+def test_every_suggested_class_can_be_imported():
+    for key in suggestions.CLASSES:
+        assert suggestions.known_classes(key)
+    for path in (path for key in ("n_step", "encoder", "pixels") for path in suggestions.known_classes(key)):
+        assert pydoc.locate(path) is not None, path
+    assert pydoc.locate("td3_lightning.envs.ActionRepeat")
+    assert pydoc.locate("td3_lightning.car_racing.Pedals")
+
+
+@pytest.mark.parametrize(
+    "message",
+    ['Parser key "data.a":\n  Expected a thing', "Parser key \"a\": Expected a <class 'int'>", "Strange.\nLines.", ""],
+)
+def test_an_unknown_message_of_the_parser_is_never_explained_with_empty_parts(message):
+    said = explain(message, ["data.a"])
+    assert "\n" not in said
+    for empty in ("is ,", "got .", "but  is", "got ,", "  ", "must be ,"):
+        assert empty not in said
+
+
+@pytest.mark.parametrize("words", [["--version"], ["fit", "--version"]])
+def test_the_version_is_printed(words, capsys):
+    run(*words)
+    assert capsys.readouterr().out == f"td3-lightning {__version__}\n"
 
 
 @pytest.mark.parametrize("text", BAD_FILES)
@@ -808,6 +994,26 @@ def test_the_program_refuses(folder):
     assert [path.name for path in folder.iterdir()] == ["here.yaml"]
 
 
+def test_a_closed_terminal_saves_and_stops_the_run():
+    last = Path("lightning_logs/here/version_0/checkpoints/last.ckpt")
+    process, terminal = pty.fork()
+    if process == 0:
+        small = [word for word in SMALL if "progress_bar" not in word]
+        os.execve(sys.executable, [*PROGRAM, *FIT, *small, "--trainer.max_epochs=100000"], environment())
+    try:
+        until = time.monotonic() + 60
+        while not last.exists() and time.monotonic() < until:
+            if select.select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 65536)
+        before = read_checkpoint(last)["clocks"]["updates"]
+        time.sleep(0.5)
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert read_checkpoint(last)["clocks"]["updates"] > before
+
+
 def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     def as_lightning_ends(_: object) -> None:
         try:
@@ -823,10 +1029,50 @@ def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch:
     assert ended.value.code == 3
 
 
-def test_a_process_whose_partner_has_ended_says_so(monkeypatch, capsys):
-    def left_alone(words):
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416.\nGood luck!")
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+LOST = [
+    f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:21416.\nGood luck!",
+    f"{GLOO}pair.cc:534] Read error [127.0.0.1]:3512: Connection reset by peer",
+    f"{GLOO}pair.cc:534] Connection reset by peer [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:497] writev [127.0.0.1]:3512: Broken pipe",
+    f"{GLOO}pair.cc:760] Read timeout [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:700] Socket closed [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:280] Pair is not connected ([127.0.0.1]:3512)",
+    f"{GLOO}pair.cc:144] Application timeout caused pair closure",
+    f"{GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete",
+    f"{GLOO}socket.cc:200] connect [127.0.0.1]:3512: Connection refused",
+    "Gloo connectFullMesh failed with [../rendezvous/context.cc:42] no pair",
+    "failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    "The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29500).",
+    "NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5\n"
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "NCCL error: internal error\nLast error:\nNet : Connection closed by remote peer node<43236>",
+    "NCCL communicator was aborted on rank 0.",
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",
+]
 
-    monkeypatch.setattr("td3_lightning.cli.CommandLine", left_alone)
+
+@pytest.mark.parametrize("text", LOST)
+def test_a_lost_peer_is_one_sentence(text, monkeypatch, capsys):
+    def lose(words):
+        raise RuntimeError("in a hook") from RuntimeError(text)
+
+    monkeypatch.setattr("td3_lightning.cli.CommandLine", lose)
     assert main(["fit"]) == 1
-    assert capsys.readouterr().err.startswith("Another process of this run has ended")
+    assert capsys.readouterr().err == (
+        "Another process of this run has ended, so this one ends too. Read the output of the other process.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 4x8)"),
+        RuntimeError(
+            "[enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find interface: eth9"
+        ),
+        ConnectionResetError("Connection reset by peer"),
+    ],
+)
+def test_other_errors_are_no_lost_peers(error):
+    assert not is_lost_peer(error)

@@ -233,7 +233,7 @@ def test_one_that_is_killed_ends_the_other(victim: int, pairs: Any) -> None:
     assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, 1)
     assert ended[f"victim {victim}"]["seconds"] < 30
     said = (folder / f"victim {victim}" / f"{1 - victim}.log").read_text()
-    assert "RunError The gradients of the processes could not be averaged" in said
+    assert "RunError The gradients of the processes could not be averaged, because another process has ended" in said
 
 
 def test_both_stop_when_the_first_one_has_solved_it(pairs: Any) -> None:
