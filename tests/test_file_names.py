@@ -63,3 +63,20 @@ def test_templates_that_lightning_takes_are_taken():
     assert BestCheckpoint().format_checkpoint_name({"env_steps": torch.tensor(2.0**53 - 1, dtype=torch.float64)}) == (
         "steps_9007199254740991_return_0.00.ckpt"
     )
+
+
+def test_only_a_plain_model_checkpoint_saves_the_replay(folder):  # noqa: F811
+    plain = "{class_path: ModelCheckpoint, init_args: {filename: plain}}"
+    best = "{class_path: td3_lightning.best_and_last.BestCheckpoint, init_args: {monitor: episodes, filename: ours}}"
+    run(*FIT, *SMALL, f"--trainer.callbacks=[{plain}, {best}]")
+    checkpoints = Path("lightning_logs", "here", "version_0", "checkpoints")
+    ranks = {
+        path.stem: torch.load(path, weights_only=True)["ReplayData"]["ranks"] for path in checkpoints.glob("*.ckpt")
+    }
+    assert {"plain", "ours", "last"} < set(ranks)
+    replays = {name: rank[0]["replay"] for name, rank in ranks.items() if "replay" in rank[0]}
+    assert set(replays) == {"plain", "last"}
+    stored = {name: sum(len(rows) for _, rows in replay["rings"][0]["rows"]) for name, replay in replays.items()}
+    assert stored["plain"] >= 14
+    assert stored["last"] <= 2  # the others are in the segments
+    run(*FIT, *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={checkpoints / 'plain.ckpt'}")
