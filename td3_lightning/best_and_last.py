@@ -18,7 +18,9 @@ from td3_lightning.data import ReplayData, SavedReplay
 from td3_lightning.durable import clear_up, make_folder
 from td3_lightning.errors import UsageError
 from td3_lightning.evaluation import StopWhenSolved
+from td3_lightning.file_names import LIGHTNINGS, check_file_name
 from td3_lightning.generations import Generations
+from td3_lightning.module import CLOCKS
 from td3_lightning.ranks import of_this_rank
 from td3_lightning.run_folders import Hold, Holder, holds_a_run
 from td3_lightning.run_logger import RunLogger
@@ -58,6 +60,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
         self._warnings = WarningCache()
         self._at_home = False  # the checkpoint that is loaded lies in this folder
+        check_file_name("checkpoint.filename", self, (*LIGHTNINGS, *CLOCKS))
 
     @cached_property
     def state_key(self) -> str:
@@ -93,6 +96,13 @@ class BestCheckpoint(ModelCheckpoint):
         paths = {name: here(state[name]) for name in ("best_model_path", "kth_best_model_path", "last_model_path")}
         best = {here(path): score for path, score in state["best_k_models"].items()}
         return {**state, **paths, "best_k_models": best, "dirpath": self.dirpath}
+
+    def format_checkpoint_name(
+        self, metrics: dict[str, Tensor], filename: str | None = None, ver: int | None = None, prefix: str | None = None
+    ) -> str:
+        """Make a checkpoint's path. The clocks are integers here, so that "{env_steps:07d}" is a format for them."""
+        clocks = {name: metrics[name].long() for name in CLOCKS if name in metrics}
+        return super().format_checkpoint_name({**metrics, **clocks}, filename, ver, prefix)
 
     def file_exists(self, filepath: str | Path, trainer: L.Trainer) -> bool:
         """Whether a name is taken, by one that is kept; what is repeated on resume writes its file again."""

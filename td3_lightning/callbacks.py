@@ -10,7 +10,6 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-import rich
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from lightning.pytorch.utilities import rank_zero_only
@@ -25,7 +24,7 @@ from rich.table import Table
 from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
 from td3_lightning.run_logger import RunLogger, read_metrics
-from td3_lightning.speech import say
+from td3_lightning.speech import printable, say, show
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and value
 
@@ -125,7 +124,7 @@ def _fit_heights(axes: Axes, training: NDArray[np.float64], evaluation: NDArray[
 
 
 def _dress(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", weight="bold", color=INK, pad=26)
+    axes.set_title(title, loc="left", weight="bold", color=INK, pad=26, parse_math=False)  # a name may contain "$"
     axes.set_xlabel("env_steps", color=INK)
     axes.set_ylabel("return of an episode", color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -308,7 +307,7 @@ class Progress(ProgressBar):
             self._bar = Tqdm(
                 total=self._total,
                 initial=done,
-                desc=text,
+                desc=printable(text, sys.stdout),
                 disable=None,
                 file=sys.stdout,
                 dynamic_ncols=True,
@@ -318,7 +317,7 @@ class Progress(ProgressBar):
         if self._total is not None:
             self._bar.total = max(self._total, done)  # tqdm shows no bar beyond the total
         self._bar.n, self._drawn = done, time.monotonic()
-        self._bar.set_description_str(text)
+        self._bar.set_description_str(printable(text, sys.stdout))
 
     def _standing(self, module: Any) -> str:
         """Where the run stands, in words; what matters most comes first, for narrow terminals."""
@@ -395,7 +394,7 @@ class Results(Callback):
             return
         count, seeds = len(self._episodes), f"{min(self._seeds)} to {max(self._seeds)}"
         print(f"\n{count} episodes, seeds {seeds}, after {pl_module.env_steps:,} env_steps of training")
-        rich.print(results_table(self._episodes))
+        show(results_table(self._episodes))
 
     on_validation_start = on_test_start
     on_validation_batch_start = on_test_batch_start

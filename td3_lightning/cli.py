@@ -35,6 +35,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers.logger import DummyLogger, Logger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
@@ -49,16 +50,18 @@ from td3_lightning.data import ReplayData
 from td3_lightning.direct_loop import DirectLoop
 from td3_lightning.errors import UsageError, check_at_least, one_line
 from td3_lightning.evaluation import AveragedWeights
+from td3_lightning.file_names import check_file_name
 from td3_lightning.mistakes import exit_code, explain, sentence
 from td3_lightning.module import TD3
 from td3_lightning.parent import name_launcher, watch_parent
+from td3_lightning.paths import expand, make_absolute, shown
 from td3_lightning.ranks import check_launcher
 from td3_lightning.rendezvous import Rendezvous, identity
 from td3_lightning.run_folders import config_of, run_of
 from td3_lightning.run_logger import LogPosition, RunLogger
 from td3_lightning.salvage import Salvage
 from td3_lightning.saved_config import SaveConfig, check_sizes, report_differences, saved_settings
-from td3_lightning.speech import say
+from td3_lightning.speech import make_streams_tolerant, say
 from td3_lightning.stage import find_checkpoint, is_name
 from td3_lightning.stopping import StopOnSignal
 from td3_lightning.suggestions import check_time_limit
@@ -122,6 +125,7 @@ def main(args: Sequence[str] | None = None) -> int:
     watch_parent()
     _keep_memory()
     _quieten()
+    make_streams_tolerant()
     words = sys.argv[1:] if args is None else args
     if "--version" in words:
         say(f"td3-lightning {__version__}")
@@ -190,6 +194,8 @@ class Unprofiled(PassThroughProfiler):
 class Trainer(L.Trainer):
     """Lightning's Trainer, which can also record, and exchange weights with other programs."""
 
+    start = Path()  # the working directory of the command line, which an environment may change later
+
     def record(
         self,
         model: TD3,
@@ -214,7 +220,7 @@ class Trainer(L.Trainer):
         check_at_least("episodes", episodes, 1)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
-            print(f"{video.path}: return {video.episode_return:.2f}, {video.frames} frames")
+            print(f"{shown(video.path, self.start)}: return {video.episode_return:.2f}, {video.frames} frames")
 
     def export(
         self,
@@ -234,7 +240,7 @@ class Trainer(L.Trainer):
             style: Which program's names the layers get.
         """
         for file in write_weight_files(read_checkpoint(ckpt_path), files, style):
-            print(file)
+            print(shown(file, self.start))
 
     def import_weights(
         self, model: TD3, datamodule: ReplayData, ckpt_path: str | None, files: str, output: str | None = None
@@ -261,7 +267,7 @@ class Trainer(L.Trainer):
             optimizer.load_state_dict(state)
         self.save_checkpoint(checkpoint)
         adam = "Adam's state" if states else "no state of Adam"
-        print(f"{checkpoint}: weights and {adam}, after {model.updates:,} updates")
+        print(f"{shown(checkpoint, self.start)}: weights and {adam}, after {model.updates:,} updates")
 
 
 # A method cannot be defined under this name, but a command can have it.
@@ -283,6 +289,7 @@ class CommandLine(LightningCLI):
     def __init__(self, args: Sequence[str]) -> None:
         self.checkpoint: dict[str, Any] | None = None
         self.own_folder: Path | None = None  # of the run that goes on in it
+        self.start = Path.cwd()
         self.typed = args[0] if args else ""
         self.rendezvous = Rendezvous.of_launcher() if self.typed in COMMON else None
         with self.rendezvous.guard() if self.rendezvous else nullcontext():
@@ -380,7 +387,7 @@ class CommandLine(LightningCLI):
             if path is None or (is_stage and command != "fit"):
                 return self.parser.parse_args([command, *configs, *typed, *printing]) if printing else config
             try:
-                path = find_checkpoint(path, _runs(config[command].trainer), config[command].name)
+                path = expand("ckpt_path", find_checkpoint(path, _runs(config[command].trainer), config[command].name))
                 if is_stage:
                     _check_stage_before(Path(path), files)
             except UsageError:
@@ -389,6 +396,7 @@ class CommandLine(LightningCLI):
                 return self.parser.parse_args([command, *configs, *typed, *printing])
             if is_stage:
                 typed = ["--data.empty_replay=true", *typed]
+        path = expand("ckpt_path", path)
         self.checkpoint = read_checkpoint(path)
         if command == "fit":
             check_format(self.checkpoint, path)
@@ -410,7 +418,7 @@ class CommandLine(LightningCLI):
             if filed[command].data.empty_replay and not refilled and command == "fit":
                 _check_own_stage(Path(path), config[command].name, files)
             if refilled and command == "fit":
-                rank_zero_only(say)(f"Starting this stage from {_from_here(path)}.")
+                rank_zero_only(say)(f"Starting this stage from {shown(path, self.start)}.")
             report_differences(config[command], filed[command], path, refilled)
             config = filed if refilled else config
         return config
@@ -423,10 +431,13 @@ class CommandLine(LightningCLI):
     # What becomes of it.
 
     def before_instantiate_classes(self) -> None:
-        """Asks for a checkpoint where nothing goes without one."""
+        """Require a checkpoint where a command needs one, and make all paths absolute."""
         self._check_judged(str(self.subcommand), self.checkpoint)
         for name in ("env_kwargs", "train_kwargs"):
             check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
+        config = self.config[self.subcommand]
+        self.given = config.clone()  # config.yaml keeps the paths as the user wrote them
+        make_absolute(config)
 
     @staticmethod
     def _check_judged(command: str, given: object) -> None:
@@ -441,8 +452,7 @@ class CommandLine(LightningCLI):
         settings = {**self._get(self.config_init, "trainer"), **kwargs}
         _check_trainer(settings)
         settings["callbacks"] = self._callbacks(settings)
-        if settings["logger"] in (None, True):
-            settings["logger"] = self._logger(_runs(settings)) if self.subcommand == "fit" else False
+        settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or Unprofiled()
         plugins = _listed(settings["plugins"])
         if any(isinstance(plugin, AsyncCheckpointIO) for plugin in plugins):
@@ -456,11 +466,23 @@ class CommandLine(LightningCLI):
             trainer = Trainer(**settings)
         except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"Lightning's Trainer does not take these settings: {one_line(error)}") from error
+        trainer.start = self.start
         DirectLoop.install(trainer)
         return trainer
 
+    def _loggers(self, settings: Mapping[str, Any]) -> list[Logger] | Logger | bool:
+        """List the loggers of a run: the RunLogger, whose folder is the run's folder, and then the user's loggers."""
+        given = settings["logger"]
+        if self.subcommand != "fit":
+            return False if given in (None, True) else given
+        if given is False or given == []:
+            return False
+        own = [] if given in (None, True) else _listed(given)
+        first = next((each for each in own if isinstance(each, RunLogger)), None) or self._logger(_runs(settings))
+        return [first, *(each for each in own if each is not first)]
+
     def _logger(self, runs: Path) -> RunLogger:
-        """The logger of a new run, or of the one that the checkpoint is of, if its replay goes on too."""
+        """Make the logger of a new run, or of the run that the checkpoint belongs to if its replay continues too."""
         run = self.own_folder
         if run is not None and not self._get(self.config_init, "data").empty_replay:
             return RunLogger(str(run.parent.parent), run.parent.name, run.name)
@@ -479,6 +501,8 @@ class CommandLine(LightningCLI):
                     f"trainer.callbacks has {type(each).__name__} with every_n_train_steps or train_time_interval, "
                     "which Lightning counts in Adam steps, or not at all; give it every_n_epochs."
                 )
+            if isinstance(each, ModelCheckpoint) and not isinstance(each, BestCheckpoint):
+                check_file_name("trainer.callbacks.filename", each)
             if isinstance(each, WeightAveraging) and not isinstance(each, AveragedWeights):
                 raise UsageError(
                     f"trainer.callbacks has {type(each).__name__}, but with it a run that is stopped in an evaluation "
@@ -491,7 +515,7 @@ class CommandLine(LightningCLI):
                 )
         no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
         progress = [] if no_bar else [Progress()]
-        config = SaveConfig(self._parser(self.subcommand), self.config[self.subcommand])
+        config = SaveConfig(self._parser(self.subcommand), self.given)
         if self.subcommand != "fit":
             return [*progress, Results(), config, *own]
         means = [each for each in own if isinstance(each, AveragedWeights)]
@@ -544,8 +568,10 @@ class CommandLine(LightningCLI):
         say(f"networks     {widths}, an actor and {model.hparams['num_critics']} critics: {weights:,} weights")
         say(f"replay       {replay.capacity:,} rows of {replay.transition_bytes} bytes: {megabytes:,.1f} MB when full")
         say(f"seed         {self._seed()}")
-        logs = self.trainer.log_dir if self.trainer.loggers else None
-        say(f"logs         {'none' if logs is None else _from_here(logs)}")
+        loggers = [each for each in self.trainer.loggers if not isinstance(each, DummyLogger)]
+        folders = [shown(each.log_dir, self.start) for each in loggers if isinstance(each, RunLogger)]
+        others = [type(each).__name__ for each in loggers if not isinstance(each, RunLogger)]
+        say(f"logs         {', '.join(folders + others) or 'none'}")
 
     def _seed(self) -> str:
         seed = self._get(self.config, "seed_everything")
@@ -563,7 +589,7 @@ class CommandLine(LightningCLI):
             )
         for best in self.trainer.checkpoint_callbacks:
             if isinstance(best, BestCheckpoint) and best.best_model_path:
-                say(f"best         {_from_here(best.best_model_path)}")
+                say(f"best         {shown(best.best_model_path, self.start)}")
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
@@ -620,14 +646,8 @@ def _has_name(run: Path | None, name: str) -> bool:
 
 
 def _runs(trainer: Mapping[str, Any]) -> Path:
-    """The folder of all runs."""
-    return Path(trainer["default_root_dir"] or "", "lightning_logs")
-
-
-def _from_here(path: str) -> str:
-    """A path as one would type it."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
+    """Name the folder of all runs."""
+    return Path(expand("trainer.default_root_dir", trainer["default_root_dir"] or ""), "lightning_logs")
 
 
 def _command(args: list[str], commands: Mapping[str, Any]) -> str:

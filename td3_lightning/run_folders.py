@@ -19,6 +19,11 @@ def run_of(checkpoint: Path) -> Path | None:
     return folder.parent if in_a_run else None
 
 
+def continues_in(trainer: L.Trainer, folder: Path) -> bool:
+    """Whether the checkpoint that a run continues from lies below a folder."""
+    return trainer.ckpt_path is not None and folder.resolve() in Path(trainer.ckpt_path).resolve().parents
+
+
 def config_of(checkpoint: Path) -> Path:
     """Where a run's configuration is, beside the folder of its checkpoints or, if it was published, beside them."""
     beside = checkpoint.parent / "config.yaml"

@@ -13,14 +13,18 @@ from typing import Any
 import lightning as L
 import numpy as np
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from lightning_utilities.core.rank_zero import WarningCache
 from numpy.typing import NDArray
 
+from td3_lightning.columns import MOST_COLUMNS, admitted
 from td3_lightning.durable import sync
-from td3_lightning.run_folders import Hold, Holder, holds_a_run
+from td3_lightning.errors import UsageError
+from td3_lightning.paths import absolute
+from td3_lightning.run_folders import Hold, Holder, continues_in, holds_a_run
 
+WRITE_ERRORS = (OSError, UnicodeError)  # the latter if the file system cannot encode the folder's name
 AXIS = "env_steps"  # the first column, and what every scalar is drawn against
 
 
@@ -121,7 +125,7 @@ class RunLogger(TensorBoardLogger):
     The folder is `save_dir/name/version_N`. If it holds a `metrics.csv` already, that is continued.
 
     Args:
-        save_dir: Folder of all runs.
+        save_dir: Folder of all runs. A relative path starts at the working directory of this call.
         name: Folder of the runs of one kind.
         version: Number or name of this run; None takes the next free number, with an empty folder that is gone again
             if nothing is logged.
@@ -130,10 +134,12 @@ class RunLogger(TensorBoardLogger):
     def __init__(
         self, save_dir: str = "lightning_logs", name: str = "default", version: int | str | None = None
     ) -> None:
-        super().__init__(save_dir, name=name, version=version, default_hp_metric=False)
+        folder = str(absolute("save_dir", save_dir))
+        super().__init__(folder, name=name, version=version, default_hp_metric=False)
         self.began = False  # this process has logged something
         self.clock: Callable[[], int] | None = None  # env_steps in training
         self._warnings = WarningCache()
+        self._is_full = False  # metrics.csv had no room for a new column
         self._made: list[Path] = []  # folders that this process made, the innermost first
 
     def _get_next_version(self) -> int:
@@ -154,6 +160,11 @@ class RunLogger(TensorBoardLogger):
             return True
         self._made += missing
         return True
+
+    @property
+    def log_dir(self) -> str:
+        """The run's folder, without TensorBoardLogger's expansion of "$": the checkpoints' folder has none either."""
+        return os.path.join(self.root_dir, self.version if isinstance(self.version, str) else f"version_{self.version}")
 
     @cached_property
     def metrics(self) -> MetricsFile:
@@ -183,14 +194,26 @@ class RunLogger(TensorBoardLogger):
                 callbacks count otherwise.
         """
         step = self.clock() if self.clock else step
-        values = {name: float(value) for name, value in metrics.items() if name != AXIS}
         self.began = True
         with self._going_on():
             if self.metrics.is_deleted():
                 self._begin_anew()
+        values = self._admitted({name: value for name, value in metrics.items() if name != AXIS})
+        with self._going_on():
             self.metrics.append({AXIS: step, **values})
         with self._going_on():
             super().log_metrics(values, step)
+
+    def _admitted(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Convert the metrics that the file has a column for, or room for one; warn once about the others."""
+        values, left_out = admitted(metrics, self.metrics.columns)
+        if left_out and not self._is_full:
+            self._is_full = True
+            rank_zero_warn(
+                f"metrics.csv must have at most {MOST_COLUMNS} columns, got the new metric {left_out[0]}. It and later "
+                "new metrics are not logged. Use the same names in every episode's info."
+            )
+        return values
 
     def _begin_anew(self) -> None:
         rank_zero_warn(f"{self.log_dir} was deleted during the run; the log begins anew there.")
@@ -204,8 +227,8 @@ class RunLogger(TensorBoardLogger):
             yield
         except (OSError, ValueError) as error:
             # Lightning says of whatever TensorBoard raises that the value is not supported.
-            reason = error if isinstance(error, OSError) else error.__cause__
-            if not isinstance(reason, OSError):
+            reason = error if isinstance(error, WRITE_ERRORS) else error.__cause__
+            if not isinstance(reason, WRITE_ERRORS):
                 raise
             self._warnings.warn(
                 f"The run goes on, but some of its log in {self.log_dir} could not be written: {reason}"
@@ -295,13 +318,14 @@ class LogPosition(Holder):
         if stage == "fit":
             for logger in self._loggers:
                 logger.clock = lambda: int(pl_module.env_steps)
-            self._enter()
+            self._enter(trainer)
 
     @rank_zero_only
-    def _enter(self) -> None:
+    def _enter(self, trainer: L.Trainer) -> None:
         for logger in self._loggers:
             logger.take(Path(logger.log_dir))
             self._hold = Hold(Path(logger.log_dir))
+            _check_apart(logger, trainer.loggers)
 
     def state_dict(self) -> dict[str, Any]:
         """How far the log is."""
@@ -318,9 +342,20 @@ class LogPosition(Holder):
             if not logger.metrics.rows or logger.began:
                 return
             folder = Path(logger.log_dir)
-            if trainer.ckpt_path is None or folder.resolve() not in Path(trainer.ckpt_path).resolve().parents:
+            if not continues_in(trainer, folder):
                 raise holds_a_run(folder)
             logger.go_on_from(self._position)
+
+
+def _check_apart(own: RunLogger, loggers: Sequence[Logger]) -> None:
+    """Raise `UsageError` if another logger writes into the run's folder, where both may write a metrics.csv."""
+    for other in loggers:
+        folder = None if other is own else getattr(other, "log_dir", None)
+        if folder is not None and Path(folder).resolve() == Path(own.log_dir).resolve():
+            raise UsageError(
+                f"trainer.logger must write outside the run's folder, got {type(other).__name__} with {folder}. "
+                "Use another save_dir or name for it."
+            )
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -15,9 +15,10 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
+from td3_lightning.durable import write_durably
 from td3_lightning.errors import UsageError
 from td3_lightning.module import TD3
-from td3_lightning.run_folders import config_of
+from td3_lightning.run_folders import config_of, continues_in, holds_a_run
 from td3_lightning.speech import say
 
 # A class may have a default that YAML has no word for.
@@ -42,38 +43,65 @@ class SaveConfig(SaveConfigCallback):
     def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
         config = config.clone()
         config.ckpt_path, config.data.empty_replay = None, False
-        super().__init__(parser, config, overwrite=True)  # a resumed run goes on with the settings that it has now
+        super().__init__(parser, config)
+        self._file: Path | None = None  # its path, once known
         self._written = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Does nothing: a run that cannot begin is to leave no folder."""
+        """Do nothing: a run that cannot begin leaves no folder."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Looks before the warm-up whether its folder can be written."""
-        if trainer.loggers and trainer.log_dir is not None:
-            folder = Path(trainer.log_dir).absolute()
-            there = next(path for path in (folder, *folder.parents) if path.exists())
-            if not there.is_dir():
-                raise _cannot_be_written(trainer.log_dir, f"{there} is no folder")
-            if not os.access(there, os.W_OK):
-                raise _cannot_be_written(trainer.log_dir, f"no permission for {there}")
+        """Check before the warm-up that config.yaml can be written and is not another one."""
+        folder = self._folder(trainer)
+        if folder is None:
+            return
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if not there.is_dir():
+            raise _cannot_be_written(str(folder), f"{there} is no folder")
+        if not os.access(there, os.W_OK):
+            raise _cannot_be_written(str(folder), f"no permission for {there}")
+        if trainer.is_global_zero and not continues_in(trainer, folder):
+            _check_is_free(folder / "config.yaml")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Writes config.yaml, now that nothing is in the way any more."""
-        self._write(trainer, pl_module)
+        """Write config.yaml, since the run has begun."""
+        self._write(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Adds the settings that go on with the run, as plain data; config.yaml comes now if the warm-up failed."""
-        self._write(trainer, pl_module)
+        """Add the settings that a resumed run keeps, as plain data.
+
+        Write config.yaml if it is missing: the warm-up failed, or the folder was deleted during the run.
+        """
+        self._write(trainer)
         checkpoint["config"] = json.loads(json.dumps(_kept(self.config.as_dict()), default=str))
 
-    def _write(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not self._written and trainer.loggers and trainer.log_dir is not None:
-            try:
-                super().setup(trainer, pl_module, "fit")
-            except OSError as error:
-                raise _cannot_be_written(trainer.log_dir, error.strerror or str(error)) from error
-            self._written = True
+    def _folder(self, trainer: L.Trainer) -> Path | None:
+        """The run's folder. All ranks must call this, since Lightning broadcasts it."""
+        folder = trainer.log_dir if trainer.loggers else None
+        return None if folder is None else Path(folder).absolute()
+
+    def _write(self, trainer: L.Trainer) -> None:
+        if self._file is None:
+            folder = self._folder(trainer)
+            self._file = None if folder is None else folder / "config.yaml"
+        if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
+            return
+        text = self.parser.dump(self.config, "parser_mode", False)  # by position: releases differ in the name
+        try:
+            write_durably(self._file, lambda file: file.write(text.encode()))
+        except OSError as error:
+            raise _cannot_be_written(str(self._file.parent), error.strerror or str(error)) from error
+        self._written = True
+
+
+def _check_is_free(file: Path) -> None:
+    """Raise `UsageError` if a config.yaml exists, of another run or of the user's own."""
+    if file.with_name("metrics.csv").exists():
+        raise holds_a_run(file.parent)
+    if file.exists():
+        raise UsageError(
+            f"The run's folder must contain no config.yaml, got {file}. Use another folder for the logger, or --name."
+        )
 
 
 def _cannot_be_written(folder: str, why: str) -> UsageError:

@@ -2,6 +2,10 @@
 
 import functools
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,12 @@ import numpy as np
 import pytest
 
 import toys
-from td3_lightning import TD3, ReplayData, UsageError
+from td3_lightning import TD3, ReplayData, UsageError, config_files
+from td3_lightning.cli import main
 from td3_lightning.envs import ActionRepeat
 from td3_lightning.mistakes import sentence
 from td3_lightning.recording import record
+from test_cli import SMALL
 
 
 class Painter(toys.Counter):
@@ -144,3 +150,58 @@ def test_a_keyword_that_the_environment_does_not_take_is_a_usage_error(tmp_path:
     with pytest.raises(UsageError, match="draw_rays"):
         record(policy_for(data), data, 1, tmp_path / "videos", {"draw_rays": True})
     assert os.listdir(tmp_path) == []
+
+
+# Signals.
+
+SLOW = """
+import time
+
+import gymnasium as gym
+
+import test_recording
+
+
+class Slow(test_recording.Painter):
+    def step(self, action):
+        if self.steps == 20:
+            print("filming", flush=True)
+            time.sleep(60)
+        return super().step(action)
+
+
+gym.register("Slow-v0", Slow, disable_env_checker=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_a_signal_during_a_recording_leaves_no_part_of_a_video(
+    number: signal.Signals, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("slow.py").write_text(SLOW)
+    tmp_path.joinpath("here.yaml").write_text("data: {env_id: toys/Painter-v0}\n")
+    assert main(["fit", "--config", "here.yaml", *SMALL]) == 0
+    paths = [str(tmp_path), str(Path(__file__).parent), str(Path(config_files.__file__).parents[1])]
+    words = ["record", "--ckpt_path=lightning_logs/here/version_0/checkpoints/last.ckpt", "--data.env_id=slow:Slow-v0"]
+    words += ["--data.env_kwargs={length: 25, height: 480, width: 640}"]  # ffmpeg makes the file after some megabytes
+    process = subprocess.Popen(
+        [sys.executable, "-m", "td3_lightning", *words],
+        env={**os.environ, "PYTHONPATH": ":".join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "filming\n"
+    until = time.monotonic() + 30
+    while not tmp_path.joinpath("videos", ".episode-1.mp4").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status, said
+    assert "Traceback" not in said
+    assert os.listdir(tmp_path / "videos") == []

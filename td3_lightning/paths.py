@@ -1,0 +1,70 @@
+"""Local paths: the paths that a user gives, made absolute before an environment can change the working directory."""
+
+import os
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from td3_lightning.errors import UsageError
+
+# The settings of all commands that name a file or a folder.
+SETTINGS = ("trainer.default_root_dir", "checkpoint.dirpath", "ckpt_path", "folder", "files", "output")
+
+
+def expand(name: str, path: str | Path) -> str:
+    """Replace a leading "~" of a path with the home directory.
+
+    Args:
+        name: The setting, for the error.
+        path: The path as the user wrote it.
+
+    Raises:
+        UsageError: The path is a URL.
+    """
+    if "://" in str(path):
+        raise UsageError(f"{name} must be a local path, got {path}. Use a folder or a file on this machine.")
+    return os.path.expanduser(path)
+
+
+def absolute(name: str, path: str | Path) -> Path:
+    """Expand a path and join it to the working directory.
+
+    Symbolic links are kept, because the run that a checkpoint belongs to is found by its folder.
+
+    Args:
+        name: The setting, for the error.
+        path: The path as the user wrote it.
+
+    Raises:
+        UsageError: The path is a URL.
+    """
+    return Path(expand(name, path)).absolute()
+
+
+def make_absolute(config: Namespace) -> None:
+    """Make every path of a command's configuration absolute.
+
+    The default of `trainer.default_root_dir` becomes the working directory, since Lightning would read the working
+    directory after the environment is made.
+
+    Args:
+        config: The configuration of one command, changed in place.
+
+    Raises:
+        UsageError: A path is a URL.
+    """
+    config["trainer.default_root_dir"] = config.trainer.default_root_dir or "."
+    for name in SETTINGS:
+        if config.get(name) is not None:
+            config[name] = str(absolute(name, config[name]))
+
+
+def shown(path: str | Path, start: Path) -> str:
+    """Format a path for a message: relative to a directory if it lies below that directory.
+
+    Args:
+        path: The path.
+        start: The directory in which the user typed the command.
+    """
+    relative = os.path.relpath(path, start)
+    return str(path) if relative.startswith("..") else relative
