@@ -591,7 +591,7 @@ MISTAKES = {
     ),
     "a log before every update": (
         [*FIT, "--trainer.log_every_n_steps=-1"],
-        "trainer.log_every_n_steps is at least 0, but -1 came",
+        "trainer.log_every_n_steps must be at least 0, got -1",
     ),
     "a package that is not there": (
         [*FIT, "--trainer.precision=transformer-engine"],
@@ -676,10 +676,10 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs is 3, but a mapping or null is wanted",
     "data: {env_id: Pendulum-v1, env_kwargs: {nope: 1}}": "nope",
     "data: {env_id: Pendulum-v1, train_kwargs: {nope: 1}}": "nope",
-    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size is at least 1",
+    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size must be at least 1, got 0",
     "data: {env_id: Pendulum-v1, num_envs: 0}": "num_envs",
     "data: {env_id: Pendulum-v1, capacity: 1}": "capacity",
-    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale is finite, but inf came",
+    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale must be finite, got inf",
     "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
@@ -697,18 +697,18 @@ BAD_FILES = {
         "did you mean repeat"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat, init_args: {repeat: 0}}]}": (
-        "repeat >= 1"
+        "repeat of ActionRepeat must be at least 1, got 0"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.car_racing.Pedals}]}": "Pedals",
-    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps is at least 1",
-    "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau is in (0, 1]",
+    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps must be at least 1, got 0",
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau must be in (0, 1], got 2. The paper uses 0.005.",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims is 256, but a list is wanted",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: [0]}": "hidden_dims",
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1}}}": (
         "wants end, steps"
     ),
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, "
-    "init_args: {start: 1, end: 0, steps: 0}}}": "steps >= 1",
+    "init_args: {start: 1, end: 0, steps: 0}}}": "Linear.steps must be at least 1, got 0",
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": "actor_lr is fast, but a number is wanted, or a class such",
     "data: {env_id: Pendulum-v1, n_step: many}": "n_step is many, but a whole number is wanted, or a class such",
     "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": '"EarlyStoping"',
@@ -754,7 +754,7 @@ def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
         (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
         (["fit", "--config", "car.yaml"], "is of Pendulum-v1, but the configuration is for td3_lightning/CarRacing-v0"),
         (["fit"], "add its configuration"),
-        (["record", "--episodes", "0"], "episodes is at least 1"),
+        (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
         (["fit", "--config", "here.yaml", "--data.capacity", "99"], "capacity=1000000, but 99 came"),
     ],
@@ -804,7 +804,7 @@ def test_the_program_trains():
 def test_the_program_refuses(folder):
     ended = program("fit", "--config", "here.yaml", "--data.batch_size", "0")
     assert ended.returncode == 2
-    assert ended.stderr == "batch_size is at least 1, but 0 came; give a larger number.\n"
+    assert ended.stderr == "batch_size must be at least 1, got 0. Use a larger value.\n"
     assert [path.name for path in folder.iterdir()] == ["here.yaml"]
 
 

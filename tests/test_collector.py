@@ -241,9 +241,7 @@ def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> Non
 
 def test_another_word_for_what_to_collect_is_one_sentence() -> None:
     word: Any = "episodes"
-    with pytest.raises(
-        UsageError, match=r'^collect is a number of steps or "episode", but \'episodes\' came; give one '
-    ):
+    with pytest.raises(UsageError, match=r'^collect must be a number of steps or "episode", got \'episodes\'. Use 1'):
         Collector(10, collect=word)
 
 

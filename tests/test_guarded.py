@@ -24,7 +24,8 @@ from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.envs import Episode, TrainEnvs
 from td3_lightning.errors import EnvError
-from td3_lightning.guarded import Deadline, Guarded
+from td3_lightning.guarded import Guarded
+from td3_lightning.lifetime import Deadline
 from td3_lightning.salvage import Salvage
 from td3_lightning.seeds import derive_seed
 from td3_lightning.stopping import StopOnSignal
@@ -41,31 +42,46 @@ def raising(*_: Any) -> Any:
 # What the environment makes of its good answer, and what is said of it.
 STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (raising, r"raised ZeroDivisionError: a wheel came off; It rolls \(.*test_guarded.py, line \d+\)"),
-    "four answers": (lambda *answer: answer[:4], r"gave \(array\(.*, where a tuple of 5 is wanted"),
-    "no answer": (lambda *_: None, "gave None, where a tuple of 5 is wanted"),
-    "nan": (lambda obs, *rest: (obs * [1, NAN, 1], *rest), "observation that is not finite, nan as number 1"),
-    "too large": (lambda obs, *rest: (np.array([0, 0, -1e39]), *rest), "not finite, -1e[+]39 as number 2"),
-    "shape": (lambda obs, *rest: (obs[None], *rest), r"of shape \(1, 3\) and type float32, where its space has \(3,\)"),
-    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, where"),
-    "ragged": (lambda obs, *rest: ([[1], [1, 2], 3], *rest), r"of shape \(\) and type object, where"),
-    "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, where"),
-    "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf as number 1"),
+    "four answers": (lambda *answer: answer[:4], r"returned \(array\(.*, expected a tuple of 5,"),
+    "no answer": (lambda *_: None, "returned None, expected a tuple of 5,"),
+    "nan": (lambda obs, *rest: (obs * [1, NAN, 1], *rest), "observation that is not finite, nan at index 1"),
+    "too large": (lambda obs, *rest: (np.array([0, 0, -1e39]), *rest), "not finite, -1e[+]39 at index 2"),
+    "shape": (
+        lambda obs, *rest: (obs[None], *rest),
+        r"of shape \(1, 3\) and type float32, expected shape \(3,\) and type float32",
+    ),
+    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, expected"),
+    "ragged": (
+        lambda obs, *rest: ([[1], [1, 2], 3], *rest),
+        r"an observation of type list that NumPy cannot convert, ValueError: setting an array element",
+    ),
+    "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, expected shape"),
+    "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf at index 1"),
     "reward nan": (lambda obs, reward, *rest: (obs, NAN, *rest), "reward that is not finite, nan"),
     "reward inf": (lambda obs, reward, *rest: (obs, -INF, *rest), "reward that is not finite, -inf"),
     "reward large": (lambda obs, reward, *rest: (obs, 1e39, *rest), r"reward that is not finite, 1e\+39"),
-    "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, where one number is wanted"),
-    "reward text": (lambda obs, reward, *rest: (obs, "1.0", *rest), "reward of '1.0', where one number"),
-    "reward array": (lambda obs, reward, *rest: (obs, np.ones(1), *rest), r"reward of array\(\[1.\]\), where one num"),
-    "terminated": (lambda obs, reward, end, *rest: (obs, reward, None, *rest), "gave None as terminated, where true"),
-    "truncated": (lambda *answer: (*answer[:3], np.zeros(3, bool), {}), r"gave array\(\[False, .* as truncated, where"),
-    "info": (lambda *answer: (*answer[:4], [1] * 99), r"gave \[1, 1, .{60,75}\.\.\. as info, where a dict is wanted"),
+    "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, expected one number,"),
+    "reward text": (lambda obs, reward, *rest: (obs, "1.0", *rest), "reward of '1.0', expected one number"),
+    "reward array": (
+        lambda obs, reward, *rest: (obs, np.ones(1), *rest),
+        r"reward of array\(\[1.\]\), expected one num",
+    ),
+    "terminated": (
+        lambda obs, reward, end, *rest: (obs, reward, None, *rest),
+        "returned None as terminated, expected true",
+    ),
+    "truncated": (
+        lambda *answer: (*answer[:3], np.zeros(3, bool), {}),
+        r"returned array\(\[False, .* as truncated, expected true",
+    ),
+    "info": (lambda *answer: (*answer[:4], [1] * 99), r"returned \[1, 1, .{60,75}\.\.\. as info, expected a dict"),
 }
 RESET_FAULTS = {
     "raises": STEP_FAULTS["raises"],
-    "one answer": (lambda obs, info: obs, r"gave array\(.*, where a tuple of 2 is wanted"),
+    "one answer": (lambda obs, info: obs, r"returned array\(.*, expected a tuple of 2,"),
     "nan": STEP_FAULTS["nan"],
     "shape": STEP_FAULTS["shape"],
-    "info": (lambda obs, info: (obs, None), "gave None as info, where a dict is wanted"),
+    "info": (lambda obs, info: (obs, None), "returned None as info, expected a dict"),
 }
 # Odd, but it can be meant in one way only.
 FINE: list[Callable[..., Any]] = [
@@ -136,7 +152,7 @@ def test_a_bad_step_is_one_sentence(fault: str, step: int, num_envs: int, spoil:
     with pytest.raises(EnvError) as caught:
         envs.step(np.zeros((num_envs, 1), np.float32))
     seed = derive_seed("training environment", num_envs - 1)
-    where = f"at step {step} of episode 2 after seed {seed}; nothing of this step is kept"
+    where = f"at step {step} of episode 2 after seed {seed}. This step is not stored. "
     check_sentence(str(caught.value), f"Environment {num_envs - 1} of Faulty ", said, where)
 
 
@@ -154,7 +170,7 @@ def test_a_bad_reset_is_one_sentence(fault: str, episode: int, spoil: Any) -> No
 
     with pytest.raises(EnvError) as caught:
         play()
-    where = f"at the reset of episode {episode} after seed {derive_seed('training environment')};"
+    where = f"at the reset of episode {episode} after seed {derive_seed('training environment')}. "
     check_sentence(str(caught.value), "Environment 0 of Faulty ", said, where)
 
 
@@ -168,7 +184,7 @@ def test_what_can_be_meant_in_one_way_works(how: Callable[..., Any], spoil: Any)
 
 def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
     spoil(raising, 1, 1)
-    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9;") as caught:
+    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9\.") as caught:
         Episode(Faulty(), 9).play(lambda _: 0.0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -185,7 +201,7 @@ def test_episodes_count_from_the_last_seed(spoil: Any) -> None:
     env = Guarded(Faulty())
     env.reset(seed=1)
     env.reset(seed=2)
-    with pytest.raises(EnvError, match="at step 1 of episode 1 after seed 2;"):
+    with pytest.raises(EnvError, match=r"at step 1 of episode 1 after seed 2\."):
         env.step(0.0)
 
 
@@ -201,7 +217,7 @@ def test_the_seed_and_the_episode_are_known_after_a_restoration(spoil: Any) -> N
     del state["episodes"][0]["return"]  # as in an older checkpoint
     assert again.load_state_dict(state) == []
     spoil(raising, 1, 3)
-    with pytest.raises(EnvError, match=f"step 3 of episode 2 after seed {derive_seed('training environment')};"):
+    with pytest.raises(EnvError, match=f"step 3 of episode 2 after seed {derive_seed('training environment')}\\."):
         again.step(np.zeros((1, 1), np.float32))
 
 
@@ -320,7 +336,7 @@ def test_an_evaluation_that_fails_is_begun_again(
     module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
     data.eval_env.unwrapped.where = (episode, step)  # type: ignore[attr-defined]
     seed = data.eval_seeds[(episode - 1) % 2]
-    with pytest.raises(EnvError, match=rf"^FaultySeeded-v0 raised .* of episode 1 after seed {seed};"):
+    with pytest.raises(EnvError, match=rf"^FaultySeeded-v0 raised .* of episode 1 after seed {seed}\."):
         trainer.fit(module, datamodule=data)
     spoil(None)
     again, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
@@ -419,7 +435,9 @@ def test_an_environment_that_does_not_answer_is_one_sentence(wait: Any) -> None:
     env = Guarded(Deadline(Slow(), 0.2))
     env.reset(seed=5)
     env.step(lambda _: None)
-    with pytest.raises(EnvError, match=r"^Slow did not answer within 0.2 seconds at step 2 of episode 1 after seed 5;"):
+    with pytest.raises(
+        EnvError, match=r"^Slow did not answer within 0.2 seconds at step 2 of episode 1 after seed 5\."
+    ):
         env.step(wait)
     assert 0.2 <= time.monotonic() - began < 5
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

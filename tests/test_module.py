@@ -48,10 +48,6 @@ def test_bounds_may_be_arrays() -> None:
     bounds = np.array([1.0, 2.0], np.float32)
     module = TD3(3, -bounds, bounds, hidden_dims=np.array([8, 8]))  # type: ignore[arg-type]
     assert (module.hparams["action_low"], module.hparams["hidden_dims"]) == ([-1.0, -2.0], [8, 8])
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        TD3(3, -bounds, bounds, hidden_dims=[8.9])  # type: ignore[arg-type,list-item]
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        TD3(3, [-1.0], [1.0], policy_freq=1.5)  # type: ignore[arg-type]
 
 
 def test_acts_on_one_and_on_many_observations() -> None:
@@ -303,8 +299,11 @@ def test_a_device_without_float64_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"gradients": "by_hand"}, "one of by hand, autograd, compiled, but 'by_hand' came"),
-        ({"actor_lr": float("inf")}, "actor_lr is finite"),
+        (
+            {"gradients": "by_hand"},
+            "gradients must be one of by hand, autograd, compiled, got 'by_hand'. Use 'by",
+        ),
+        ({"actor_lr": float("inf")}, "actor_lr must be finite, got inf. Use a finite number"),
     ],
 )
 def test_what_no_learner_can_have_is_one_sentence(wrong: dict[str, Any], said: str) -> None:
@@ -474,7 +473,7 @@ def test_an_evaluation_takes_any_info(awkward: str, make_trainer: Any) -> None:
 
 
 def test_a_return_that_is_not_a_number_is_not_hidden(make_trainer: Any) -> None:
-    with pytest.raises(EnvError, match="reward that is not finite, nan, at step 1 of episode 1 after seed 10001;"):
+    with pytest.raises(EnvError, match=r"reward that is not finite, nan, at step 1 of episode 1 after seed 10001\."):
         evaluate(make_trainer, bad=("reward", 3))  # in the second episode
 
 

@@ -307,7 +307,7 @@ def test_transitions_are_found_after_the_memory_for_them_has_been_gone_through(n
 
 def test_a_million_car_transitions_take_less_than_83_megabytes() -> None:
     """With room for the last observations of episodes of 1,000 steps."""
-    replay = Replay(15, 3, capacity=1.001e6)  # type: ignore[arg-type]  # 1e6 is what people write
+    replay = Replay(15, 3, capacity=1_001_000)
     assert replay.transition_bytes == 82
     assert replay.rows.nbytes + replay._passed.nbytes + replay._before.nbytes < 83e6
 
@@ -410,7 +410,7 @@ def test_a_wrong_setting_is_one_sentence(wrong: dict[str, Any]) -> None:
 
 
 def test_a_schedule_that_rises_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"^n_step .* but 1 at first and 5 at last came"):
+    with pytest.raises(UsageError, match=r"^n_step .* largest value, got 1 at first and 5 at last\. Use a number"):
         Replay(1, 1, n_step=Linear(start=1, end=5, steps=10))
 
 
