@@ -3,6 +3,7 @@
 from typing import Any, SupportsFloat
 
 import numpy as np
+import yaml
 from jsonargparse.typing import register_type
 
 
@@ -21,15 +22,31 @@ def _same(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if not _is_number(value):
+    number = _read(value)
+    if not _is_number(number):
         raise ValueError(f"Expected a number, got {value!r}")
-    return value
+    return number
 
 
 def _numbers(value: Any) -> Any:
-    if not _are_numbers(value):
+    numbers = _read(value)
+    if not _are_numbers(numbers):
         raise ValueError(f"Expected a number or a list of numbers, got {value!r}")
-    return value
+    return numbers
+
+
+def _read(value: Any) -> Any:
+    """Read what was typed, such as "[-1.0, 1e-3]"; YAML leaves 1e-3 a text."""
+    if isinstance(value, list | tuple):
+        return [_read(one) for one in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        if value.strip().startswith("["):
+            return _read(yaml.safe_load(value))
+        return float(value) if any(sign in value.lower() for sign in ".en") else int(value)
+    except (ValueError, yaml.YAMLError):
+        return value
 
 
 def _is_number(value: Any, kind: object = None) -> bool:

@@ -14,7 +14,7 @@ from td3_lightning.lifetime import Lifetime, OverdueError, must_pass, name_of
 
 LARGEST = np.float64(np.finfo(np.float32).max)  # what a replay can hold; a plain float would be float16 beside that
 OTHERWISE = "Correct the environment, or wrap it."
-OPENGL = ("mujoco.fatalerror", "opengl", "glfw", "osmesa", "mjr_makecontext", "eglerror")  # in errors of MuJoCo
+OPENGL = ("opengl", "gladload", "framebuffer", "glfw", "osmesa", "mjr_", "eglerror", "eglquery")  # in errors of MuJoCo
 
 
 class Guarded(gym.Wrapper):
@@ -120,7 +120,7 @@ class Guarded(gym.Wrapper):
 
 def advice(error: BaseException, otherwise: str = OTHERWISE) -> str:
     """Advise on an exception of an environment: MuJoCo without a display needs another OpenGL, for example."""
-    text = f"{type(error).__module__} {type(error).__name__} {error}".lower()
+    text = described(error).lower()
     if any(word in text for word in OPENGL):
         found = os.environ.get("MUJOCO_GL")
         use = "MUJOCO_GL=osmesa" if found == "egl" else "MUJOCO_GL=egl"

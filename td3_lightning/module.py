@@ -21,7 +21,15 @@ from td3_lightning.acting import SingleActions
 from td3_lightning.averaging import average_gradients, leave_gradients_alone, of_the_first
 from td3_lightning.by_hand import ByHand
 from td3_lightning.checkpoint import FORMAT
-from td3_lightning.checks import require_bool, require_choice, require_float, require_floats, require_int, require_ints
+from td3_lightning.checks import (
+    refuse,
+    require_bool,
+    require_choice,
+    require_float,
+    require_floats,
+    require_int,
+    require_ints,
+)
 from td3_lightning.encoders import Encoder, as_encoder, build
 from td3_lightning.envs import Episode
 from td3_lightning.errors import UsageError
@@ -358,12 +366,7 @@ class TD3(L.LightningModule):
         Raises:
             UsageError: The observations have another shape.
         """
-        obs = np.asarray(obs)
-        if not 1 <= obs.ndim <= 2 or obs.shape[-1] != self.obs_dim:
-            raise UsageError(
-                f"obs must have shape ({self.obs_dim},) or (n, {self.obs_dim}), got {obs.shape}. Use one row per "
-                "observation."
-            )
+        obs = _as_rows(obs, self.obs_dim)
         act = self._single_actions_for(obs)
         action = act(obs.reshape(-1)).reshape(*obs.shape[:-1], -1) if act else self._actions(obs)
         low, high = self.action_box
@@ -466,6 +469,19 @@ class TD3(L.LightningModule):
 
 # Lightning asks for its arguments in every step, and looks them up for longer than a small network takes.
 TD3.training_step.__signature__ = inspect.signature(TD3.training_step)  # type: ignore[attr-defined]
+
+
+def _as_rows(obs: Any, obs_dim: int) -> NDArray[Any]:
+    """Return observations as an array (obs_dim,) or (n, obs_dim), or raise `UsageError`."""
+    wanted = f"numbers of shape ({obs_dim},) or (n, {obs_dim})"
+    try:
+        rows = np.asarray(obs)
+    except Exception as error:  # a ragged list, a tensor on a GPU
+        raise refuse("obs", wanted, obs, "Use a NumPy array with one row per observation.") from error
+    if not 1 <= rows.ndim <= 2 or rows.shape[-1] != obs_dim or rows.dtype.kind not in "biuf":
+        got = f"shape {rows.shape} of {rows.dtype}"
+        raise UsageError(f"obs must be {wanted}, got {got}. Use a NumPy array with one row per observation.")
+    return rows
 
 
 def _norm(max_grad_norm: float) -> float:

@@ -28,7 +28,7 @@ from td3_lightning.guarded import Guarded
 from td3_lightning.lifetime import Deadline
 from td3_lightning.salvage import Salvage
 from td3_lightning.seeds import derive_seed
-from td3_lightning.stopping import StopOnSignal
+from td3_lightning.stopping import StopOnSignal, Stopped
 from toys import Counter, Seeded
 
 LENGTH = 5  # steps of an episode
@@ -37,6 +37,19 @@ NAN, INF = float("nan"), float("inf")
 
 def raising(*_: Any) -> Any:
     raise ZeroDivisionError("a wheel\n came off. It rolls")
+
+
+class RudeError(Exception):
+    """Cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+def throw(error: BaseException) -> Any:
+    raise error
 
 
 # What the environment makes of its good answer, and what is said of it.
@@ -55,11 +68,36 @@ STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda obs, *rest: ([[1], [1, 2], 3], *rest),
         r"an observation of type list that NumPy cannot convert, ValueError: setting an array element",
     ),
+    "meta tensor": (
+        lambda obs, *rest: (torch.empty(3, device="meta"), *rest),
+        r"an observation of type Tensor that NumPy cannot convert, \w+: .*\(.*, line \d+\), at",
+    ),
+    "tensor with a gradient": (
+        lambda obs, *rest: (torch.zeros(3, requires_grad=True), *rest),
+        "an observation of type Tensor that NumPy cannot convert, RuntimeError: Can't call numpy",
+    ),
+    "huge integers": (lambda obs, *rest: ([10**400, 0, 0], *rest), r"of shape \(3,\) and type object, expected shape"),
+    "exits": (lambda *_: sys.exit(0), r"raised SystemExit: 0 \(.*test_guarded.py, line \d+\)"),
+    "generator exit": (lambda *_: throw(GeneratorExit()), r"raised GeneratorExit \(.*test_guarded.py, line \d+\)"),
+    "rude": (lambda *_: throw(RudeError()), r"raised RudeError \(.*test_guarded.py, line \d+\)"),
     "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, expected shape"),
     "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf at index 1"),
     "reward nan": (lambda obs, reward, *rest: (obs, NAN, *rest), "reward that is not finite, nan"),
     "reward inf": (lambda obs, reward, *rest: (obs, -INF, *rest), "reward that is not finite, -inf"),
     "reward large": (lambda obs, reward, *rest: (obs, 1e39, *rest), r"reward that is not finite, 1e\+39"),
+    "reward huge": (lambda obs, reward, *rest: (obs, 10**400, *rest), "reward that is not finite, inf"),
+    "reward complex": (
+        lambda obs, reward, *rest: (obs, np.complex64(1), *rest),
+        r"reward of \(1\+0j\), expected",
+    ),
+    "reward meta": (
+        lambda obs, reward, *rest: (obs, torch.empty((), device="meta"), *rest),
+        r"reward of tensor\(\.\.\., device='meta'.*, expected one number,",
+    ),
+    "reward rude": (
+        lambda obs, reward, *rest: (obs, RudeError(), *rest),
+        "reward of an object of type RudeError, exp",
+    ),
     "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, expected one number,"),
     "reward text": (lambda obs, reward, *rest: (obs, "1.0", *rest), "reward of '1.0', expected one number"),
     "reward array": (
@@ -78,6 +116,8 @@ STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
 }
 RESET_FAULTS = {
     "raises": STEP_FAULTS["raises"],
+    "exits": STEP_FAULTS["exits"],
+    "meta tensor": STEP_FAULTS["meta tensor"],
     "one answer": (lambda obs, info: obs, r"returned array\(.*, expected a tuple of 2,"),
     "nan": STEP_FAULTS["nan"],
     "shape": STEP_FAULTS["shape"],
@@ -91,6 +131,8 @@ FINE: list[Callable[..., Any]] = [
     lambda obs, reward, *rest: (obs, np.float32(reward), *rest),
     lambda obs, reward, *rest: (obs, np.array(reward), *rest),
     lambda obs, reward, *rest: (obs, int(reward), *rest),
+    lambda obs, reward, *rest: (obs, torch.tensor(reward), *rest),
+    lambda obs, *rest: (torch.tensor(obs), *rest),
     lambda obs, reward, end, *rest: (obs, reward, np.bool_(end), *rest),
 ]
 
@@ -194,6 +236,97 @@ def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
     spoil(mistake, 1, 1)
     with pytest.raises(UsageError, match=r"^Not so\.$"):
         Episode(Faulty(), 9).play(lambda _: 0.0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped(143)], ids=repr)
+def test_a_signal_in_an_environment_is_not_its_fault(error: BaseException, spoil: Any) -> None:
+    spoil(lambda *_: throw(error), 1, 1)
+    with pytest.raises(type(error)) as caught:
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+    assert caught.value is error
+
+
+def test_an_interrupt_that_no_signal_raises_is_a_fault(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training Ctrl-C has another handler, which raises nothing."""
+    spoil(lambda *_: throw(KeyboardInterrupt()), 1, 1)
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with pytest.raises(EnvError, match=r"^Faulty raised KeyboardInterrupt \("):
+            Episode(Faulty(), 9).play(lambda _: 0.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Shifting(Counter):
+    """Changes a space with an episode."""
+
+    def __init__(self, name: str = "observation_space", since: int = 1) -> None:
+        super().__init__()
+        self.name, self.since = name, since
+
+    def reset(self, **kwargs: Any) -> Any:
+        _, info = super().reset(**kwargs)
+        if self.episode >= self.since:
+            setattr(self, self.name, gym.spaces.Box(-0.5, 1.0, (2,) if self.name == "observation_space" else (1,)))
+        return self._obs(), info
+
+    def _obs(self) -> Any:
+        return super()._obs()[: self.observation_space.shape[0]]
+
+
+gym.register("Shifting-v0", Shifting, disable_env_checker=True)
+CHANGES = {
+    "observation_space": r"returned an observation of shape \(2,\) and type float32, expected shape \(3,\) and",
+    "action_space": r"changed its action_space from Box\(-0.5, 1.5, .* to Box\(-0.5, 1.0, ",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_space_that_changes_is_compared_with_the_first(name: str, num_envs: int) -> None:
+    data = ReplayData("Shifting-v0", {"name": name}, num_envs=num_envs, capacity=99, eval_episodes=3)
+    first, second, third = data.val_dataloader()
+    first.play(lambda _: np.zeros(1))
+    for episode in (second, third):  # the space that it has now is not the first one any more
+        with pytest.raises(EnvError, match=rf"^Shifting-v0 {CHANGES[name]}"):
+            episode.play(lambda _: np.zeros(1))
+    data.setup("fit")
+    data.begin_episodes()
+    for _ in range(LENGTH - 1):
+        data.envs.step(np.zeros((num_envs, 1), np.float32))
+    with pytest.raises(EnvError, match=rf"^Environment 0 of Shifting-v0 {CHANGES[name]}.* at the reset of episode 2 "):
+        data.envs.step(np.zeros((num_envs, 1), np.float32))
+
+
+def test_an_equal_action_space_may_be_another_object() -> None:
+    env = Guarded(Counter())
+    for _ in range(3):
+        env.unwrapped.action_space = gym.spaces.Box(-0.5, 1.5, (1,))
+        env.reset()
+
+
+FATAL = type("FatalError", (RuntimeError,), {"__module__": "mujoco"})
+
+
+@pytest.mark.parametrize(
+    ("error", "backend", "fix"),
+    [
+        (FATAL("an OpenGL platform library has not been loaded"), None, "variable MUJOCO_GL=egl."),
+        (FATAL("gladLoadGL error"), "glfw", "variable MUJOCO_GL=egl."),
+        (FATAL("gladLoadGL error"), "egl", "variable MUJOCO_GL=osmesa."),
+        (ValueError("wrong"), None, "Correct the environment, or wrap it."),
+    ],
+)
+def test_rendering_without_a_display_names_the_variable(
+    error: Exception, backend: str | None, fix: str, spoil: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    if backend:
+        monkeypatch.setenv("MUJOCO_GL", backend)
+    spoil(lambda *_: throw(error), 1, 1)
+    with pytest.raises(EnvError) as caught:
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+    assert str(caught.value).endswith(fix)
 
 
 def test_episodes_count_from_the_last_seed(spoil: Any) -> None:

@@ -43,6 +43,30 @@ def test_an_exported_policy_acts_as_the_agent(settings: dict[str, Any], tmp_path
     np.testing.assert_allclose(actions, agent.act(obs), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("obs", "got"),
+    [
+        (np.zeros((2, 2)), r"shape \(2, 2\) of float64"),  # as many numbers as an observation has
+        (np.zeros((1, 1, 4)), r"shape \(1, 1, 4\) of float64"),
+        (np.zeros(5), r"shape \(5,\) of float64"),
+        (np.zeros((4, 1)), r"shape \(4, 1\) of float64"),
+        (0.0, r"shape \(\) of float64"),
+        (list("abcd"), r"shape \(4,\) of <U1"),
+        ([None] * 4, r"shape \(4,\) of object"),
+        ([[1], [1, 2]], r"\[\[1\], \[1, 2\]\]"),
+        (torch.zeros(4, device="meta"), r"tensor\(\.\.\., device='meta'.*"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("gradients", ["by hand", "autograd"])
+def test_observations_of_another_shape_are_refused(obs: Any, got: str, gradients: Any) -> None:
+    module = TD3(4, [-1.0], [1.0], hidden_dims=(8,), gradients=gradients)
+    message = rf"^obs must be numbers of shape \(4,\) or \(n, 4\), got {got}\. Use a NumPy array with one row per obs"
+    with pytest.raises(UsageError, match=message):
+        module.act(obs)
+    assert module.act(np.zeros((0, 4))).shape == (0, 1)
+
+
 def test_bounds_may_be_arrays() -> None:
     """As those of a Gymnasium box are."""
     bounds = np.array([1.0, 2.0], np.float32)
