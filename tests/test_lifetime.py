@@ -299,3 +299,28 @@ def test_every_end_of_a_program_saves_the_run_and_leaves_no_process(
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_outside_of_training_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+    assert run(tmp_path, "finish").returncode == 0
+    (tmp_path / "pids").unlink()
+    program = (tmp_path / "simulated.py").read_text()
+    (tmp_path / "simulated.py").write_text(program.replace("self.how in (", "self.how in (self.how,").replace(
+        "if self.episode == 6 and len(MADE) == 3 and self is MADE[1]:", "if self.steps == 2:"
+    ).replace("getattr(signal, self.how)", f"signal.{number.name}"))  # fmt: skip
+    (last,) = tmp_path.rglob("last.ckpt")
+    words = ["--data.env_id=simulated:Simulated-v0", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "td3_lightning", "test", f"--ckpt_path={last}", *words],
+        env={**os.environ, "END": "signal", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 128 + number, ended.stderr
+    assert "Traceback" not in ended.stderr
+    (pid,) = (tmp_path / "pids").read_text().split()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
