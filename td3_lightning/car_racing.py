@@ -10,7 +10,8 @@ import pygame
 from gymnasium.envs.box2d import car_racing
 from gymnasium.utils import EzPickle
 
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.checks import refuse, require_bool, require_float, require_int
+from td3_lightning.errors import UsageError
 
 Floats = npt.NDArray[np.float64]
 Observation = npt.NDArray[np.float32]
@@ -89,10 +90,11 @@ class CarRacing(car_racing.CarRacing):
         missed_cost: float = 0.0,
     ) -> None:
         if render_mode not in (None, "human", "rgb_array"):
-            raise UsageError(f'render_mode is {render_mode!r}; give "human", "rgb_array" or None.')
-        _check_whole("track_seed", track_seed, least=0)
-        _check_whole("stall_limit", stall_limit, least=1)
-        check_at_least("missed_cost", missed_cost, 0)
+            raise refuse("render_mode", '"human", "rgb_array" or None', render_mode, 'Use "rgb_array" for frames.')
+        track_seed = None if track_seed is None else require_int("track_seed", track_seed, least=0)
+        stall_limit = None if stall_limit is None else require_int("stall_limit", stall_limit, least=1)
+        draw_rays = require_bool("draw_rays", draw_rays)
+        missed_cost = require_float("missed_cost", missed_cost, least=0)
         super().__init__(render_mode=render_mode)
         EzPickle.__init__(self, render_mode, track_seed, stall_limit, draw_rays, missed_cost)
         self.track_seed = track_seed
@@ -251,16 +253,10 @@ class Pedals(gymnasium.ActionWrapper[Any, Any, Any]):
         super().__init__(env)
         wanted = gymnasium.spaces.Box(np.array([-1, 0, 0], np.float32), np.ones(3, np.float32))
         if env.action_space != wanted:
-            raise UsageError(f"Pedals came around {env.action_space}; wrap it around CarRacing's {wanted}.")
+            raise UsageError(f"Pedals requires the actions {wanted}, got {env.action_space}. Wrap a CarRacing with it.")
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def action(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Give (steering, gas, brake) for (steering, pedal)."""
         steering, pedal = action
         return np.array([steering, max(pedal, 0.0), max(-pedal, 0.0)], np.float32)
-
-
-def _check_whole(name: str, number: int | None, least: int) -> None:
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    if number is not None and not (whole and number >= least):
-        raise UsageError(f"{name} is {number!r}; give a whole number of {least} or more, or None.")

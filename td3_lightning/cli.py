@@ -41,6 +41,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning import __version__
+from td3_lightning.array_arguments import register_array_arguments
 from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.callbacks import Curve, Progress, Results
 from td3_lightning.checkpoint import DurableCheckpointIO, check_format, read_checkpoint
@@ -344,6 +345,7 @@ class CommandLine(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the collector and the checkpoints, and gives the environment's sizes to the model."""
+        register_array_arguments()
         parser.add_lightning_class_args(Collector, "collector")
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
         for name in ("obs_dim", "action_low", "action_high"):

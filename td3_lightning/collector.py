@@ -10,9 +10,10 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
+from td3_lightning.checks import refuse, require_int
 from td3_lightning.data import ReplayData
 from td3_lightning.envs import MOST_STEPS
-from td3_lightning.errors import EnvError, UsageError, check_at_least
+from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.finite import check_action, check_losses, check_weights
 from td3_lightning.module import TD3
 from td3_lightning.ranks import check_launcher, of_every_rank, of_this_rank
@@ -44,19 +45,14 @@ class Collector(Callback):
         collect: int | Literal["episode"] = 1,
     ) -> None:
         super().__init__()
-        if warmup_steps < 1:
-            raise UsageError(
-                f"warmup_steps is at least 1, but {warmup_steps} came; the first update needs a transition."
-            )
-        self.warmup_steps = warmup_steps
-        self.random_steps = warmup_steps if random_steps is None else random_steps
-        check_at_least("random_steps", self.random_steps, 0)
+        fix = "Use at least 1, because the first update requires a transition."
+        self.warmup_steps = require_int("warmup_steps", warmup_steps, least=1, fix=fix)
+        random_steps = self.warmup_steps if random_steps is None else random_steps
+        self.random_steps = require_int("random_steps", random_steps, least=0)
         if isinstance(collect, str) and collect != "episode":
-            raise UsageError(f'collect is a number of steps or "episode", but {collect!r} came; give one of them.')
-        if collect != "episode":
-            check_at_least("collect", collect, 1)
-        self.collect = collect
-        self.exploration_noise = as_schedule(exploration_noise)
+            raise refuse("collect", 'a number of steps or "episode"', collect, "Use 1, for example.")
+        self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, least=1)
+        self.exploration_noise = as_schedule(exploration_noise, "exploration_noise")
         check_schedule("exploration_noise", self.exploration_noise)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # of the environment steps that they are due for
@@ -138,7 +134,7 @@ class Collector(Callback):
                         "collector.collect waits; give that a number, or data.train_kwargs max_episode_steps."
                     )
             else:
-                complete = module.env_steps - begin >= self.collect
+                complete = module.env_steps - begin >= int(self.collect)
 
     def _act(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
         """Random actions (num_envs, action_dim), or the policy's with noise, clipped to the box."""

@@ -1,7 +1,6 @@
 """The datamodule: it owns the environments, the replay, the loaders and their state."""
 
 import logging
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ import torch
 from gymnasium.spaces import Box
 
 from td3_lightning.checkpoint import refusal
-from td3_lightning.envs import Episodes, FreshWorld, Settled, TrainEnvs, Wrapper, check_keeps_no_statistics
-from td3_lightning.errors import UsageError, check_at_least, check_finite, one_line
-from td3_lightning.guarded import Deadline
+from td3_lightning.checks import require_bool, require_float, require_int, shown
+from td3_lightning.env_factory import EnvId, Wrapper, env_name, make, wrapped
+from td3_lightning.envs import Episodes, FreshWorld, ReportNames, Settled, TrainEnvs, check_keeps_no_statistics
+from td3_lightning.errors import UsageError
+from td3_lightning.lifetime import Deadline, Lifetime, close_env, name_of
 from td3_lightning.on_device import OnDevice
 from td3_lightning.pixels import FrameStack, PixelReplay, Pixels
 from td3_lightning.ranks import of_every_rank, of_this_rank, ranks
@@ -39,7 +40,9 @@ class ReplayData(L.LightningDataModule):
     """Environments to train and evaluate in, and the replay between them and the learner.
 
     Args:
-        env_id: Gymnasium's name of the environment, such as "Pendulum-v1" or "package:Name-v0".
+        env_id: Gymnasium's name of the environment, such as "Pendulum-v1" or "package:Name-v0". In Python, also a
+            function that returns a new environment at each call. Such a run is resumed from Python, by the same
+            `ReplayData(...)`, and not from the command line.
         env_kwargs: Keyword arguments for making it.
         train_kwargs: Further keyword arguments for the training environments alone.
         wrappers: Wrappers around training and evaluation environments, the innermost first.
@@ -67,7 +70,7 @@ class ReplayData(L.LightningDataModule):
 
     def __init__(
         self,
-        env_id: str,
+        env_id: EnvId,
         env_kwargs: dict[str, Any] | None = None,
         train_kwargs: dict[str, Any] | None = None,
         wrappers: list[Wrapper] | None = None,
@@ -89,29 +92,27 @@ class ReplayData(L.LightningDataModule):
         empty_replay: bool = False,
     ) -> None:
         super().__init__()
-        self.env_id, self.env_kwargs, self.train_kwargs = env_id, env_kwargs or {}, train_kwargs or {}
+        self.env_id, self._source = env_name(env_id), env_id
+        self.env_kwargs, self.train_kwargs = env_kwargs or {}, train_kwargs or {}
         self.wrappers, self.pixels = wrappers or [], pixels
-        self.num_envs, self.step_timeout = int(num_envs), step_timeout
-        check_at_least("steps_per_epoch", steps_per_epoch, 1)
-        check_at_least("eval_episodes", eval_episodes, 1)
-        check_at_least("test_episodes", test_episodes, 1)
-        check_at_least("eval_seed", eval_seed, 0)
-        check_at_least("test_seed", test_seed, 0)
-        check_finite("reward_scale", reward_scale)
-        if not 1 <= steps_per_epoch * updates_per_step < float("inf"):
+        self.num_envs, self.step_timeout = require_int("num_envs", num_envs, least=1), step_timeout
+        steps_per_epoch = require_int("steps_per_epoch", steps_per_epoch, least=1)
+        self.updates_per_step = require_float("updates_per_step", updates_per_step, above=0)
+        if steps_per_epoch * self.updates_per_step < 1:
             raise UsageError(
-                f"An epoch is at least one update, but steps_per_epoch={steps_per_epoch} and "
-                f"updates_per_step={updates_per_step} came; raise one of them."
+                f"steps_per_epoch * updates_per_step must be at least 1, got {steps_per_epoch} * {updates_per_step}. "
+                "Use a larger steps_per_epoch."
             )
-        self.updates_per_step, self.empty_replay = float(updates_per_step), empty_replay
-        self.on_device = on_device
-        self.eval_seeds = range(eval_seed, eval_seed + eval_episodes)
-        self.test_seeds = range(test_seed, test_seed + test_episodes)
+        self.empty_replay = require_bool("empty_replay", empty_replay)
+        self.on_device = require_bool("on_device", on_device)
+        self.eval_seeds = _seeds("eval", eval_seed, eval_episodes)
+        self.test_seeds = _seeds("test", test_seed, test_episodes)
         self.eval_env = self.make_env()
         check_keeps_no_statistics(self.eval_env)
-        weakref.finalize(self, self.eval_env.close)
-        space = _box(self.eval_env.observation_space, "observations", env_id)
-        actions = _box(self.eval_env.action_space, "actions", env_id)
+        if not isinstance(env_id, str):
+            self.env_id = name_of(self.eval_env)
+        space = _box(self.eval_env, "observations", self.env_id)
+        actions = _box(self.eval_env, "actions", self.env_id)
         self.obs_dim = int(space.shape[0])
         self.action_low = [float(bound) for bound in actions.low]
         self.action_high = [float(bound) for bound in actions.high]
@@ -120,58 +121,33 @@ class ReplayData(L.LightningDataModule):
             action_dim=len(self.action_low),
             capacity=capacity,
             batch_size=batch_size,
-            batches_per_epoch=round(steps_per_epoch * updates_per_step),
+            batches_per_epoch=round(steps_per_epoch * self.updates_per_step),
             n_step=n_step,
             gamma=gamma,
-            num_envs=num_envs,
+            num_envs=self.num_envs,
             reward_scale=reward_scale,
         )
+        self._names = ReportNames()  # of the numbers that evaluations report
         self._envs: TrainEnvs | None = None
         self._last_episodes: dict[str, Any] | None = None  # running at the end of a fit that is over
         self._saved_replay: SavedReplay = Replay.state_dict
 
     def make_env(self, **kwargs: Any) -> gym.Env:
-        """Makes the environment with its wrappers; keyword arguments here win over the configured ones."""
-        settings = {**self.env_kwargs, **kwargs}
+        """Make the environment with its wrappers; keyword arguments here override the configured ones."""
+        env = make(self._source, {**self.env_kwargs, **kwargs})
         try:
-            env = gym.make(self.env_id, **settings)
-        except (gym.error.Error, ImportError) as error:
-            raise UsageError(
-                f"{self.env_id} cannot be made ({one_line(error)}); give a registered id, or package:Id where a "
-                "package registers it, and install what it needs, such as td3_lightning[mujoco]."
-            ) from error
-        except TypeError as error:
-            if "argument" not in str(error):
-                raise
-            raise self._unfit(settings, error) from error
-        except (AssertionError, ValueError) as error:
-            raise self._unfit(settings, error) from error
-        if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
-            env = FreshWorld(env)
-        if type(env.unwrapped).__module__.startswith("pybullet_envs_gymnasium."):
-            env = Settled(env)
-        for wrapper in self.wrappers:
-            env = self._wrapped(env, wrapper)
-        if self.pixels is not None:
-            env = FrameStack(env, self.pixels)
-        return env if self.step_timeout is None else Deadline(env, self.step_timeout)
-
-    def _unfit(self, settings: dict[str, Any], error: Exception) -> UsageError:
-        return UsageError(
-            f"{self.env_id} does not take {settings} ({one_line(error)}); change them in data.env_kwargs, "
-            "data.train_kwargs or, for a record, env_kwargs."
-        )
-
-    def _wrapped(self, env: gym.Env, wrapper: Wrapper) -> gym.Env:
-        try:
-            return wrapper(env)
-        except UsageError:
+            if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
+                env = FreshWorld(env)
+            if type(env.unwrapped).__module__.startswith("pybullet_envs_gymnasium."):
+                env = Settled(env)
+            for wrapper in self.wrappers:
+                env = wrapped(env, wrapper)
+            if self.pixels is not None:
+                env = FrameStack(env, self.pixels)
+            return Lifetime(env) if self.step_timeout is None else Deadline(env, self.step_timeout)
+        except BaseException:  # whatever a wrapper may raise
+            close_env(env, self.env_id)
             raise
-        except (gym.error.Error, AssertionError, ValueError) as error:
-            parts = (wrapper, getattr(wrapper, "func", None), *getattr(wrapper, "args", ()))  # a configuration's call
-            made_by = next((part for part in parts if isinstance(part, type)), wrapper)
-            name = getattr(made_by, "__name__", type(wrapper).__name__)
-            raise UsageError(f"{name} does not fit {self.env_id} ({one_line(error)}); change data.wrappers.") from error
 
     def begin_episodes(self) -> None:
         """Resets every training environment; what was running is closed as truncated."""
@@ -191,22 +167,33 @@ class ReplayData(L.LightningDataModule):
         if stage == "fit" and self._envs is None:
             envs = TrainEnvs(lambda: self.make_env(**self.train_kwargs), self.num_envs)
             try:
-                self._check_spaces(envs.envs[0])
+                for env in envs.envs:
+                    self._check_is_new(env)
+                    self._check_spaces(env)
             except UsageError:
                 envs.close()
                 raise
             self._envs, self._last_episodes = envs, None
 
+    def _check_is_new(self, env: gym.Env) -> None:
+        """Raise `UsageError` if a function returns the same environment twice, so that it would have two users."""
+        if env.unwrapped is self.eval_env.unwrapped:
+            raise UsageError(
+                f"env_id must return a new environment at each call, got the same {self.env_id} twice. Create it "
+                "inside the function, for example `lambda: MyEnv()`."
+            )
+
     def _check_spaces(self, env: gym.Env) -> None:
-        """Raises `UsageError` for `train_kwargs` with other observations or actions than the evaluation's."""
-        for what, came, wanted in (
+        """Raise `UsageError` if `train_kwargs` change the observations or the actions."""
+        for what, got, expected in (
             ("observations", env.observation_space.shape, self.eval_env.observation_space.shape),
             ("actions", env.action_space, self.eval_env.action_space),
         ):
-            if came != wanted:
+            if got != expected:
+                cause = f"train_kwargs {self.train_kwargs}" if self.train_kwargs else "another environment of this run"
                 raise UsageError(
-                    f"With {self.train_kwargs} {self.env_id} has {what} {came}, but {wanted} without; give what "
-                    "changes them to both, with data.env_kwargs."
+                    f"{self.env_id} must have the same {what} in training and evaluation, got {got} with {cause} and "
+                    f"{expected} without. Use data.env_kwargs for what changes both."
                 )
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -221,11 +208,11 @@ class ReplayData(L.LightningDataModule):
 
     def val_dataloader(self) -> Episodes:
         """The episodes of an evaluation, the same ones every time."""
-        return Episodes(self.eval_env, self.eval_seeds)
+        return Episodes(self.eval_env, self.eval_seeds, self._names)
 
     def test_dataloader(self) -> Episodes:
         """Episodes that no choice was made on."""
-        return Episodes(self.eval_env, self.test_seeds)
+        return Episodes(self.eval_env, self.test_seeds, self._names)
 
     def teardown(self, stage: str) -> None:
         """Closes the training environments."""
@@ -328,27 +315,64 @@ class Batches:
         pass
 
 
-def _box(space: gym.Space[Any], what: str, env_id: str) -> Box:
-    """The space as a one-dimensional box of floats, finite for actions, or a `UsageError` that says what to do."""
+def _seeds(stage: str, seed: int, episodes: int) -> range:
+    """The seeds of the episodes of an evaluation."""
+    first = require_int(f"{stage}_seed", seed, least=0)
+    return range(first, first + require_int(f"{stage}_episodes", episodes, least=1))
+
+
+def _box(env: gym.Env, what: str, env_id: str) -> Box:
+    """Return a space as a one-dimensional box of floats, or raise a `UsageError` with a wrapper that makes it one."""
+    space = getattr(env, "observation_space" if what == "observations" else "action_space", None)
     if not isinstance(space, Box):
-        wrapper = ", such as gymnasium.wrappers.FlattenObservation" if what == "observations" else ""
-        raise UsageError(
-            f"{env_id} has {what} in {space}, but TD3 is for a Box; choose an environment with continuous "
-            f"{what}, or add a wrapper to data.wrappers{wrapper}."
+        wrapper = (
+            " or add a wrapper to data.wrappers, for example gymnasium.wrappers.FlattenObservation"
+            if what == "observations"
+            else ""
         )
+        raise UsageError(
+            f"{what} of {env_id} must be a Box, got {shown(space)}. Use an environment with continuous {what}{wrapper}."
+        )
+    if what == "observations":
+        _check_obs_shape(space, env_id)
+    else:
+        _check_action_box(space, env_id)
+    return space
+
+
+def _check_obs_shape(space: Box, env_id: str) -> None:
     if len(space.shape) == 3 and space.dtype == np.uint8:
         raise UsageError(
-            f"{env_id} has {what} of shape {space.shape}, which are frames; give data.pixels and model.encoder, as "
-            "car_pixels.yaml does."
+            f"observations of {env_id} must have one axis, got frames of shape {space.shape}. Use data.pixels and "
+            "model.encoder, as car_pixels.yaml does."
         )
-    if len(space.shape) != 1:
+    if len(space.shape) != 1 or not space.shape[0]:
         raise UsageError(
-            f"{env_id} has {what} of shape {space.shape}, but one axis is wanted; add a wrapper that flattens "
-            "them to data.wrappers, such as gymnasium.wrappers.FlattenObservation."
+            f"observations of {env_id} must have one axis and at least one number, got shape {space.shape}. Add "
+            "gymnasium.wrappers.FlattenObservation to data.wrappers."
         )
-    if what == "actions" and not (space.is_bounded() and np.issubdtype(space.dtype, np.floating)):
+
+
+def _check_action_box(space: Box, env_id: str) -> None:
+    if len(space.shape) != 1 or not space.shape[0]:
         raise UsageError(
-            f"{env_id} has actions in {space} of {space.dtype}, but TD3 needs a finite box of floats; add a wrapper "
-            "that bounds them to data.wrappers."
+            f"actions of {env_id} must have one axis and at least one number, got shape {space.shape}. Add "
+            "td3_lightning.envs.FlattenAction to data.wrappers."
         )
-    return space
+    if not np.issubdtype(space.dtype, np.floating):
+        raise UsageError(
+            f"actions of {env_id} must be floats, got {shown(space)} of {space.dtype}. Use an environment with "
+            "continuous actions, or add a wrapper that rounds them to data.wrappers."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = space.high.astype(np.float32) - space.low.astype(np.float32)
+    if not np.isfinite(width).all():  # infinite for bounds of +-float32 max, too
+        raise UsageError(
+            f"actions of {env_id} must have finite bounds whose difference is a float32, got "
+            f"{shown(space)}. Add td3_lightning.envs.OneBound to data.wrappers, with a practical bound."
+        )
+    if not (space.low < space.high).all():
+        raise UsageError(
+            f"actions of {env_id} must have low < high, got {shown(space)}. Add a wrapper that removes the constant "
+            "actions to data.wrappers."
+        )

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from td3_lightning.checks import require_bool, require_ints
 from td3_lightning.errors import UsageError
 from td3_lightning.recipes import Recipe, from_plain
 
@@ -36,9 +37,9 @@ class Trunk(Encoder):
     """
 
     def __init__(self, widths: Sequence[int], shared: bool = True) -> None:
-        if not widths or min(widths) < 1:
-            raise UsageError(f"Trunk has at least one layer, of a width of at least 1, but {list(widths)} came.")
-        self.widths, self.shared = [int(width) for width in widths], shared
+        self.widths, self.shared = require_ints("Trunk.widths", widths, 1), require_bool("Trunk.shared", shared)
+        if not self.widths:
+            raise UsageError("Trunk.widths must have at least one width, got []. Use [256], for example.")
 
     def build(self, obs_dim: int) -> nn.Module:
         """The layers."""

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsFloat, cast
@@ -12,8 +13,10 @@ import torch
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from td3_lightning.checks import require_float, require_int
 from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.guarded import Guarded
+from td3_lightning.lifetime import close_env
 from td3_lightning.plain import as_arrays, as_plain
 from td3_lightning.seeds import derive_seed
 
@@ -25,9 +28,9 @@ LOGGED = {  # names that training and evaluations have for their own numbers
     "steps_per_second",
 }
 MOST_STEPS = 100_000  # of an episode that is waited for, in an environment without a time limit
+MOST_NAMES = 100  # numbers of infos that a run logs
 
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
-Wrapper = Callable[[gym.Env], gym.Env]
 
 
 class ActionRepeat(gym.Wrapper):
@@ -40,9 +43,7 @@ class ActionRepeat(gym.Wrapper):
 
     def __init__(self, env: gym.Env, repeat: int) -> None:
         super().__init__(env)
-        if repeat < 1:
-            raise UsageError(f"ActionRepeat needs repeat >= 1, but {repeat} came; 1 changes nothing.")
-        self.repeat = repeat
+        self.repeat = require_int("repeat of ActionRepeat", repeat, least=1, fix="Use 1 for no change.")
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """The last frame's observation and info, the sum of the rewards, and any frame's end."""
@@ -67,14 +68,32 @@ class OneBound(gym.Wrapper):
 
     def __init__(self, env: gym.Env, bound: float = 1.0) -> None:
         super().__init__(env)
-        if not bound > 0:
-            raise UsageError(f"OneBound needs bound > 0, but {bound} came; 1 is usual.")
+        bound = require_float("bound of OneBound", bound, above=0, fix="Use 1, for example.")
         self.box = cast(Box, env.action_space)
         self.action_space = Box(-bound, bound, self.box.shape, np.float32)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps with the clipped action."""
         return self.env.step(np.clip(action, self.box.low, self.box.high))
+
+
+class FlattenAction(gym.Wrapper):
+    """Accept actions with one axis for an environment whose actions have several, or none.
+
+    Args:
+        env: The environment to wrap, whose actions are a `Box`.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.box = env.action_space
+        if not isinstance(self.box, Box):
+            raise UsageError(f"FlattenAction requires actions in a Box, got {self.box}. Use another environment.")
+        self.action_space = Box(self.box.low.ravel(), self.box.high.ravel(), dtype=self.box.dtype.type)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step with the action in its original shape."""
+        return self.env.step(np.reshape(action, self.box.shape))
 
 
 class FreshWorld(gym.Wrapper):
@@ -204,10 +223,20 @@ class TrainEnvs:
     """
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int) -> None:
-        self.envs = [Resumable(make()) for _ in range(num_envs)]
-        for index, env in enumerate(self.envs):
-            env.name = f"Environment {index} of {env.name}"
+        self.envs: list[Resumable] = []
+        try:
+            self._make(make, num_envs)
+        except BaseException:  # whatever a constructor may raise
+            self.close()
+            raise
+        self._names = ReportNames()
         self.obs = np.empty((0, 0), np.float32)  # (num_envs, obs_dim), what the next action answers
+
+    def _make(self, make: Callable[[], gym.Env], num_envs: int) -> None:
+        for index in range(num_envs):
+            env = Resumable(make())
+            env.name = f"Environment {index} of {env.name}"
+            self.envs.append(env)
 
     def reset(self, steps_before: int = 0) -> None:
         """Begins an episode in each environment, each seeded for itself, and for how many steps were taken before."""
@@ -224,7 +253,7 @@ class TrainEnvs:
             terminations.append(terminated)
             truncations.append(truncated)
             if terminated or truncated:
-                reports.append(env.report)
+                reports.append(self._names.kept(env.report))
                 obs, _ = env.reset()
             next_obs.append(obs)
         self.obs = np.array(next_obs, np.float32)
@@ -248,12 +277,9 @@ class TrainEnvs:
         return lost
 
     def close(self) -> None:
-        """Closes them all, those too that come after one that fails."""
+        """Close all environments, even if one of them fails."""
         for env in self.envs:
-            try:
-                env.close()
-            except Exception as error:
-                log.warning("%s raised %r when it was closed.", env.name, error)
+            close_env(env, env.name)
 
 
 class Episode:
@@ -262,10 +288,11 @@ class Episode:
     Args:
         env: The environment.
         seed: The seed of its reset.
+        names: The names that are reported, shared by the episodes of a run.
     """
 
-    def __init__(self, env: gym.Env, seed: int) -> None:
-        self.env, self.seed = env, seed
+    def __init__(self, env: gym.Env, seed: int, names: "ReportNames | None" = None) -> None:
+        self.env, self.seed, self.names = env, seed, names or ReportNames()
 
     def play(self, policy: Policy) -> dict[str, float]:
         """Plays to the end and reports `return`, `length` in steps, and the numbers in the last `info`."""
@@ -277,14 +304,14 @@ class Episode:
                 _check_has_time_limit(env)
             obs, reward, terminated, truncated, info = env.step(policy(obs))
             total, length, ended = total + float(reward), length + 1, terminated or truncated
-        return numbers(info) | {"return": total, "length": float(length)}
+        return self.names.kept(numbers(info) | {"return": total, "length": float(length)})
 
 
 def _check_has_time_limit(env: Guarded) -> None:
     if env.spec is None or env.spec.max_episode_steps is None:
         raise EnvError(
             f"{env.name} has not ended its episode of seed {env.first_seed} after {env.steps:,} steps, and has no time "
-            "limit; give it one, such as --data.env_kwargs.max_episode_steps 1000."
+            "limit. Use --data.env_kwargs.max_episode_steps 1000, or gymnasium.wrappers.TimeLimit in data.wrappers."
         )
 
 
@@ -306,16 +333,49 @@ class Episodes:
 
     env: gym.Env
     seeds: Sequence[int]
+    names: "ReportNames | None" = None
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def __iter__(self) -> Iterator[Episode]:
-        return (Episode(self.env, seed) for seed in self.seeds)
+        return (Episode(self.env, seed, self.names) for seed in self.seeds)
+
+
+class ReportNames:
+    """The names of numbers that a run reports, bounded in number.
+
+    An environment whose infos have new keys in every episode would otherwise add columns to the logs without end.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set(LOGGED)
+        self._full = False  # that was announced
+
+    def kept(self, report: dict[str, float]) -> dict[str, float]:
+        """Return a report without the names that are too many; the first one is announced."""
+        if not report.keys() <= self._known:
+            new = [name for name in report if name not in self._known]
+            room = len(LOGGED) + MOST_NAMES - len(self._known)
+            self._known.update(new[:room])
+            if len(new) > room and not self._full:
+                log.warning("Infos have over %d names, so %s and later ones are not logged.", MOST_NAMES, new[room])
+                self._full = True
+        return {name: value for name, value in report.items() if name in self._known}
 
 
 def numbers(info: dict[str, Any]) -> dict[str, float]:
-    """The entries of an `info` that are single numbers or truths; a name that a log has already gets `info_` before."""
+    """Return the entries of an `info` that are single numbers or truth values, as floats.
+
+    An integer beyond the float range becomes infinite. A name that the logs use already gets `info_` in front.
+    """
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
-    found = {" ".join(str(name).split()): float(value) for name, value in info.items() if isinstance(value, kinds)}
+    found = {" ".join(str(name).split()): _as_float(value) for name, value in info.items() if isinstance(value, kinds)}
     return {f"info_{name}" if name in LOGGED else name: value for name, value in found.items()}
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

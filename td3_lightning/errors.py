@@ -1,7 +1,7 @@
 """The exceptions that are meant to be read by a user."""
 
-import math
 import re
+import traceback
 
 
 class UsageError(ValueError):
@@ -27,17 +27,27 @@ class LearnerError(RunError):
 
 
 def check_at_least(name: str, value: float | None, least: float) -> None:
-    """Raises `UsageError` for a setting that is too small, or no number at all."""
+    """Raise `UsageError` if a setting is too small or not a number."""
     if value is None or not value >= least:
-        raise UsageError(f"{name} is at least {least}, but {value} came; give a larger number.")
-
-
-def check_finite(name: str, value: float) -> None:
-    """Raises `UsageError` for a setting without an end."""
-    if not math.isfinite(value):
-        raise UsageError(f"{name} is finite, but {value} came; give a number.")
+        raise UsageError(f"{name} must be at least {least}, got {value}. Use a larger value.")
 
 
 def one_line(text: object) -> str:
     """A text of several lines and sentences as one."""
     return re.sub(r"\. (?=[A-Z`])", "; ", " ".join(str(text).split()))
+
+
+def described(error: BaseException) -> str:
+    """Describe an exception in one line: its type, its text and the place that raised it."""
+    try:
+        text = one_line(error)
+    except Exception:  # a user's __str__ may raise anything
+        text = ""
+    said = f"{type(error).__name__}: {text}".removesuffix(": ")
+    places = traceback.extract_tb(error.__traceback__)
+    return f"{said} ({places[-1].filename}, line {places[-1].lineno})" if places else said
+
+
+def is_ours(error: BaseException) -> bool:
+    """Tell whether this package raised an exception on purpose, such as a mistake or the end after a signal."""
+    return isinstance(error, UsageError | RunError) or type(error).__module__.split(".")[0] == __name__.split(".")[0]

@@ -4,7 +4,6 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from operator import index
 from typing import Any, Literal, cast, get_args
 
 import lightning as L
@@ -22,9 +21,18 @@ from td3_lightning.acting import SingleActions
 from td3_lightning.averaging import average_gradients, leave_gradients_alone, of_the_first
 from td3_lightning.by_hand import ByHand
 from td3_lightning.checkpoint import FORMAT
+from td3_lightning.checks import (
+    refuse,
+    require_bool,
+    require_choice,
+    require_float,
+    require_floats,
+    require_int,
+    require_ints,
+)
 from td3_lightning.encoders import Encoder, as_encoder, build
 from td3_lightning.envs import Episode
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.errors import UsageError
 from td3_lightning.finite import check_weights
 from td3_lightning.hooks import has_own
 from td3_lightning.networks import Actor, Critics
@@ -87,45 +95,39 @@ class TD3(L.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        if not 0 < tau <= 1:
-            raise UsageError(f"tau is in (0, 1], but {tau} came; the paper's is 0.005.")
-        check_at_least("obs_dim", obs_dim, 1)
-        check_at_least("num_critics", num_critics, 1)
-        check_at_least("policy_freq", policy_freq, 1)
-        check_at_least("policy_noise", policy_noise, 0)
-        check_at_least("noise_clip", noise_clip, 0)
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise UsageError(f"max_grad_norm is above 0, but {max_grad_norm} came; leave it out for no clipping.")
-        if gradients not in get_args(Gradients):
-            known = ", ".join(get_args(Gradients))
-            raise UsageError(f"gradients is one of {known}, but {gradients!r} came; give one of them.")
-        self.actor_lr, self.critic_lr = as_schedule(actor_lr), as_schedule(critic_lr)
+        self.actor_lr, self.critic_lr = as_schedule(actor_lr, "actor_lr"), as_schedule(critic_lr, "critic_lr")
         check_schedule("actor_lr", self.actor_lr)
         check_schedule("critic_lr", self.critic_lr)
-        self.tau, self.policy_noise, self.noise_clip = tau, policy_noise, noise_clip
-        self.policy_freq, self.max_grad_norm, self.gradients = index(policy_freq), max_grad_norm, gradients
         encoder = as_encoder(encoder)
         self.shares_encoder = encoder is not None and encoder.shared
-
         # Lightning compares the arguments with the settings, which arrays are not made for.
-        action_low, action_high = [float(bound) for bound in action_low], [float(bound) for bound in action_high]
-        hidden_dims = [index(width) for width in hidden_dims]
+        self.obs_dim = obs_dim = require_int("obs_dim", obs_dim, least=1)
+        action_low, action_high = require_floats("action_low", action_low), require_floats("action_high", action_high)
+        hidden_dims = require_ints("hidden_dims", hidden_dims, 1)
+        num_critics = require_int("num_critics", num_critics, least=1)
+        layer_norm = require_bool("layer_norm", layer_norm)
+        self.tau = require_float("tau", tau, above=0, most=1, fix="The paper uses 0.005.")
+        self.policy_noise = require_float("policy_noise", policy_noise, least=0, fix="The paper uses 0.2.")
+        self.noise_clip = require_float("noise_clip", noise_clip, least=0, fix="The paper uses 0.5.")
+        self.policy_freq = require_int("policy_freq", policy_freq, least=1, fix="The paper uses 2.")
+        self.max_grad_norm = None if max_grad_norm is None else _norm(max_grad_norm)
+        self.gradients = cast(Gradients, require_choice("gradients", gradients, get_args(Gradients)))
         settings = {
-            "obs_dim": int(obs_dim),
+            "obs_dim": obs_dim,
             "action_low": action_low,
             "action_high": action_high,
             "hidden_dims": hidden_dims,
-            "num_critics": int(num_critics),
-            "layer_norm": bool(layer_norm),
+            "num_critics": num_critics,
+            "layer_norm": layer_norm,
             "encoder": None if encoder is None else encoder.plain(),
             "actor_lr": self.actor_lr.plain(),
             "critic_lr": self.critic_lr.plain(),
-            "tau": float(tau),
-            "policy_noise": float(policy_noise),
-            "noise_clip": float(noise_clip),
-            "policy_freq": int(policy_freq),
-            "max_grad_norm": None if max_grad_norm is None else float(max_grad_norm),
-            "gradients": gradients,
+            "tau": self.tau,
+            "policy_noise": self.policy_noise,
+            "noise_clip": self.noise_clip,
+            "policy_freq": self.policy_freq,
+            "max_grad_norm": self.max_grad_norm,
+            "gradients": self.gradients,
         }
         self.save_hyperparameters(as_plain(settings, "model"))
 
@@ -149,7 +151,6 @@ class TD3(L.LightningModule):
         self._compiled: dict[str, Callable[[Batch], Any]] = {}
         self._drawn: Tensor | None = None  # noise for a compiled loss, while that is worked out
         self._noise: Tensor | None = None  # the memory for it
-        self.obs_dim = int(obs_dim)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Spares what changes all the time torch's search for weights: Lightning notes 25 hooks in every update."""
@@ -354,15 +355,18 @@ class TD3(L.LightningModule):
     # The policy.
 
     def act(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Greedy actions for observations, without noise.
+        """Compute greedy actions for observations, without noise.
 
         Args:
             obs: One observation (obs_dim,) or several (n, obs_dim).
 
         Returns:
             One action (action_dim,) or several (n, action_dim), in the environment's units.
+
+        Raises:
+            UsageError: The observations have another shape.
         """
-        obs = np.asarray(obs)
+        obs = _as_rows(obs, self.obs_dim)
         act = self._single_actions_for(obs)
         action = act(obs.reshape(-1)).reshape(*obs.shape[:-1], -1) if act else self._actions(obs)
         low, high = self.action_box
@@ -465,6 +469,23 @@ class TD3(L.LightningModule):
 
 # Lightning asks for its arguments in every step, and looks them up for longer than a small network takes.
 TD3.training_step.__signature__ = inspect.signature(TD3.training_step)  # type: ignore[attr-defined]
+
+
+def _as_rows(obs: Any, obs_dim: int) -> NDArray[Any]:
+    """Return observations as an array (obs_dim,) or (n, obs_dim), or raise `UsageError`."""
+    wanted = f"numbers of shape ({obs_dim},) or (n, {obs_dim})"
+    try:
+        rows = np.asarray(obs)
+    except Exception as error:  # a ragged list, a tensor on a GPU
+        raise refuse("obs", wanted, obs, "Use a NumPy array with one row per observation.") from error
+    if not 1 <= rows.ndim <= 2 or rows.shape[-1] != obs_dim or rows.dtype.kind not in "biuf":
+        got = f"shape {rows.shape} of {rows.dtype}"
+        raise UsageError(f"obs must be {wanted}, got {got}. Use a NumPy array with one row per observation.")
+    return rows
+
+
+def _norm(max_grad_norm: float) -> float:
+    return require_float("max_grad_norm", max_grad_norm, above=0, fix="Omit max_grad_norm for no clipping.")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from td3_lightning.checks import require_bool, require_floats, require_int, require_ints
 from td3_lightning.errors import UsageError
 
 
@@ -38,13 +39,9 @@ class Actor(nn.Module):
         encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        _check_widths(hidden_dims)
-        low, high = torch.tensor(action_low), torch.tensor(action_high)
-        if low.shape != high.shape or not (low < high).all() or not (high - low).isfinite().all():
-            raise UsageError(
-                f"Actions lie in a finite box with low < high, but low={list(action_low)} and high={list(action_high)} "
-                "came; take both from the environment's action_space."
-            )
+        obs_dim, hidden_dims = require_int("obs_dim", obs_dim, least=1), require_ints("hidden_dims", hidden_dims, 1)
+        low, high = _box(action_low, action_high)
+        layer_norm = require_bool("layer_norm", layer_norm)
         self.encoder = encoder or nn.Identity()
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim, *hidden_dims]):
@@ -52,7 +49,7 @@ class Actor(nn.Module):
             if layer_norm:
                 layers.append(nn.LayerNorm(fan_out))
             layers.append(nn.ReLU())
-        self.layers = nn.Sequential(*layers, nn.Linear([obs_dim, *hidden_dims][-1], len(action_low)))
+        self.layers = nn.Sequential(*layers, nn.Linear([obs_dim, *hidden_dims][-1], len(low)))
         self.register_buffer("scale", (high - low) / 2)
         self.register_buffer("centre", (high + low) / 2)
 
@@ -141,7 +138,9 @@ class Critics(nn.Module):
         encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        _check_widths(hidden_dims)
+        obs_dim, action_dim = require_int("obs_dim", obs_dim, least=1), require_int("action_dim", action_dim, least=1)
+        hidden_dims, layer_norm = require_ints("hidden_dims", hidden_dims, 1), require_bool("layer_norm", layer_norm)
+        num_critics = require_int("num_critics", num_critics, least=1)
         self.encoder = encoder or nn.Identity()
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim + action_dim, *hidden_dims]):
@@ -169,6 +168,23 @@ class Critics(nn.Module):
         return hidden.squeeze(-1)
 
 
-def _check_widths(hidden_dims: Sequence[int]) -> None:
-    if not all(width >= 1 for width in hidden_dims):
-        raise UsageError(f"hidden_dims are widths of at least 1, but {list(hidden_dims)} came; [256, 256] is usual.")
+def _box(action_low: Sequence[float], action_high: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Return the bounds of the actions, (action_dim,) each, or raise `UsageError` if they are not a finite box."""
+    lows, highs = require_floats("action_low", action_low), require_floats("action_high", action_high)
+    if len(lows) != len(highs) or not lows:
+        raise UsageError(
+            f"action_low and action_high must have one number per action, got {lows} and {highs}. Use the bounds of "
+            "the environment's action_space."
+        )
+    low, high = torch.tensor(lows), torch.tensor(highs)
+    if not (low < high).all():
+        raise UsageError(
+            f"action_low must be less than action_high, got {lows} and {highs}. Use the bounds of the environment's "
+            "action_space."
+        )
+    if not (high - low).isfinite().all():
+        raise UsageError(
+            f"action_high - action_low must be finite in float32, got {lows} and {highs}. Use practical bounds, for "
+            "example with td3_lightning.envs.OneBound in data.wrappers."
+        )
+    return low, high

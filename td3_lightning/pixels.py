@@ -11,11 +11,13 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from td3_lightning.checks import require_bool, require_int
 from td3_lightning.encoders import Encoder
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.errors import UsageError
 from td3_lightning.replay import Batch, Choice, Replay
 
 CHANNELS = 3
+SMALLEST = 36  # rows and columns that three convolutions leave something of
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,12 @@ class Pixels:
 
     def __post_init__(self) -> None:
         for name, least in (("stack", 1), ("height", 1), ("width", 1), ("shift", 0)):
-            check_at_least(name, getattr(self, name), least)
+            number = require_int(f"pixels.{name}", getattr(self, name), least=least)
+            object.__setattr__(self, name, number)
         if self.frame_bytes % 4:
-            raise UsageError(f"Frames have a multiple of 4 bytes, but {self.shape} came; change height or width.")
+            raise UsageError(
+                f"pixels.height * pixels.width must be a multiple of 4, got {self.height} * {self.width}. Change one."
+            )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -210,7 +215,11 @@ class Convolutions(Encoder):
     def __init__(
         self, features: int = 64, stack: int = 4, height: int = 84, width: int = 84, shared: bool = True
     ) -> None:
-        self.features, self.stack, self.height, self.width, self.shared = features, stack, height, width, shared
+        self.features = require_int("Convolutions.features", features, least=1)
+        self.stack = require_int("Convolutions.stack", stack, least=1)
+        self.height = require_int("Convolutions.height", height, least=SMALLEST)
+        self.width = require_int("Convolutions.width", width, least=SMALLEST)
+        self.shared = require_bool("Convolutions.shared", shared)
 
     def build(self, obs_dim: int) -> nn.Module:
         """The layers."""

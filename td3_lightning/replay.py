@@ -3,7 +3,7 @@
 import contextlib
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.checks import require_float, require_int
+from td3_lightning.errors import UsageError
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeds import new_generator
 from td3_lightning.starts import SHIFT, Starts
@@ -231,25 +232,25 @@ class Replay(IterableDataset[Batch]):
         history: int = 0,
     ) -> None:
         super().__init__()
-        check_at_least("num_envs", num_envs, 1)
-        check_at_least("batch_size", batch_size, 1)
-        check_at_least("batches_per_epoch", batches_per_epoch, 1)
-        self.n_step_schedule = as_schedule(n_step)
-        self.n_step = round(self.n_step_schedule(0))  # what every window has room for
-        check_at_least("n_step", self.n_step, 1)
+        self.obs_dim = obs_dim = require_int("obs_dim", obs_dim, least=1)
+        self.action_dim = action_dim = require_int("action_dim", action_dim, least=1)
+        num_envs = require_int("num_envs", num_envs, least=1)
+        self.batch_size = batch_size = require_int("batch_size", batch_size, least=1)
+        self.batches_per_epoch = require_int("batches_per_epoch", batches_per_epoch, least=1)
+        history = require_int("history", history, least=0)
+        number = not isinstance(n_step, Schedule | Mapping)
+        self.n_step_schedule = as_schedule(require_int("n_step", n_step, least=1) if number else n_step, "n_step")
+        # Every window has room for the largest.
+        self.n_step = require_int("n_step", round(require_float("n_step", self.n_step_schedule(0))), least=1)
         if (later := self.n_step_schedule(FAR)) > self.n_step:
             raise UsageError(
-                f"n_step is a schedule that begins with its largest value, but {self.n_step} at first and {later:g} at "
-                "last came; let it fall, or give a number."
+                f"n_step must be a schedule that begins with its largest value, got {self.n_step} at first and "
+                f"{later:g} at last. Use a number, or a schedule that decreases."
             )
-        check_at_least("capacity", capacity, num_envs * (self.n_step + 2 + history))
-        if not reward_scale > 0:
-            raise UsageError(f"reward_scale is above 0, but {reward_scale} came; 1 leaves the rewards as they are.")
-        if not 0 <= gamma <= 1:
-            raise UsageError(f"gamma is a discount in [0, 1], but {gamma} came; 0.99 is usual.")
-        self.obs_dim, self.action_dim, self.gamma = obs_dim, action_dim, gamma
-        self.capacity, self.batch_size, self.batches_per_epoch = int(capacity), batch_size, batches_per_epoch
-        self.reward_scale = float(reward_scale)
+        self.capacity = require_int("capacity", capacity, least=num_envs * (self.n_step + 2 + history))
+        fix = "Use 1 for unscaled rewards."
+        self.reward_scale = require_float("reward_scale", reward_scale, above=0, fix=fix)
+        self.gamma = gamma = require_float("gamma", gamma, least=0, most=1, fix="Use 0.99, for example.")
         self.generator = new_generator("replay")
         self.steps_stored = 0
         self.steps_before = 0  # taken before the first one here, as far as the schedule is concerned

@@ -2,10 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
-from td3_lightning.errors import UsageError, check_at_least, check_finite
+from td3_lightning.checks import as_float, refuse, require_float, require_int
 from td3_lightning.recipes import Recipe, from_plain
 
 
@@ -25,7 +24,7 @@ class Constant(Schedule):
     """
 
     def __init__(self, value: float) -> None:
-        self.value = float(value)
+        self.value = require_float("Constant.value", value)
 
     def __call__(self, env_steps: int) -> float:
         return self.value
@@ -42,12 +41,9 @@ class Linear(Schedule):
     """
 
     def __init__(self, start: float, end: float, steps: int, begin: int = 0) -> None:
-        if steps < 1 or begin < 0:
-            raise UsageError(
-                f"A Linear schedule needs steps >= 1 and begin >= 0, but steps={steps} and begin={begin} came; "
-                "give both in environment steps."
-            )
-        self.start, self.end, self.steps, self.begin = float(start), float(end), int(steps), int(begin)
+        self.start, self.end = require_float("Linear.start", start), require_float("Linear.end", end)
+        self.steps = require_int("Linear.steps", steps, least=1)
+        self.begin = require_int("Linear.begin", begin, least=0)
 
     def __call__(self, env_steps: int) -> float:
         done = min(max((env_steps - self.begin) / self.steps, 0.0), 1.0)
@@ -55,23 +51,25 @@ class Linear(Schedule):
 
 
 def check_schedule(name: str, schedule: Schedule) -> None:
-    """Raises `UsageError` for one that begins, or as a line ends, below 0 or with an infinite value."""
-    ends = {name: schedule(0)} | ({f"the end of {name}": schedule.end} if isinstance(schedule, Linear) else {})
-    for what, value in ends.items():
-        check_at_least(what, value, 0)
-        check_finite(what, value)
+    """Raise `UsageError` for a schedule that begins, or as a line ends, below 0 or with an infinite value."""
+    require_float(name, schedule(0), least=0)
+    if isinstance(schedule, Linear):
+        require_float(f"the end of {name}", schedule.end, least=0)
 
 
-def as_schedule(value: float | Schedule | Mapping[str, Any]) -> Schedule:
-    """A schedule stays itself; a number becomes a `Constant`, and plain data what it was made from."""
+def as_schedule(value: float | Schedule | Mapping[str, Any], name: str = "a schedule") -> Schedule:
+    """Return a schedule as it is, a number as a `Constant`, and plain data as the schedule that it describes.
+
+    Args:
+        value: The schedule, number or plain data.
+        name: Name of the setting, for an error.
+    """
     if isinstance(value, Schedule):
         return value
-    if isinstance(value, Real):
-        return Constant(float(value))
+    if as_float(value) is not None:
+        return Constant(require_float(name, value))
     schedule = from_plain(Schedule, value)  # type: ignore[type-abstract]
     if schedule is None:
-        raise UsageError(
-            f"A number or a schedule is wanted, but {value!r} came; give a number, Linear(...), or a Schedule of "
-            "yours, imported before a checkpoint that holds it is loaded."
-        )
+        fix = "Use Linear(...), or import the class of your own Schedule before a checkpoint that holds it is loaded."
+        raise refuse(name, "a number or a Schedule", value, fix)
     return schedule

@@ -11,7 +11,7 @@ from td3_lightning import UsageError
 MOST_CHARACTERS = 300
 ADVICE = re.compile(
     r"\b(use|set|give|raise|lower|increase|reduce|add|remove|choose|take|make|let|leave|pass|import|install|resume|begin"
-    r"|usual|the paper|leaves)\b",  # a usual value is advice, too
+    r"|omit|usual|the paper|leaves)\b",  # a usual value is advice, too
     re.IGNORECASE,
 )
 

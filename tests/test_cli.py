@@ -599,7 +599,7 @@ MISTAKES = {
     "unknown environment": (["fit", "--data.env_id", "Nope-v1"], "Nope-v1"),
     "unknown package": (["fit", "--data.env_id", "no_such_package:Nope-v1"], "no_such_package"),
     "discrete actions": (["fit", "--data.env_id", "CartPole-v1"], "Discrete(2)"),
-    "unbounded actions": (["fit", "--data.env_id", "Unbounded-v0"], "finite box"),
+    "unbounded actions": (["fit", "--data.env_id", "Unbounded-v0"], "Add td3_lightning.envs.OneBound to data.wrappers"),
     "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
     "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "or null, got fp3."),
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
@@ -643,7 +643,7 @@ MISTAKES = {
     ),
     "a log before every update": (
         [*FIT, "--trainer.log_every_n_steps=-1"],
-        "trainer.log_every_n_steps is at least 0, but -1 came",
+        "trainer.log_every_n_steps must be at least 0, got -1",
     ),
     "a package that is not there": (
         [*FIT, "--trainer.precision=transformer-engine"],
@@ -707,7 +707,7 @@ MISTAKES = {
         ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],
         "larger --data.batch_size",
     ),
-    "frames": (["fit", "--data.env_id", "CarRacing-v3"], "give data.pixels and model.encoder"),
+    "frames": (["fit", "--data.env_id", "CarRacing-v3"], "Use data.pixels and model.encoder"),
     "test without anything": (["test"], "add --ckpt_path"),
     "last of nothing": (["test", "--ckpt_path", "last"], "lightning_logs/default has none"),
     "callback on the line": (
@@ -747,10 +747,10 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs must be a mapping or null, got 3.",
     "data: {env_id: Pendulum-v1, env_kwargs: {nope: 1}}": "nope",
     "data: {env_id: Pendulum-v1, train_kwargs: {nope: 1}}": "nope",
-    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size is at least 1",
+    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size must be at least 1, got 0",
     "data: {env_id: Pendulum-v1, num_envs: 0}": "num_envs",
     "data: {env_id: Pendulum-v1, capacity: 1}": "capacity",
-    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale is finite, but inf came",
+    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale must be finite, got inf",
     "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
@@ -772,18 +772,18 @@ BAD_FILES = {
         "did you mean repeat"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.envs.ActionRepeat, init_args: {repeat: 0}}]}": (
-        "repeat >= 1"
+        "repeat of ActionRepeat must be at least 1, got 0"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.car_racing.Pedals}]}": "Pedals",
-    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps is at least 1",
-    "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau is in (0, 1]",
+    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps must be at least 1, got 0",
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau must be in (0, 1], got 2.0. The paper uses 0.005.",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims must be a list, got 256. Use [256].",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: [0]}": "hidden_dims",
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1}}}": (
         "requires end, steps, got none."
     ),
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, "
-    "init_args: {start: 1, end: 0, steps: 0}}}": "steps >= 1",
+    "init_args: {start: 1, end: 0, steps: 0}}}": "Linear.steps must be at least 1, got 0",
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": (
         "actor_lr must be a number or a class such as td3_lightning.Linear, got fast."
     ),
@@ -940,7 +940,7 @@ def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
         (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
         (["fit", "--config", "car.yaml"], "is of Pendulum-v1, but the configuration is for td3_lightning/CarRacing-v0"),
         (["fit"], "add its configuration"),
-        (["record", "--episodes", "0"], "episodes is at least 1"),
+        (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
         (["fit", "--config", "here.yaml", "--data.capacity", "99"], "capacity=1000000, but 99 came"),
     ],
@@ -990,7 +990,7 @@ def test_the_program_trains():
 def test_the_program_refuses(folder):
     ended = program("fit", "--config", "here.yaml", "--data.batch_size", "0")
     assert ended.returncode == 2
-    assert ended.stderr == "batch_size is at least 1, but 0 came; give a larger number.\n"
+    assert ended.stderr == "batch_size must be at least 1, got 0. Use a larger value.\n"
     assert [path.name for path in folder.iterdir()] == ["here.yaml"]
 
 

@@ -82,7 +82,7 @@ def test_a_warm_up_too_short_for_a_transition_says_so(warmup_steps: int, n_step:
 
 @pytest.mark.parametrize("warmup_steps", [0, -1])
 def test_no_warm_up_is_one_sentence(warmup_steps: int) -> None:
-    with refused("warmup_steps", str(warmup_steps), fix="first update needs a transition"):
+    with refused("warmup_steps", str(warmup_steps), fix="first update requires a transition"):
         Collector(warmup_steps)
 
 
@@ -243,9 +243,7 @@ def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> Non
 
 def test_another_word_for_what_to_collect_is_one_sentence() -> None:
     word: Any = "episodes"
-    with pytest.raises(
-        UsageError, match=r'^collect is a number of steps or "episode", but \'episodes\' came; give one '
-    ):
+    with pytest.raises(UsageError, match=r'^collect must be a number of steps or "episode", got \'episodes\'. Use 1'):
         Collector(10, collect=word)
 
 

@@ -1,6 +1,7 @@
 """Wrappers, vectors, episodes, and episodes that are brought back in the middle."""
 
 import io
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from td3_lightning import UsageError
+from td3_lightning import ReplayData, UsageError
 from td3_lightning.car_racing import Pedals
 from td3_lightning.envs import (
+    MOST_NAMES,
     ActionRepeat,
     Episode,
     Episodes,
@@ -188,6 +190,37 @@ def test_numbers_are_picked_from_an_info() -> None:
     info = {"a": 1, "b": True, "c": np.float32(0.5), "d": np.int64(3), "e": np.bool_(False), "f": 2.5}
     others = {"g": "text", "h": None, "i": [1.0], "j": np.zeros(2), "k": {"l": 1}}
     assert numbers(info | others) == {"a": 1.0, "b": 1.0, "c": 0.5, "d": 3.0, "e": 0.0, "f": 2.5}
+
+
+def test_numbers_beyond_the_float_range_are_infinite() -> None:
+    assert numbers({"a": 10**400, "b": -(10**400)}) == {"a": np.inf, "b": -np.inf}
+
+
+class Novel(Counter):
+    """Has a new name in the info of every episode."""
+
+    def _info(self) -> Any:
+        return {"steps": self.steps, f"episode_{self.episode}": 1.0, f"also_{self.episode}": 1.0}
+
+
+def test_new_names_in_infos_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that were there in time are logged on, and one warning says that there are more."""
+    envs = TrainEnvs(lambda: Novel(length=1), 2)
+    envs.reset()
+    with caplog.at_level(logging.WARNING, logger="td3_lightning"):
+        reports = [report for _ in range(100) for report in envs.step(np.zeros((2, 1), np.float32)).reports]
+    assert len(reports) == 200
+    assert len({name for report in reports for name in report}) == 2 + MOST_NAMES
+    assert all({"return", "length", "steps"} <= report.keys() for report in reports)
+    assert caplog.text.count("Infos have over 100 names, so also_49 and later ones are not logged.") == 1
+
+
+def test_new_names_in_evaluations_are_bounded() -> None:
+    gym.register("Novel-v0", Novel, disable_env_checker=True)
+    data = ReplayData("Novel-v0", {"length": 1}, capacity=99, eval_episodes=30)
+    names = [set(episode.play(lambda _: ACTION)) for _ in range(4) for episode in data.val_dataloader()]
+    assert len(set().union(*names)) == 2 + MOST_NAMES
+    assert len(names[-1]) == 3
 
 
 def test_a_number_of_an_info_takes_no_name_from_a_log_and_no_line_from_a_file() -> None:

@@ -24,10 +24,11 @@ from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.envs import Episode, TrainEnvs
 from td3_lightning.errors import EnvError
-from td3_lightning.guarded import Deadline, Guarded
+from td3_lightning.guarded import Guarded
+from td3_lightning.lifetime import Deadline
 from td3_lightning.salvage import Salvage
 from td3_lightning.seeds import derive_seed
-from td3_lightning.stopping import StopOnSignal
+from td3_lightning.stopping import StopOnSignal, Stopped
 from toys import Counter, Seeded
 
 LENGTH = 5  # steps of an episode
@@ -38,34 +39,89 @@ def raising(*_: Any) -> Any:
     raise ZeroDivisionError("a wheel\n came off. It rolls")
 
 
+class RudeError(Exception):
+    """Cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+def throw(error: BaseException) -> Any:
+    raise error
+
+
 # What the environment makes of its good answer, and what is said of it.
 STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (raising, r"raised ZeroDivisionError: a wheel came off; It rolls \(.*test_guarded.py, line \d+\)"),
-    "four answers": (lambda *answer: answer[:4], r"gave \(array\(.*, where a tuple of 5 is wanted"),
-    "no answer": (lambda *_: None, "gave None, where a tuple of 5 is wanted"),
-    "nan": (lambda obs, *rest: (obs * [1, NAN, 1], *rest), "observation that is not finite, nan as number 1"),
-    "too large": (lambda obs, *rest: (np.array([0, 0, -1e39]), *rest), "not finite, -1e[+]39 as number 2"),
-    "shape": (lambda obs, *rest: (obs[None], *rest), r"of shape \(1, 3\) and type float32, where its space has \(3,\)"),
-    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, where"),
-    "ragged": (lambda obs, *rest: ([[1], [1, 2], 3], *rest), r"of shape \(\) and type object, where"),
-    "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, where"),
-    "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf as number 1"),
+    "four answers": (lambda *answer: answer[:4], r"returned \(array\(.*, expected a tuple of 5,"),
+    "no answer": (lambda *_: None, "returned None, expected a tuple of 5,"),
+    "nan": (lambda obs, *rest: (obs * [1, NAN, 1], *rest), "observation that is not finite, nan at index 1"),
+    "too large": (lambda obs, *rest: (np.array([0, 0, -1e39]), *rest), "not finite, -1e[+]39 at index 2"),
+    "shape": (
+        lambda obs, *rest: (obs[None], *rest),
+        r"of shape \(1, 3\) and type float32, expected shape \(3,\) and type float32",
+    ),
+    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, expected"),
+    "ragged": (
+        lambda obs, *rest: ([[1], [1, 2], 3], *rest),
+        r"an observation of type list that NumPy cannot convert, ValueError: setting an array element",
+    ),
+    "meta tensor": (
+        lambda obs, *rest: (torch.empty(3, device="meta"), *rest),
+        r"an observation of type Tensor that NumPy cannot convert, \w+: .*\(.*, line \d+\), at",
+    ),
+    "tensor with a gradient": (
+        lambda obs, *rest: (torch.zeros(3, requires_grad=True), *rest),
+        "an observation of type Tensor that NumPy cannot convert, RuntimeError: Can't call numpy",
+    ),
+    "huge integers": (lambda obs, *rest: ([10**400, 0, 0], *rest), r"of shape \(3,\) and type object, expected shape"),
+    "exits": (lambda *_: sys.exit(0), r"raised SystemExit: 0 \(.*test_guarded.py, line \d+\)"),
+    "generator exit": (lambda *_: throw(GeneratorExit()), r"raised GeneratorExit \(.*test_guarded.py, line \d+\)"),
+    "rude": (lambda *_: throw(RudeError()), r"raised RudeError \(.*test_guarded.py, line \d+\)"),
+    "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, expected shape"),
+    "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf at index 1"),
     "reward nan": (lambda obs, reward, *rest: (obs, NAN, *rest), "reward that is not finite, nan"),
     "reward inf": (lambda obs, reward, *rest: (obs, -INF, *rest), "reward that is not finite, -inf"),
     "reward large": (lambda obs, reward, *rest: (obs, 1e39, *rest), r"reward that is not finite, 1e\+39"),
-    "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, where one number is wanted"),
-    "reward text": (lambda obs, reward, *rest: (obs, "1.0", *rest), "reward of '1.0', where one number"),
-    "reward array": (lambda obs, reward, *rest: (obs, np.ones(1), *rest), r"reward of array\(\[1.\]\), where one num"),
-    "terminated": (lambda obs, reward, end, *rest: (obs, reward, None, *rest), "gave None as terminated, where true"),
-    "truncated": (lambda *answer: (*answer[:3], np.zeros(3, bool), {}), r"gave array\(\[False, .* as truncated, where"),
-    "info": (lambda *answer: (*answer[:4], [1] * 99), r"gave \[1, 1, .{60,75}\.\.\. as info, where a dict is wanted"),
+    "reward huge": (lambda obs, reward, *rest: (obs, 10**400, *rest), "reward that is not finite, inf"),
+    "reward complex": (
+        lambda obs, reward, *rest: (obs, np.complex64(1), *rest),
+        r"reward of \(1\+0j\), expected",
+    ),
+    "reward meta": (
+        lambda obs, reward, *rest: (obs, torch.empty((), device="meta"), *rest),
+        r"reward of tensor\(\.\.\., device='meta'.*, expected one number,",
+    ),
+    "reward rude": (
+        lambda obs, reward, *rest: (obs, RudeError(), *rest),
+        "reward of an object of type RudeError, exp",
+    ),
+    "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, expected one number,"),
+    "reward text": (lambda obs, reward, *rest: (obs, "1.0", *rest), "reward of '1.0', expected one number"),
+    "reward array": (
+        lambda obs, reward, *rest: (obs, np.ones(1), *rest),
+        r"reward of array\(\[1.\]\), expected one num",
+    ),
+    "terminated": (
+        lambda obs, reward, end, *rest: (obs, reward, None, *rest),
+        "returned None as terminated, expected true",
+    ),
+    "truncated": (
+        lambda *answer: (*answer[:3], np.zeros(3, bool), {}),
+        r"returned array\(\[False, .* as truncated, expected true",
+    ),
+    "info": (lambda *answer: (*answer[:4], [1] * 99), r"returned \[1, 1, .{60,75}\.\.\. as info, expected a dict"),
 }
 RESET_FAULTS = {
     "raises": STEP_FAULTS["raises"],
-    "one answer": (lambda obs, info: obs, r"gave array\(.*, where a tuple of 2 is wanted"),
+    "exits": STEP_FAULTS["exits"],
+    "meta tensor": STEP_FAULTS["meta tensor"],
+    "one answer": (lambda obs, info: obs, r"returned array\(.*, expected a tuple of 2,"),
     "nan": STEP_FAULTS["nan"],
     "shape": STEP_FAULTS["shape"],
-    "info": (lambda obs, info: (obs, None), "gave None as info, where a dict is wanted"),
+    "info": (lambda obs, info: (obs, None), "returned None as info, expected a dict"),
 }
 # Odd, but it can be meant in one way only.
 FINE: list[Callable[..., Any]] = [
@@ -75,6 +131,8 @@ FINE: list[Callable[..., Any]] = [
     lambda obs, reward, *rest: (obs, np.float32(reward), *rest),
     lambda obs, reward, *rest: (obs, np.array(reward), *rest),
     lambda obs, reward, *rest: (obs, int(reward), *rest),
+    lambda obs, reward, *rest: (obs, torch.tensor(reward), *rest),
+    lambda obs, *rest: (torch.tensor(obs), *rest),
     lambda obs, reward, end, *rest: (obs, reward, np.bool_(end), *rest),
 ]
 
@@ -136,7 +194,7 @@ def test_a_bad_step_is_one_sentence(fault: str, step: int, num_envs: int, spoil:
     with pytest.raises(EnvError) as caught:
         envs.step(np.zeros((num_envs, 1), np.float32))
     seed = derive_seed("training environment", num_envs - 1)
-    where = f"at step {step} of episode 2 after seed {seed}; nothing of this step is kept"
+    where = f"at step {step} of episode 2 after seed {seed}. This step is not stored. "
     check_sentence(str(caught.value), f"Environment {num_envs - 1} of Faulty ", said, where)
 
 
@@ -154,7 +212,7 @@ def test_a_bad_reset_is_one_sentence(fault: str, episode: int, spoil: Any) -> No
 
     with pytest.raises(EnvError) as caught:
         play()
-    where = f"at the reset of episode {episode} after seed {derive_seed('training environment')};"
+    where = f"at the reset of episode {episode} after seed {derive_seed('training environment')}. "
     check_sentence(str(caught.value), "Environment 0 of Faulty ", said, where)
 
 
@@ -168,7 +226,7 @@ def test_what_can_be_meant_in_one_way_works(how: Callable[..., Any], spoil: Any)
 
 def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
     spoil(raising, 1, 1)
-    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9;") as caught:
+    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9\.") as caught:
         Episode(Faulty(), 9).play(lambda _: 0.0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -180,12 +238,103 @@ def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
         Episode(Faulty(), 9).play(lambda _: 0.0)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped(143)], ids=repr)
+def test_a_signal_in_an_environment_is_not_its_fault(error: BaseException, spoil: Any) -> None:
+    spoil(lambda *_: throw(error), 1, 1)
+    with pytest.raises(type(error)) as caught:
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+    assert caught.value is error
+
+
+def test_an_interrupt_that_no_signal_raises_is_a_fault(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training Ctrl-C has another handler, which raises nothing."""
+    spoil(lambda *_: throw(KeyboardInterrupt()), 1, 1)
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with pytest.raises(EnvError, match=r"^Faulty raised KeyboardInterrupt \("):
+            Episode(Faulty(), 9).play(lambda _: 0.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Shifting(Counter):
+    """Changes a space with an episode."""
+
+    def __init__(self, name: str = "observation_space", since: int = 1) -> None:
+        super().__init__()
+        self.name, self.since = name, since
+
+    def reset(self, **kwargs: Any) -> Any:
+        _, info = super().reset(**kwargs)
+        if self.episode >= self.since:
+            setattr(self, self.name, gym.spaces.Box(-0.5, 1.0, (2,) if self.name == "observation_space" else (1,)))
+        return self._obs(), info
+
+    def _obs(self) -> Any:
+        return super()._obs()[: self.observation_space.shape[0]]
+
+
+gym.register("Shifting-v0", Shifting, disable_env_checker=True)
+CHANGES = {
+    "observation_space": r"returned an observation of shape \(2,\) and type float32, expected shape \(3,\) and",
+    "action_space": r"changed its action_space from Box\(-0.5, 1.5, .* to Box\(-0.5, 1.0, ",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_space_that_changes_is_compared_with_the_first(name: str, num_envs: int) -> None:
+    data = ReplayData("Shifting-v0", {"name": name}, num_envs=num_envs, capacity=99, eval_episodes=3)
+    first, second, third = data.val_dataloader()
+    first.play(lambda _: np.zeros(1))
+    for episode in (second, third):  # the space that it has now is not the first one any more
+        with pytest.raises(EnvError, match=rf"^Shifting-v0 {CHANGES[name]}"):
+            episode.play(lambda _: np.zeros(1))
+    data.setup("fit")
+    data.begin_episodes()
+    for _ in range(LENGTH - 1):
+        data.envs.step(np.zeros((num_envs, 1), np.float32))
+    with pytest.raises(EnvError, match=rf"^Environment 0 of Shifting-v0 {CHANGES[name]}.* at the reset of episode 2 "):
+        data.envs.step(np.zeros((num_envs, 1), np.float32))
+
+
+def test_an_equal_action_space_may_be_another_object() -> None:
+    env = Guarded(Counter())
+    for _ in range(3):
+        env.unwrapped.action_space = gym.spaces.Box(-0.5, 1.5, (1,))
+        env.reset()
+
+
+FATAL = type("FatalError", (RuntimeError,), {"__module__": "mujoco"})
+
+
+@pytest.mark.parametrize(
+    ("error", "backend", "fix"),
+    [
+        (FATAL("an OpenGL platform library has not been loaded"), None, "variable MUJOCO_GL=egl."),
+        (FATAL("gladLoadGL error"), "glfw", "variable MUJOCO_GL=egl."),
+        (FATAL("gladLoadGL error"), "egl", "variable MUJOCO_GL=osmesa."),
+        (ValueError("wrong"), None, "Correct the environment, or wrap it."),
+    ],
+)
+def test_rendering_without_a_display_names_the_variable(
+    error: Exception, backend: str | None, fix: str, spoil: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    if backend:
+        monkeypatch.setenv("MUJOCO_GL", backend)
+    spoil(lambda *_: throw(error), 1, 1)
+    with pytest.raises(EnvError) as caught:
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+    assert str(caught.value).endswith(fix)
+
+
 def test_episodes_count_from_the_last_seed(spoil: Any) -> None:
     spoil(raising, 2, 1)
     env = Guarded(Faulty())
     env.reset(seed=1)
     env.reset(seed=2)
-    with pytest.raises(EnvError, match="at step 1 of episode 1 after seed 2;"):
+    with pytest.raises(EnvError, match=r"at step 1 of episode 1 after seed 2\."):
         env.step(0.0)
 
 
@@ -201,7 +350,7 @@ def test_the_seed_and_the_episode_are_known_after_a_restoration(spoil: Any) -> N
     del state["episodes"][0]["return"]  # as in an older checkpoint
     assert again.load_state_dict(state) == []
     spoil(raising, 1, 3)
-    with pytest.raises(EnvError, match=f"step 3 of episode 2 after seed {derive_seed('training environment')};"):
+    with pytest.raises(EnvError, match=f"step 3 of episode 2 after seed {derive_seed('training environment')}\\."):
         again.step(np.zeros((1, 1), np.float32))
 
 
@@ -320,7 +469,7 @@ def test_an_evaluation_that_fails_is_begun_again(
     module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
     data.eval_env.unwrapped.where = (episode, step)  # type: ignore[attr-defined]
     seed = data.eval_seeds[(episode - 1) % 2]
-    with pytest.raises(EnvError, match=rf"^FaultySeeded-v0 raised .* of episode 1 after seed {seed};"):
+    with pytest.raises(EnvError, match=rf"^FaultySeeded-v0 raised .* of episode 1 after seed {seed}\."):
         trainer.fit(module, datamodule=data)
     spoil(None)
     again, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
@@ -419,7 +568,9 @@ def test_an_environment_that_does_not_answer_is_one_sentence(wait: Any) -> None:
     env = Guarded(Deadline(Slow(), 0.2))
     env.reset(seed=5)
     env.step(lambda _: None)
-    with pytest.raises(EnvError, match=r"^Slow did not answer within 0.2 seconds at step 2 of episode 1 after seed 5;"):
+    with pytest.raises(
+        EnvError, match=r"^Slow did not answer within 0.2 seconds at step 2 of episode 1 after seed 5\."
+    ):
         env.step(wait)
     assert 0.2 <= time.monotonic() - began < 5
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -515,7 +666,7 @@ def test_a_program_whose_environment_hangs_ends_and_leaves_no_process(tmp_path: 
     assert said.startswith("Environment 0 of Hanging-v0 did not answer within 0.5 seconds at step 1 of episode 7 after")
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["env_steps"] == 60
-    assert "An environment failed after 60 env_steps: lightning_logs/" in ended.stdout + ended.stderr
+    assert re.search(r"An environment failed after 60 env_steps: \S*lightning_logs/", ended.stdout + ended.stderr)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 3
     for pid in pids:

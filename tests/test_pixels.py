@@ -170,7 +170,7 @@ def test_a_batch_holds_the_stacks_that_the_policy_saw(
 
 
 def test_a_replay_without_room_for_a_stack_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match="capacity is at least 5, but 4 came"):
+    with pytest.raises(UsageError, match=r"capacity must be at least 5, got 4\. Use a larger value"):
         new_data(capacity=4)
 
 

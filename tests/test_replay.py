@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning import LightningDataModule
 
-from one_sentence import assert_one_sentence, refused
+from one_sentence import refused
 from td3_lightning import Batch, Linear, Replay, UsageError
 from td3_lightning.schedules import Schedule
 
@@ -308,7 +308,7 @@ def test_transitions_are_found_after_the_memory_for_them_has_been_gone_through(n
 
 def test_a_million_car_transitions_take_less_than_83_megabytes() -> None:
     """With room for the last observations of episodes of 1,000 steps."""
-    replay = Replay(15, 3, capacity=1.001e6)  # type: ignore[arg-type]  # 1e6 is what people write
+    replay = Replay(15, 3, capacity=1_001_000)
     assert replay.transition_bytes == 82
     assert replay.rows.nbytes + replay._passed.nbytes + replay._before.nbytes < 83e6
 
@@ -411,10 +411,8 @@ def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(wrong: dict[st
 
 
 def test_a_schedule_that_rises_is_one_sentence() -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=r"^n_step .* largest value, got 1 at first and 5 at last\. Use a number"):
         Replay(1, 1, n_step=Linear(start=1, end=5, steps=10))
-    for value in ("1", "5"):
-        assert_one_sentence(caught.value, setting="n_step", value=value)
 
 
 def test_gamma_zero_and_one() -> None:

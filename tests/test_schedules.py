@@ -49,12 +49,20 @@ def test_what_is_neither_is_one_sentence(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "setting", "value"),
-    [({"steps": 0}, "steps", "0"), ({"steps": -5}, "steps", "-5"), ({"steps": 10, "begin": -1}, "begin", "-1")],
+    ("wrong", "message"),
+    [
+        ({"steps": 0}, "Linear.steps must be at least 1, got 0. Use a larger value."),
+        ({"steps": -5}, "Linear.steps must be at least 1, got -5. Use a larger value."),
+        ({"steps": 10.0}, "Linear.steps must be an integer, got 10.0. Use 10."),
+        ({"steps": 10, "begin": -1}, "Linear.begin must be at least 0, got -1. Use a larger value."),
+        ({"steps": 10, "start": "1"}, "Linear.start must be a number, got '1'. Use a number."),
+        ({"steps": 10, "end": float("inf")}, "Linear.end must be finite, got inf. Use a finite number."),
+    ],
 )
-def test_a_wrong_line_is_one_sentence(wrong: dict[str, int], setting: str, value: str) -> None:
-    with refused(setting, value):
-        Linear(1.0, 0.0, **wrong)
+def test_invalid_lines_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Linear(**{"start": 1.0, "end": 0.0, **wrong})
+    assert str(caught.value) == message
 
 
 class Hidden(Schedule):

@@ -6,6 +6,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 class Counter(gym.Env[Any, Any]):
     """Observes (episode, steps since the reset, steps ever); ends when an episode has `length` steps.
@@ -154,7 +156,10 @@ class Spaces(Counter):
             "tuple": Tuple([Box(-1, 1, (1,))]),
             "unbounded": Box(-np.inf, np.inf, (1,)),
             "half bounded": Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, np.inf], np.float32)),
+            "float32 max": Box(-LARGEST, LARGEST, (1,)),
+            "float64 max": Box(-1e300, 1e300, (1,), np.float64),
             "2-d": Box(-1, 1, (2, 2)),
+            "0-d": Box(-1, 1, ()),
             "int": Box(-2, 3, (1,), np.int64),
             "float64": Box(-0.1, 0.7, (1,), np.float64),
             "point": Box(0.5, 0.5, (1,)),
@@ -167,6 +172,7 @@ class Spaces(Counter):
             "dict": Dict({"a": Box(-1, 1, (1,))}),
             "tuple": Tuple([Box(-1, 1, (1,))]),
             "2-d": Box(-1, 1, (1, 3)),
+            "empty": Box(-1, 1, (0,)),
             "int": Box(0, 2**31 - 1, (3,), np.int64),
             "float64": Box(-np.inf, np.inf, (3,), np.float64),
         }[observation]
