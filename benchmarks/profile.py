@@ -25,7 +25,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.contenders.ours import data_settings, model_settings
+from benchmarks.baselines.ours import data_settings, model_settings
 from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
 from td3_lightning import TD3, Collector, Replay, ReplayData, recorded
 from td3_lightning.by_hand import ByHand, Perceptrons

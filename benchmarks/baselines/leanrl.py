@@ -1,6 +1,6 @@
-"""LeanRL's way (https://github.com/pytorch-labs/LeanRL), written anew: TensorDicts, and critics stacked under vmap.
+"""LeanRL-style loop (https://github.com/pytorch-labs/LeanRL), reimplemented: TensorDicts, critics stacked under vmap.
 
-The flag "compiled" compiles the two steps and the policy; its CUDA graphs have no use on a CPU.
+The flag "compiled" compiles both gradient steps and the policy. LeanRL's CUDA graphs do not apply to a CPU.
 """
 
 import copy
@@ -15,36 +15,36 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, ReplayBuffer
 from tqdm import tqdm
 
+from benchmarks.baselines.cleanrl import Actor, QNetwork
 from benchmarks.clock import Clock, stopwatch
-from benchmarks.contenders.cleanrl import Actor, QNetwork
 from benchmarks.workloads import WARMUP_STEPS, Workload
 
 Step = Callable[[Any], Tensor]
 
 
 class Weights:
-    """The networks, and their weights as TensorDicts."""
+    """The networks and their weights as TensorDicts."""
 
     def __init__(self, env: Any, workload: Workload) -> None:
         self.low, self.high = torch.tensor(env.action_space.low), torch.tensor(env.action_space.high)
         obs_dim, action_dim = env.observation_space.shape[0], len(self.low)
-        self.actor = Actor(obs_dim, self.low, self.high, workload.hidden_dims)
+        self.actor = Actor(obs_dim, self.low, self.high, workload)
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.actor_weights, self.actor_average = from_module(self.actor).data, from_module(self.actor_target).data
-        critics = [QNetwork(obs_dim, action_dim, workload.hidden_dims) for _ in range(2)]
+        critics = [QNetwork(obs_dim, action_dim, workload) for _ in range(2)]
         self.q_weights = from_modules(*critics, as_module=True)
         self.q_average = self.q_weights.data.clone()
         with torch.device("meta"):
-            self.critic = QNetwork(obs_dim, action_dim, workload.hidden_dims)
+            self.critic = QNetwork(obs_dim, action_dim, workload)
 
     def average(self, tau: float) -> None:
-        """One Polyak step."""
+        """Take one Polyak step of the targets."""
         self.actor_average.lerp_(self.actor_weights, tau)
         self.q_average.lerp_(self.q_weights.data, tau)
 
 
 def make_steps(weights: Weights, workload: Workload) -> tuple[Step, Step]:
-    """The critics' step and the actor's, each of which gives its loss for a batch."""
+    """Create the gradient steps of the critics and of the actor; each returns its loss for a batch."""
     q_optimizer = torch.optim.Adam(weights.q_weights.parameters(), lr=workload.lr)
     actor_optimizer = torch.optim.Adam(weights.actor.parameters(), lr=workload.lr)
     actor, actor_target, critic = weights.actor, weights.actor_target, weights.critic
@@ -83,7 +83,7 @@ def make_steps(weights: Weights, workload: Workload) -> tuple[Step, Step]:
 
 
 def train(workload: Workload, flags: list[str]) -> None:
-    """Learns for ever."""
+    """Run the training loop without end."""
     env: Any = Clock(workload.make_env())
     weights = Weights(env, workload)
     critics_step, actor_step = make_steps(weights, workload)
@@ -111,10 +111,10 @@ def train(workload: Workload, flags: list[str]) -> None:
         )
         replay.extend(transition)
         if step == 1:
-            stopwatch().watch(lambda: updates, transition.bytes())  # noqa: B023  # the newest is meant
+            stopwatch().watch(lambda: updates, transition.bytes())  # noqa: B023  # reads the latest value
         obs = env.reset()[0] if terminated or truncated else next_obs
         if step == WARMUP_STEPS and "compiled" in flags:
-            critics_step(replay.sample())  # torch 2.13 does not compile it before it has run once
+            critics_step(replay.sample())  # torch 2.13 cannot compile it before its first run
             critics_step, actor_step, act = (torch.compile(function) for function in (critics_step, actor_step, act))
         if step <= WARMUP_STEPS:
             continue
@@ -125,4 +125,4 @@ def train(workload: Workload, flags: list[str]) -> None:
             actor_loss = actor_step(batch)
             weights.average(workload.tau)
         if step % 100 == 0:
-            tqdm.write(f"{step}: critics' loss {q_loss.item():.3f}, actor's {actor_loss.item():.3f}")
+            tqdm.write(f"{step}: q_loss {q_loss.item():.3f}, actor_loss {actor_loss.item():.3f}")

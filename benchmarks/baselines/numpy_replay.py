@@ -1,4 +1,4 @@
-"""What the loops that we wrote ourselves have in common: a replay of five numpy arrays, as most of them use."""
+"""The replay buffer of the reimplemented loops: five NumPy arrays, as most of the originals use."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 
-class ArraysReplay:
-    """A ring of transitions, one array for each field.
+class NumpyReplay:
+    """A ring buffer of transitions with one array for each field.
 
     Args:
-        env: The environment, for the sizes.
-        capacity: Transitions kept.
-        dtype: Of every field.
+        env: The environment, for the sizes of the fields.
+        capacity: Number of transitions kept.
+        dtype: Data type of every field.
     """
 
     def __init__(self, env: Any, capacity: int, dtype: DTypeLike = np.float32) -> None:
@@ -24,17 +24,17 @@ class ArraysReplay:
 
     @property
     def transition_bytes(self) -> float:
-        """Bytes of a transition."""
+        """Return the bytes of one transition."""
         return sum(array.nbytes for array in self.arrays.values()) / self.capacity
 
     def add(self, **fields: Any) -> None:
-        """Writes a transition in place of the oldest."""
+        """Overwrite the oldest transition."""
         for name, value in fields.items():
             self.arrays[name][self.cursor] = value
         self.cursor = (self.cursor + 1) % self.capacity
         self.size = min(self.size + 1, self.capacity)
 
     def sample(self, batch_size: int) -> list[NDArray[Any]]:
-        """obs, action, next_obs, reward and terminated, each (batch_size, its width)."""
+        """Draw obs, action, next_obs, reward and terminated, each (batch_size, size)."""
         rows = self.rng.integers(self.size, size=batch_size)
         return [array[rows] for array in self.arrays.values()]

@@ -2,13 +2,13 @@
 
 from sbx import TD3
 
+from benchmarks.baselines.sb3 import exploration, learn
 from benchmarks.clock import Clock
-from benchmarks.contenders.sb3 import exploration, learn
 from benchmarks.workloads import WARMUP_STEPS, Workload
 
 
 def train(workload: Workload, flags: list[str]) -> None:
-    """Learns for ever."""
+    """Run the training loop without end."""
     env = Clock(workload.make_env())
     model = TD3(
         "MlpPolicy",

@@ -1,4 +1,4 @@
-"""CleanRL's way in JAX (https://github.com/vwxyzjn/cleanrl), written anew: flax, optax, two jitted steps."""
+"""CleanRL-style loop in JAX (https://github.com/vwxyzjn/cleanrl), reimplemented: flax, optax, two jitted steps."""
 
 import itertools
 import time
@@ -12,22 +12,29 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
+from benchmarks.baselines.numpy_replay import NumpyReplay
 from benchmarks.clock import Clock, stopwatch
-from benchmarks.contenders.plain import ArraysReplay
 from benchmarks.workloads import WARMUP_STEPS, Workload
+
+
+def dense_relu(inputs: Any, width: int, layer_norm: bool) -> Any:
+    """Apply a dense layer, LayerNorm if enabled, and ReLU; call it inside a compact module."""
+    hidden = nn.Dense(width)(inputs)
+    return nn.relu(nn.LayerNorm()(hidden) if layer_norm else hidden)
 
 
 class QNetwork(nn.Module):
     """One critic."""
 
     hidden_dims: tuple[int, ...]
+    layer_norm: bool
 
     @nn.compact
     def __call__(self, obs: Any, action: Any) -> Any:
-        """Q-values (batch, 1)."""
+        """Return Q-values (batch, 1)."""
         hidden = jnp.concatenate([obs, action], -1)
         for width in self.hidden_dims:
-            hidden = nn.relu(nn.Dense(width)(hidden))
+            hidden = dense_relu(hidden, width, self.layer_norm)
         return nn.Dense(1)(hidden)
 
 
@@ -35,26 +42,27 @@ class Actor(nn.Module):
     """The policy."""
 
     hidden_dims: tuple[int, ...]
+    layer_norm: bool
     action_dim: int
     scale: Any
     bias: Any
 
     @nn.compact
     def __call__(self, obs: Any) -> Any:
-        """Actions (batch, action_dim)."""
+        """Return actions (batch, action_dim)."""
         for width in self.hidden_dims:
-            obs = nn.relu(nn.Dense(width)(obs))
+            obs = dense_relu(obs, width, self.layer_norm)
         return nn.tanh(nn.Dense(self.action_dim)(obs)) * self.scale + self.bias
 
 
 class State(TrainState):
-    """Weights, their optimizer, and the averaged weights."""
+    """Weights, optimizer state and target weights."""
 
     target: Any = None
 
 
 class Losses(NamedTuple):
-    """The two jitted steps, closed over what never changes."""
+    """The two jitted gradient steps, closed over the constants."""
 
     workload: Workload
     actor: Actor
@@ -64,33 +72,33 @@ class Losses(NamedTuple):
 
     @partial(jax.jit, static_argnums=0)
     def critics(self, actor: State, qf1: State, qf2: State, batch: Any, key: Any) -> Any:
-        """One step of both critics."""
+        """Take one gradient step of both critics."""
         obs, action, next_obs, reward, terminated = batch
         settings = self.workload
         key, noise_key = jax.random.split(key)
         noise = jax.random.normal(noise_key, action.shape) * settings.policy_noise
         noise = jnp.clip(noise, -settings.noise_clip, settings.noise_clip) * self.actor.scale
         next_action = jnp.clip(self.actor.apply(actor.target, next_obs) + noise, self.low, self.high)
-        least = jnp.minimum(*(self.qf.apply(each.target, next_obs, next_action) for each in (qf1, qf2)))
-        goal = reward + (1 - terminated) * settings.gamma * least
+        next_q = jnp.minimum(*(self.qf.apply(each.target, next_obs, next_action) for each in (qf1, qf2)))
+        target_q = reward + (1 - terminated) * settings.gamma * next_q
 
         def loss(weights: Any) -> Any:
             q = self.qf.apply(weights, obs, action)
-            return ((q - goal) ** 2).mean(), q.mean()
+            return ((q - target_q) ** 2).mean(), q.mean()
 
-        (loss1, mean1), slope1 = jax.value_and_grad(loss, has_aux=True)(qf1.params)
-        (loss2, mean2), slope2 = jax.value_and_grad(loss, has_aux=True)(qf2.params)
-        return qf1.apply_gradients(grads=slope1), qf2.apply_gradients(grads=slope2), loss1 + loss2, mean1, mean2, key
+        (loss1, mean1), grads1 = jax.value_and_grad(loss, has_aux=True)(qf1.params)
+        (loss2, mean2), grads2 = jax.value_and_grad(loss, has_aux=True)(qf2.params)
+        return qf1.apply_gradients(grads=grads1), qf2.apply_gradients(grads=grads2), loss1 + loss2, mean1, mean2, key
 
     @partial(jax.jit, static_argnums=0)
     def actors(self, actor: State, qf1: State, qf2: State, obs: Any) -> Any:
-        """One step of the actor, and the averages."""
+        """Take one gradient step of the actor and one Polyak step of the targets."""
 
         def loss(weights: Any) -> Any:
             return -self.qf.apply(qf1.params, obs, self.actor.apply(weights, obs)).mean()
 
-        value, slope = jax.value_and_grad(loss)(actor.params)
-        actor = actor.apply_gradients(grads=slope)
+        value, grads = jax.value_and_grad(loss)(actor.params)
+        actor = actor.apply_gradients(grads=grads)
         tau = self.workload.tau
         averaged = [
             state.replace(target=optax.incremental_update(state.params, state.target, tau))
@@ -106,13 +114,13 @@ class Losses(NamedTuple):
 
 
 def train(workload: Workload, flags: list[str]) -> None:
-    """Learns for ever."""
+    """Run the training loop without end."""
     env: Any = Clock(workload.make_env())
     box = env.action_space
     low, high = np.array(box.low), np.array(box.high)
     obs, _ = env.reset(seed=0)
-    network = Actor(workload.hidden_dims, len(low), (high - low) / 2, (high + low) / 2)
-    qf = QNetwork(workload.hidden_dims)
+    network = Actor(workload.hidden_dims, workload.layer_norm, len(low), (high - low) / 2, (high + low) / 2)
+    qf = QNetwork(workload.hidden_dims, workload.layer_norm)
     key, actor_key, *qf_keys = jax.random.split(jax.random.PRNGKey(0), 4)
 
     def state(module: Any, key: Any, *inputs: Any) -> Any:
@@ -124,8 +132,8 @@ def train(workload: Workload, flags: list[str]) -> None:
     qf1, qf2 = (state(qf, qf_key, obs, low) for qf_key in qf_keys)
     losses = Losses(workload, network, qf, low, high)
     act = jax.jit(network.apply)
-    replay = ArraysReplay(env, workload.capacity)
-    rng, updates, begun = np.random.default_rng(0), 0, time.time()
+    replay = NumpyReplay(env, workload.capacity)
+    rng, updates, start = np.random.default_rng(0), 0, time.time()
     stopwatch().watch(lambda: updates, replay.transition_bytes)
 
     for step in itertools.count(1):
@@ -146,4 +154,4 @@ def train(workload: Workload, flags: list[str]) -> None:
             actor, qf1, qf2, actor_loss = losses.actors(actor, qf1, qf2, batch[0])
         if step % 100 == 0:
             numbers = [float(value) for value in (q_loss, mean1, mean2, actor_loss)]
-            print("SPS:", int(step / (time.time() - begun)), np.round(numbers, 3))
+            print("SPS:", int(step / (time.time() - start)), np.round(numbers, 3))

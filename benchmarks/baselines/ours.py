@@ -1,6 +1,6 @@
-"""td3_lightning as `python -m td3_lightning fit` runs it: Trainer, logs, progress bar, checkpoints, stop on signals.
+"""td3_lightning as `python -m td3_lightning fit` runs it: Trainer, logs, progress bar, checkpoints, signal handling.
 
-As no other contender evaluates, the first epoch does not end.
+No baseline evaluates, so the first epoch never ends.
 """
 
 import json
@@ -14,31 +14,32 @@ from benchmarks.workloads import WARMUP_STEPS, Workload
 from td3_lightning.cli import main
 
 
-class Watched(Callback):
-    """Lets the stopwatch see into the run."""
+class ConnectStopwatch(Callback):
+    """Connect the stopwatch to the run."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Shows it the clock of updates and the replay."""
+        """Register the update count and the replay buffer."""
         replay = trainer.datamodule.replay  # type: ignore[attr-defined]  # Lightning sets it without a type
         stopwatch().watch(lambda: pl_module.updates, replay.transition_bytes)
 
 
 def train(workload: Workload, flags: list[str]) -> None:
-    """Learns for ever."""
+    """Run the training loop without end."""
     settings = {
         "model": model_settings(workload),
         "data": data_settings(workload) | {"wrappers": [{"class_path": "benchmarks.clock.Clock"}]},
         "collector": {"warmup_steps": WARMUP_STEPS, "exploration_noise": workload.exploration_noise},
-        "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": f"{__name__}.Watched"}]},
+        "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": f"{__name__}.ConnectStopwatch"}]},
     }
     lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
     raise SystemExit(main(["fit", *lines, *flags]))
 
 
 def model_settings(workload: Workload) -> dict[str, Any]:
-    """The workload's settings as TD3 takes them."""
+    """Return the arguments of TD3 for the workload."""
     return {
         "hidden_dims": list(workload.hidden_dims),
+        "layer_norm": workload.layer_norm,
         "actor_lr": workload.lr,
         "critic_lr": workload.lr,
         "tau": workload.tau,
@@ -49,7 +50,7 @@ def model_settings(workload: Workload) -> dict[str, Any]:
 
 
 def data_settings(workload: Workload) -> dict[str, Any]:
-    """The workload's settings as ReplayData takes them."""
+    """Return the arguments of ReplayData for the workload."""
     return {
         "env_id": workload.env_id,
         "env_kwargs": workload.env_kwargs,

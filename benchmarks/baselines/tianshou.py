@@ -1,4 +1,4 @@
-"""Tianshou 2 (https://github.com/thu-ml/tianshou): `TD3.run_training`, its off-policy trainer with its progress bar."""
+"""Tianshou 2 (https://github.com/thu-ml/tianshou): `TD3.run_training`, its off-policy trainer with progress bar."""
 
 import numpy as np
 from tianshou.algorithm import TD3
@@ -10,13 +10,14 @@ from tianshou.exploration import GaussianNoise
 from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.continuous import ContinuousActorDeterministic, ContinuousCritic
+from torch import nn
 
 from benchmarks.clock import Clock, stopwatch
 from benchmarks.workloads import WARMUP_STEPS, Workload
 
 
 def train(workload: Workload, flags: list[str]) -> None:
-    """Learns for ever."""
+    """Run the training loop without end."""
     env = Clock(workload.make_env())
     algorithm = make_algorithm(env, workload)
     buffer = VectorReplayBuffer(workload.capacity, 1)
@@ -39,15 +40,20 @@ def train(workload: Workload, flags: list[str]) -> None:
 
 
 def make_algorithm(env: Clock, workload: Workload) -> TD3:
-    """The agent, built as in Tianshou's own examples."""
+    """Build the agent as in Tianshou's own examples."""
     obs_shape, action_shape = env.observation_space.shape, env.action_space.shape
     widths = list(workload.hidden_dims)
+    norm = nn.LayerNorm if workload.layer_norm else None
     actor = ContinuousActorDeterministic(
-        preprocess_net=Net(state_shape=obs_shape, hidden_sizes=widths), action_shape=action_shape, max_action=1.0
+        preprocess_net=Net(state_shape=obs_shape, hidden_sizes=widths, norm_layer=norm),
+        action_shape=action_shape,
+        max_action=1.0,
     )
     critics = [
         ContinuousCritic(
-            preprocess_net=Net(state_shape=obs_shape, action_shape=action_shape, hidden_sizes=widths, concat=True)
+            preprocess_net=Net(
+                state_shape=obs_shape, action_shape=action_shape, hidden_sizes=widths, concat=True, norm_layer=norm
+            )
         )
         for _ in range(2)
     ]

@@ -1,4 +1,4 @@
-"""The author's own loop (https://github.com/sfujim/TD3), written anew: twins in one module, float64 replay."""
+"""Author's loop (https://github.com/sfujim/TD3), reimplemented: both critics in one module, a float64 replay buffer."""
 
 import copy
 import itertools
@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmarks.baselines.numpy_replay import NumpyReplay
 from benchmarks.clock import Clock, stopwatch
-from benchmarks.contenders.plain import ArraysReplay
 from benchmarks.workloads import WARMUP_STEPS, Workload
 
 
 def layers(*widths: int) -> list[nn.Linear]:
-    """Linear layers, one after another."""
+    """Create one linear layer between each pair of neighboring widths."""
     return [nn.Linear(fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(widths)]
 
 
@@ -30,12 +30,12 @@ class Actor(nn.Module):
         self.max_action = max_action
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Actions (batch, action_dim)."""
+        """Return actions (batch, action_dim)."""
         return self.max_action * torch.tanh(self.l3(F.relu(self.l2(F.relu(self.l1(obs))))))
 
 
 class Critic(nn.Module):
-    """The twins."""
+    """The twin critics."""
 
     def __init__(self, obs_dim: int, action_dim: int, hidden_dims: tuple[int, ...]) -> None:
         super().__init__()
@@ -43,17 +43,17 @@ class Critic(nn.Module):
         self.l4, self.l5, self.l6 = layers(obs_dim + action_dim, *hidden_dims, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Both Q-values, (batch, 1) each."""
+        """Return both Q-values, (batch, 1) each."""
         return self.q1(obs, action), self.l6(F.relu(self.l5(F.relu(self.l4(torch.cat([obs, action], 1))))))
 
     def q1(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The first one's."""
+        """Return the Q-value of the first critic."""
         value: Tensor = self.l3(F.relu(self.l2(F.relu(self.l1(torch.cat([obs, action], 1))))))
         return value
 
 
 class Agent:
-    """The algorithm box of the paper."""
+    """TD3 as its author writes it."""
 
     def __init__(self, env: Any, workload: Workload) -> None:
         obs_dim, action_dim = env.observation_space.shape[0], env.action_space.shape[0]
@@ -66,12 +66,12 @@ class Agent:
         self.workload, self.updates = workload, 0
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
-        """One action."""
+        """Return one action without noise."""
         action: NDArray[Any] = self.actor(torch.FloatTensor(obs.reshape(1, -1))).cpu().data.numpy().flatten()
         return action
 
-    def train(self, replay: ArraysReplay) -> None:
-        """One update."""
+    def train(self, replay: NumpyReplay) -> None:
+        """Make one update."""
         settings = self.workload
         obs, action, next_obs, reward, terminated = (
             torch.FloatTensor(field) for field in replay.sample(settings.batch_size)
@@ -101,9 +101,9 @@ class Agent:
 
 
 def train(workload: Workload, flags: list[str]) -> None:
-    """Learns for ever."""
+    """Run the training loop without end."""
     env: Any = Clock(workload.make_env())
-    agent, replay = Agent(env, workload), ArraysReplay(env, workload.capacity, np.float64)
+    agent, replay = Agent(env, workload), NumpyReplay(env, workload.capacity, np.float64)
     stopwatch().watch(lambda: agent.updates, replay.transition_bytes)
     box, deviation = env.action_space, agent.max_action * workload.exploration_noise
     obs, _ = env.reset(seed=0)
@@ -112,7 +112,7 @@ def train(workload: Workload, flags: list[str]) -> None:
         if step <= WARMUP_STEPS:
             action = box.sample()
         else:
-            noise = np.random.normal(0, deviation, size=len(box.low))  # noqa: NPY002  # as published
+            noise = np.random.normal(0, deviation, size=len(box.low))  # noqa: NPY002  # as in the original
             action = (agent.act(np.array(obs)) + noise).clip(box.low, box.high)
         next_obs, reward, terminated, truncated, _ = env.step(action)
         replay.add(obs=obs, action=action, next_obs=next_obs, reward=reward, terminated=terminated)
