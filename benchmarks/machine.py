@@ -70,7 +70,7 @@ def versions(pythons: Sequence[str]) -> str:
 
 
 def limit_cores(threads: int) -> int:
-    """Restrict this process and its children to so many cores, and return their number; every library respects it."""
+    """Restrict this process and its children to a number of cores, and return how many they have."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     return len(os.sched_getaffinity(0))
 

@@ -42,7 +42,7 @@ ROOT = Path(__file__).parent.parent
 TOY = Workload("toy", "Pendulum-v1", (5, 7), 11)
 
 
-def test_every_command_of_the_readmes_can_be_read() -> None:
+def test_every_command_of_the_readmes_parses() -> None:
     text = "".join((ROOT / name).read_text() for name in ("README.md", "benchmarks/README.md"))
     commands = re.findall(r"^python -m benchmarks\.(.*)$", text, re.MULTILINE)
     assert {line.split()[0] for line in commands} == {"speed", "update", "profile", "results", "car_frames"}
@@ -51,10 +51,10 @@ def test_every_command_of_the_readmes_can_be_read() -> None:
         import_module(f"benchmarks.{module}").parse(here)
 
 
-# Numbers over seeds.
+# Statistics over seeds.
 
 
-def test_the_interquartile_mean_leaves_a_quarter_out_at_each_end() -> None:
+def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:
     assert interquartile_mean([7]) == 7
     assert interquartile_mean([1, 2, 6]) == 3  # a quarter of 3 is none
     assert interquartile_mean([100, 2, 3, -50]) == 2.5
@@ -63,9 +63,9 @@ def test_the_interquartile_mean_leaves_a_quarter_out_at_each_end() -> None:
     assert interquartile_mean([0, 0, 10, 20, 30, 30, 30, 99, 99]) == (10 + 20 + 30 + 30 + 30) / 5
 
 
-def test_the_interval_is_that_of_redrawn_runs() -> None:
+def test_interval_is_a_bootstrap_interval() -> None:
     assert bootstrap_interval([5, 5, 5, 5, 5]) == (5, 5)
-    # Five draws of 0 and 1 have the interquartile mean 1 where at least four are 1: 5 * 0.4^4 * 0.6 + 0.4^5 = 8.7% of
+    # Five draws of 0 and 1 have the interquartile mean 1 if at least four are 1: 5 * 0.4^4 * 0.6 + 0.4^5 = 8.7% of
     # the time, and 0 in 33.7%, both more than 2.5%.
     assert bootstrap_interval([0, 1, 0, 1, 0]) == (0, 1)
     # The quarter-trimmed mean of n uniform draws from [0, 100] has the variance (winsorised) 416.7 / 0.5^2 / n.
@@ -74,7 +74,7 @@ def test_the_interval_is_that_of_redrawn_runs() -> None:
     assert high == pytest.approx(49.5 + 1.96 * math.sqrt(16.67), abs=0.5)
 
 
-def test_the_spread_is_that_of_a_sample() -> None:
+def test_spread_is_the_sample_standard_deviation() -> None:
     assert mean_and_std([1, 2, 3, 4]) == (2.5, math.sqrt(5 / 3))
     mean, std = mean_and_std([3])
     assert mean == 3
@@ -97,14 +97,14 @@ def a_run(folder: Path, seed: int, *attempts: dict[int, float], exit_code: int |
     return Run(seed, folder / f"seed_{seed}")
 
 
-def test_an_attempt_counts_from_where_it_went_on(tmp_path: Path) -> None:
+def test_resumed_attempt_overrides_earlier_evaluations(tmp_path: Path) -> None:
     run = a_run(tmp_path, 1, {100: 1, 200: 2, 300: 3}, {200: 2.5, 300: 3.5}, {400: 4})
     assert run.evaluations.tolist() == [[100, 1], [200, 2.5], [300, 3.5], [400, 4]]
     many = a_run(tmp_path, 2, *({100 * n: n} for n in range(1, 13)))
     assert many.evaluations[:, 1].tolist() == list(range(1, 13))  # version_10 comes after version_9
 
 
-def test_the_table_has_every_seed_and_the_summary_those_that_ended(tmp_path: Path) -> None:
+def test_table_has_every_seed_and_summary_the_ended_ones(tmp_path: Path) -> None:
     runs = [
         a_run(tmp_path, 1, {100: 10, 200: 30, 300: 20}, seconds=3723),
         a_run(tmp_path, 2, {100: 20, 200: 40}, exit_code=1),
@@ -116,20 +116,20 @@ def test_the_table_has_every_seed_and_the_summary_those_that_ended(tmp_path: Pat
         "| 1 | 20.00 | 30.00 | 200 | 300 | 1:02:03 |  |",
         "| 2 | 40.00 | 40.00 | 200 | 200 | 0:01:00 | failed: the reward is not finite |",
         "| 3 | 1,000.00 | 1,000.00 | 100 | 100 | 0:01:00 | unfinished |",
-        "| 4 | - | - | - | - | 0:00:00 | not begun |",
+        "| 4 | - | - | - | - | 0:00:00 | not started |",
     ]
     text = results.summary(runs)
     assert "Over 2 of 4 seeds" in text
     assert "final: 30.00 ± 14.14" in text
     assert "maximum: 35.00 ± 7.07" in text
     assert "maximum of the mean curve, which the TD3 paper reports: 35.00 at 200" in text
-    assert "in none of these: 3, 4" in text
+    assert "not counted: 3, 4" in text
     assert "interquartile" not in text
     assert results.summary(runs[:1]).splitlines()[1] == "- final: 20.00"
-    assert results.summary(runs[2:]) == "None of 2 seeds has ended with an evaluation."
+    assert results.summary(runs[2:]) == "No result yet: none of 2 seeds has ended with an evaluation."
 
 
-def test_from_five_seeds_on_there_is_an_interval(tmp_path: Path) -> None:
+def test_five_seeds_have_an_interval(tmp_path: Path) -> None:
     runs = [a_run(tmp_path, seed, {100: value}) for seed, value in enumerate([1.0, 2, 3, 4, 1000])]
     assert "final: 202.00 ± 446.10; interquartile mean 3.00, 95% interval 1." in results.summary(runs)
     lines = results.draw(runs, "toy").axes[0].lines
@@ -153,7 +153,7 @@ sys.exit(0 if resumed or words[words.index("--seed_everything") + 1] == "1" else
 """
 
 
-def test_what_was_cut_off_goes_on_and_what_is_finished_stands(
+def test_unfinished_runs_resume_and_finished_runs_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -178,7 +178,7 @@ def test_what_was_cut_off_goes_on_and_what_is_finished_stands(
     assert text.startswith("# original/toy.yaml --model.tau 0.1 on 2 seeds\n")
 
 
-def test_runs_of_other_settings_are_not_taken_for_these(
+def test_runs_with_other_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -187,13 +187,13 @@ def test_runs_of_other_settings_are_not_taken_for_these(
     config.write_text("model: {tau: 0.2}\n")
     assert results.main(words) == 0
     assert results.main([*words, "--model.tau", "0.1"]) == 2
-    assert "holds runs of toy.yaml with the flags ''" in capsys.readouterr().err
+    assert "must have the flags '', got the flags '--model.tau 0.1'. Move the folder away" in capsys.readouterr().err
     config.write_text("model: {tau: 0.3}\n")
     assert results.main(words) == 2
-    assert "holds runs of toy.yaml as it was then" in capsys.readouterr().err
+    assert "must have the unchanged toy.yaml, got another version of it. Move the folder" in capsys.readouterr().err
     assert results.main(["--config", "none.yaml", "--seeds", "1"]) == 2
     config.write_text("model: {tau: 0.2}\n")
-    assert results.main([*words, "2"]) == 1  # another seed, which fails
+    assert results.main([*words, "2"]) == 1  # the new seed fails
 
 
 # Speed.
@@ -369,7 +369,7 @@ class Ticks:
             raise Enough
 
 
-def test_an_interpreter_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreter_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     assert interpreter("./python") == str(tmp_path / "python")  # Python finds its virtual environment through the link
@@ -377,7 +377,7 @@ def test_an_interpreter_is_found_from_here(tmp_path: Path, monkeypatch: pytest.M
         interpreter("absent")
 
 
-def test_the_floor_counts_every_product_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_floor_has_every_matrix_product_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     ticks = Ticks(WARMUP_STEPS + 2)
     monkeypatch.setattr(floor, "stopwatch", lambda: ticks)
@@ -385,9 +385,9 @@ def test_the_floor_counts_every_product_of_an_update(monkeypatch: pytest.MonkeyP
     with pytest.raises(Enough):
         floor.train(TOY, [])
     critic, actor = [4 * 5, 5 * 7, 7 * 1], [3 * 5, 5 * 7, 7 * 1]
-    # Target actor and target twins forward; twins forward, back to their weights, and back to all but their inputs.
+    # Forward: target actor, target critics, critics. Backward: the critics' weights and hidden activations.
     always = sum(actor) + 2 * (3 * sum(critic) + sum(critic[1:]))
-    # Once in two updates: the actor forward, one critic forward and back to its action, the actor back.
+    # Every second update: actor and one critic forward, back to the action, then through the actor.
     delayed = sum(actor) + 2 * sum(critic) + sum(actor) + sum(actor[1:])
     assert sum(sizes) == 11 * (2 * always + delayed)
 
@@ -402,7 +402,7 @@ def test_loop_without_trainer_makes_one_update_per_step(monkeypatch: pytest.Monk
     assert ticks.transition_bytes == 4 * (3 + 1 + 2) + 2
 
 
-def test_the_stopwatch_counts_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopwatch_counts_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = socket.socketpair()
     monkeypatch.setattr(clock, "LEAD_IN", 0.0)
     monkeypatch.setattr(clock.os, "_exit", sys.exit)
@@ -421,7 +421,7 @@ def test_the_stopwatch_counts_whole_steps(monkeypatch: pytest.MonkeyPatch) -> No
     with here, here.makefile("rw") as runner:
         assert json.loads(runner.readline()) == {"event": "update"}
         assert json.loads(runner.readline()) == {"event": "ready", "transition_bytes": 8.0}
-        assert done == WARMUP_STEPS + 1 + clock.SETTLING_STEPS  # it sleeps in the next step
+        assert done == WARMUP_STEPS + 1 + clock.SETTLING_STEPS  # it blocks in the next step
         runner.write("0.05\n")
         runner.flush()
         window = json.loads(runner.readline())
@@ -507,10 +507,10 @@ def test_baseline_is_measured(name: str) -> None:
     assert ours.peak_memory > 1e8
 
 
-# The profile, and the car.
+# The profile and the car.
 
 
-def test_time_counts_for_the_inner_part_alone() -> None:
+def test_nested_time_counts_for_the_inner_part_only() -> None:
     timer = Timer()
     with timer.within("outer"):
         time.sleep(0.02)
@@ -524,15 +524,15 @@ def test_time_counts_for_the_inner_part_alone() -> None:
     assert profile_table({"L": {"acting": 30.0, REST: 10.0}}).splitlines()[2:] == [
         "| acting | 30 (75.0%) |",
         f"| {REST} | 10 (25.0%) |",
-        "| a step | 40 |",
+        "| whole step | 40 |",
     ]
 
 
 @pytest.mark.parametrize(("gradients", "apart"), [("by hand", False), ("by hand", True), ("autograd", False)])
-def test_a_profile_covers_the_whole_step(gradients: str, apart: bool) -> None:
-    begun = time.perf_counter()
+def test_profile_covers_the_whole_step(gradients: str, apart: bool) -> None:
+    start = time.perf_counter()
     parts = profile(TOY, 50, ["--model.gradients", gradients], apart)
-    elapsed = (time.perf_counter() - begun) * 1e6
+    elapsed = (time.perf_counter() - start) * 1e6
     inner = ["target", "critics: backward", "actor: backward"]
     passes = [f"{net}: {'gradients' if gradients == 'by hand' else 'forward'}" for net in ("critics", "actor")]
     for part in ("environment", "acting", "sampling", *passes, "actor: Adam", UPDATE, REST):
@@ -541,7 +541,7 @@ def test_a_profile_covers_the_whole_step(gradients: str, apart: bool) -> None:
     assert sum(parts.values()) * 50 < elapsed
 
 
-def test_the_cars_ratio_is_taken_window_by_window() -> None:
+def test_car_ratio_is_taken_window_by_window() -> None:
     assert report([(4000.0, 100.0), (3000.0, 60.0), (1000.0, 50.0)]).splitlines()[-1] == (
         "| 3,000 frames/s | 60 frames/s | 40.0 (20.0 to 50.0) |"
     )
