@@ -106,9 +106,7 @@ def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(PLAIN), help="default: L C")
     parser.add_argument("--steps", type=int, default=2_000, help="measured steps")
-    parser.add_argument(
-        "--apart", action="store_true", help="run manual gradients in parts, not as one operation"
-    )
+    parser.add_argument("--apart", action="store_true", help="run manual gradients in parts, not as one operation")
     return parser.parse_known_args(args)
 
 
