@@ -28,7 +28,7 @@ def describe(command: str, threads: int, pythons: Sequence[str] = ()) -> dict[st
         "commit": commit(),
         "command": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}".strip(),
         "cpu": f"{cpu()}, {threads} of {os.cpu_count()} cores",
-        "load": f"{os.getloadavg()[0]:.1f} at the end, of which at most {threads} are the benchmark's own",
+        "load": f"{os.getloadavg()[0]:.1f} at the end; the benchmark adds at most {threads}",
         "versions": f"Python {platform.python_version()}; {versions([sys.executable, *pythons])}",
     }
 

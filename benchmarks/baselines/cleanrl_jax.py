@@ -113,23 +113,29 @@ class Losses(NamedTuple):
         return self is other
 
 
+def make_networks(env: Any, workload: Workload) -> tuple[Actor, QNetwork]:
+    """Create the networks without weights."""
+    low, high = np.array(env.action_space.low), np.array(env.action_space.high)
+    widths, layer_norm = workload.hidden_dims, workload.layer_norm
+    return Actor(widths, layer_norm, len(low), (high - low) / 2, (high + low) / 2), QNetwork(widths, layer_norm)
+
+
+def make_state(module: Any, lr: float, key: Any, *inputs: Any) -> Any:
+    """Initialize the weights of a network, its target and its optimizer."""
+    weights = module.init(key, *inputs)
+    return State.create(apply_fn=module.apply, params=weights, target=weights, tx=optax.adam(lr))
+
+
 def train(workload: Workload, flags: list[str]) -> None:
     """Run the training loop without end."""
     env: Any = Clock(workload.make_env())
     box = env.action_space
     low, high = np.array(box.low), np.array(box.high)
     obs, _ = env.reset(seed=0)
-    network = Actor(workload.hidden_dims, workload.layer_norm, len(low), (high - low) / 2, (high + low) / 2)
-    qf = QNetwork(workload.hidden_dims, workload.layer_norm)
+    network, qf = make_networks(env, workload)
     key, actor_key, *qf_keys = jax.random.split(jax.random.PRNGKey(0), 4)
-
-    def state(module: Any, key: Any, *inputs: Any) -> Any:
-        weights = module.init(key, *inputs)
-        optimizer = optax.adam(workload.lr)
-        return State.create(apply_fn=module.apply, params=weights, target=weights, tx=optimizer)
-
-    actor = state(network, actor_key, obs)
-    qf1, qf2 = (state(qf, qf_key, obs, low) for qf_key in qf_keys)
+    actor = make_state(network, workload.lr, actor_key, obs)
+    qf1, qf2 = (make_state(qf, workload.lr, qf_key, obs, low) for qf_key in qf_keys)
     losses = Losses(workload, network, qf, low, high)
     act = jax.jit(network.apply)
     replay = NumpyReplay(env, workload.capacity)

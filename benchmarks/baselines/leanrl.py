@@ -43,72 +43,90 @@ class Weights:
         self.q_average.lerp_(self.q_weights.data, tau)
 
 
-def make_steps(weights: Weights, workload: Workload) -> tuple[Step, Step]:
-    """Create the gradient steps of the critics and of the actor; each returns its loss for a batch."""
-    q_optimizer = torch.optim.Adam(weights.q_weights.parameters(), lr=workload.lr)
-    actor_optimizer = torch.optim.Adam(weights.actor.parameters(), lr=workload.lr)
-    actor, actor_target, critic = weights.actor, weights.actor_target, weights.critic
-    q_weights, q_average, low, high = weights.q_weights, weights.q_average, weights.low, weights.high
-    deviation, bound, gamma = workload.policy_noise, workload.noise_clip, workload.gamma
+class Learner:
+    """The gradient steps; each returns its loss for a batch."""
 
-    def q_value(one: Any, obs: Tensor, action: Tensor) -> Tensor:
-        with one.to_module(critic):
-            return critic(obs, action).view(-1)  # type: ignore[no-any-return]
+    def __init__(self, weights: Weights, workload: Workload) -> None:
+        self.weights, self.workload = weights, workload
+        self.q_optimizer = torch.optim.Adam(weights.q_weights.parameters(), lr=workload.lr)
+        self.actor_optimizer = torch.optim.Adam(weights.actor.parameters(), lr=workload.lr)
 
-    def q_loss(one: Any, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(q_value(one, obs, action), target)
-
-    def critics_step(batch: TensorDict) -> Tensor:
-        q_optimizer.zero_grad()
+    def critics_step(self, batch: TensorDict) -> Tensor:
+        """Take one gradient step of the critics."""
+        self.q_optimizer.zero_grad()
         with torch.no_grad():
-            noise = torch.randn_like(batch["actions"]) * deviation
-            noise = noise.clamp(-bound, bound) * actor.scale
-            action = (actor_target(batch["next_observations"]) + noise).clamp(low, high)
-            q = torch.vmap(q_value, (0, None, None))(q_average, batch["next_observations"], action)
-            target = batch["rewards"] + ~batch["terminations"] * gamma * q.min(0).values
-        losses = torch.vmap(q_loss, (0, None, None, None))(q_weights, batch["observations"], batch["actions"], target)
+            target = self.td_target(batch)
+        losses = torch.vmap(self._q_loss, (0, None, None, None))(
+            self.weights.q_weights, batch["observations"], batch["actions"], target
+        )
         losses.sum().backward()
-        q_optimizer.step()
+        self.q_optimizer.step()
         return losses.detach().sum()
 
-    def actor_step(batch: TensorDict) -> Tensor:
-        actor_optimizer.zero_grad()
-        with q_weights.data[0].to_module(critic):
-            loss = -critic(batch["observations"], actor(batch["observations"])).mean()
+    def td_target(self, batch: TensorDict) -> Tensor:
+        """Return the TD target (batch,)."""
+        weights, bound = self.weights, self.workload.noise_clip
+        noise = torch.randn_like(batch["actions"]) * self.workload.policy_noise
+        noise = noise.clamp(-bound, bound) * weights.actor.scale
+        action = (weights.actor_target(batch["next_observations"]) + noise).clamp(weights.low, weights.high)
+        q = torch.vmap(self._q_value, (0, None, None))(weights.q_average, batch["next_observations"], action)
+        return batch["rewards"] + ~batch["terminations"] * self.workload.gamma * q.min(0).values
+
+    def actor_step(self, batch: TensorDict) -> Tensor:
+        """Take one gradient step of the actor."""
+        weights, obs = self.weights, batch["observations"]
+        self.actor_optimizer.zero_grad()
+        with weights.q_weights.data[0].to_module(weights.critic):
+            loss = -weights.critic(obs, weights.actor(obs)).mean()
         loss.backward()
-        actor_optimizer.step()
+        self.actor_optimizer.step()
         return loss.detach()
 
-    return critics_step, actor_step
+    def _q_value(self, one: Any, obs: Tensor, action: Tensor) -> Tensor:
+        with one.to_module(self.weights.critic):
+            return self.weights.critic(obs, action).view(-1)  # type: ignore[no-any-return]
+
+    def _q_loss(self, one: Any, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
+        return F.mse_loss(self._q_value(one, obs, action), target)
+
+
+def make_transition(obs: Any, action: Tensor, next_obs: Any, reward: Any, terminated: bool, done: bool) -> TensorDict:
+    """Return one transition with a batch dimension."""
+    return TensorDict(
+        observations=torch.as_tensor(obs)[None],
+        next_observations=torch.as_tensor(next_obs)[None],
+        actions=action[None],
+        rewards=torch.tensor([float(reward)]),
+        terminations=torch.tensor([terminated]),
+        dones=torch.tensor([done]),
+        batch_size=1,
+    )
+
+
+def explore(act: Step, obs: Any, weights: Weights, std: float) -> Tensor:
+    """Return one action with exploration noise."""
+    with torch.no_grad():
+        action = act(torch.as_tensor(obs)[None])[0]
+        action = action + torch.randn_like(action) * weights.actor.scale * std
+        return action.clamp(weights.low, weights.high)
 
 
 def train(workload: Workload, flags: list[str]) -> None:
     """Run the training loop without end."""
     env: Any = Clock(workload.make_env())
     weights = Weights(env, workload)
-    critics_step, actor_step = make_steps(weights, workload)
+    learner = Learner(weights, workload)
+    critics_step: Step = learner.critics_step
+    actor_step: Step = learner.actor_step
     act: Step = weights.actor
     replay = ReplayBuffer(storage=LazyTensorStorage(workload.capacity), batch_size=workload.batch_size)
     updates, box = 0, env.action_space
     obs, _ = env.reset(seed=0)
     for step in tqdm(itertools.count(1)):
-        if step <= WARMUP_STEPS:
-            action = torch.as_tensor(box.sample())
-        else:
-            with torch.no_grad():
-                action = act(torch.as_tensor(obs)[None])[0]
-                action = action + torch.randn_like(action) * weights.actor.scale * workload.exploration_noise
-                action = action.clamp(weights.low, weights.high)
+        learning = step > WARMUP_STEPS
+        action = explore(act, obs, weights, workload.exploration_noise) if learning else torch.as_tensor(box.sample())
         next_obs, reward, terminated, truncated, _ = env.step(action.numpy())
-        transition = TensorDict(
-            observations=torch.as_tensor(obs)[None],
-            next_observations=torch.as_tensor(next_obs)[None],
-            actions=action[None],
-            rewards=torch.tensor([float(reward)]),
-            terminations=torch.tensor([terminated]),
-            dones=torch.tensor([terminated or truncated]),
-            batch_size=1,
-        )
+        transition = make_transition(obs, action, next_obs, reward, terminated, terminated or truncated)
         replay.extend(transition)
         if step == 1:
             stopwatch().watch(lambda: updates, transition.bytes())  # noqa: B023  # reads the latest value
@@ -116,7 +134,7 @@ def train(workload: Workload, flags: list[str]) -> None:
         if step == WARMUP_STEPS and "compiled" in flags:
             critics_step(replay.sample())  # torch 2.13 cannot compile it before its first run
             critics_step, actor_step, act = (torch.compile(function) for function in (critics_step, actor_step, act))
-        if step <= WARMUP_STEPS:
+        if not learning:
             continue
         batch = replay.sample()
         q_loss = critics_step(batch)

@@ -39,8 +39,8 @@ def train(workload: Workload, flags: list[str]) -> None:
     )
 
 
-def make_algorithm(env: Clock, workload: Workload) -> TD3:
-    """Build the agent as in Tianshou's own examples."""
+def make_networks(env: Clock, workload: Workload) -> tuple[ContinuousActorDeterministic, list[ContinuousCritic]]:
+    """Build the actor and the critics."""
     obs_shape, action_shape = env.observation_space.shape, env.action_space.shape
     widths = list(workload.hidden_dims)
     norm = nn.LayerNorm if workload.layer_norm else None
@@ -57,6 +57,12 @@ def make_algorithm(env: Clock, workload: Workload) -> TD3:
         )
         for _ in range(2)
     ]
+    return actor, critics
+
+
+def make_algorithm(env: Clock, workload: Workload) -> TD3:
+    """Build the agent as in Tianshou's own examples."""
+    actor, critics = make_networks(env, workload)
     policy = ContinuousDeterministicPolicy(
         actor=actor,
         exploration_noise=GaussianNoise(sigma=workload.exploration_noise),
