@@ -1,1 +1,1 @@
-"""Measurements that a user can repeat: speed beside other implementations, and results over seeds."""
+"""Repeatable measurements: speed compared with other implementations, and results over seeds."""

@@ -1,4 +1,4 @@
-"""python -m benchmarks.car_frames: frames a second of the car, beside Gymnasium's CarRacing that draws its pixels."""
+"""python -m benchmarks.car_frames: frames per second of the car's environment and of Gymnasium's CarRacing-v3."""
 
 import argparse
 import statistics
@@ -15,7 +15,7 @@ PIXELS = Workload("pixels", "CarRacing-v3", (), 0)
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Measures both in turn, and prints the medians and their ratio."""
+    """Measure both environments in turn, and print the medians and their ratio."""
     options = parse(args)
     numbers, pixels = Driver(WORKLOADS["C"].make_env()), Driver(PIXELS.make_env())
     pairs = [
@@ -27,15 +27,15 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.car_frames", description=__doc__)
-    parser.add_argument("--windows", type=int, default=9, help="windows measured of each")
+    parser.add_argument("--windows", type=int, default=9, help="windows for each environment")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
     return parser.parse_args(args)
 
 
 class Driver:
-    """Drives an environment at random.
+    """Step an environment with random actions.
 
     Args:
         env: The environment.
@@ -47,18 +47,18 @@ class Driver:
         env.reset(seed=0)
 
     def frames_per_second(self, seconds: float) -> float:
-        """Frames driven in so many seconds; a reset counts as time, not as a frame."""
-        frames, begun = 0, time.perf_counter()
-        while time.perf_counter() - begun < seconds:
+        """Return the frames per second over a window; a reset adds time and no frame."""
+        frames, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
             _, _, terminated, truncated, _ = self.env.step(self.rng.uniform(self.low, self.high).astype(np.float32))
             frames += 1
             if terminated or truncated:
                 self.env.reset()
-        return frames / (time.perf_counter() - begun)
+        return frames / (time.perf_counter() - start)
 
 
 def report(pairs: Sequence[tuple[float, float]]) -> str:
-    """A table of frames a second: medians, and the ratio's median, least and most over windows measured in turn."""
+    """Return a table of the medians, and of the ratio over windows that were measured in turn."""
     ratios = [numbers / pixels for numbers, pixels in pairs]
     medians = [statistics.median(column) for column in zip(*pairs, strict=True)]
     return (

@@ -1,7 +1,7 @@
-"""The contender's side of a comparison: its environment is its clock.
+"""Timing inside a measured process: its environment is the clock.
 
-Every loop, whoever wrote it, steps an environment once for each update. So the training environment says when the first
-update is done, measures windows of steps, and lets the process sleep inside a step while the others have their turn.
+Every training loop steps an environment once per update. The training environment therefore detects the first update,
+measures windows of steps, and blocks inside a step while another process is measured.
 """
 
 import json
@@ -17,16 +17,17 @@ import gymnasium as gym
 
 from benchmarks.workloads import WARMUP_STEPS
 
-LINK = "BENCHMARK_LINK"  # the environment variable with the number of the socket to the runner
-SETTLING_STEPS = 100  # after the first update, for compilers
-LEAD_IN = 0.2  # seconds at the beginning of a window that are not counted: caches fill and cores wake
+LINK = "BENCHMARK_LINK"  # environment variable with the file descriptor of the socket to the runner
+SETTLING_STEPS = 100  # steps after the first update that are not measured, for compilers
+LEAD_IN = 0.2  # seconds at the start of a window that are not measured, for caches and clock frequency
 
 
 class Stopwatch:
-    """Speaks to the runner between the steps of a loop.
+    """Report progress to the runner and measure windows on request.
 
-    It says "update" when the first one is done, "ready" when the loop has settled, and after that measures one
-    window for each number of seconds that it hears. It leaves the process when the runner hangs up.
+    The event "update" is sent after the first update and "ready" after `SETTLING_STEPS` more steps. After that, each
+    number received from the runner is the length of one window in seconds. The process exits when the runner closes the
+    socket.
 
     Args:
         link: The socket to the runner.
@@ -36,67 +37,81 @@ class Stopwatch:
         self._link = link.makefile("rw")
         self._updates: Callable[[], int] = lambda: 0
         self._transition_bytes: float | None = None
+        self._steps_per_batch = 1
+        self._has_updated = False
         self._script = self._write_script()
 
-    def watch(self, updates: Callable[[], int], transition_bytes: float | None) -> None:
-        """Takes what only the contender knows.
+    def watch(
+        self, updates: Callable[[], int], transition_bytes: float | None, steps_per_batch: int | None = None
+    ) -> None:
+        """Register what only the measured loop knows.
 
         Args:
-            updates: Gives the critic updates so far.
-            transition_bytes: Bytes that a transition takes in its replay; None without one.
+            updates: Returns the number of critic updates so far.
+            transition_bytes: Bytes per transition in the replay buffer; None without a buffer.
+            steps_per_batch: Environment steps that the loop takes before it makes as many updates. A window covers a
+                multiple of it.
         """
         self._updates, self._transition_bytes = updates, transition_bytes
+        self._steps_per_batch = steps_per_batch or 1
 
     def tick(self) -> None:
-        """Is called before every step."""
+        """Advance by one environment step; called before each step."""
         next(self._script)
 
+    def report_first_update(self) -> None:
+        """Send "update" unless it was sent; needed only by loops that make several updates between two steps."""
+        if not self._has_updated:
+            self._has_updated = True
+            self._send("update")
+
     def _write_script(self) -> Iterator[None]:
-        """What is said and awaited; a yield lets one step pass."""
+        """Yield once per step, and talk to the runner in between."""
         for _ in range(WARMUP_STEPS + 1):
             yield
-        self._say("update")
+        self.report_first_update()
         for _ in range(SETTLING_STEPS):
             yield
-        self._say("ready", transition_bytes=self._transition_bytes)
-        while seconds := self._hear():
-            yield from self._pass(LEAD_IN)
-            begun, updates = time.perf_counter(), self._updates()
-            steps = yield from self._pass(seconds)
-            self._say(
+        self._send("ready", transition_bytes=self._transition_bytes)
+        while seconds := self._receive():
+            yield from self._run_for(LEAD_IN)
+            start, updates = time.perf_counter(), self._updates()
+            steps = yield from self._run_for(seconds, self._steps_per_batch)
+            self._send(
                 "window",
                 steps=steps,
-                seconds=time.perf_counter() - begun,
+                seconds=time.perf_counter() - start,
                 updates=self._updates() - updates,
                 peak_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             )
-        os._exit(0)  # out of a loop that may know no end
+        os._exit(0)  # the training loop may be endless
 
-    def _pass(self, seconds: float) -> Any:
+    def _run_for(self, seconds: float, multiple: int = 1) -> Any:
+        """Yield until the time is over and the number of steps is a multiple; return that number."""
         steps, end = 0, time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        while steps % multiple or time.perf_counter() < end:
             steps += 1
             yield
         return steps
 
-    def _say(self, event: str, **numbers: float | None) -> None:
+    def _send(self, event: str, **numbers: float | None) -> None:
         self._link.write(json.dumps({"event": event, **numbers}) + "\n")
         self._link.flush()
 
-    def _hear(self) -> float:
+    def _receive(self) -> float:
         return float(self._link.readline() or 0)
 
 
 @cache
 def stopwatch() -> Stopwatch:
-    """The process's own."""
+    """Return the stopwatch of this process."""
     return Stopwatch(socket.socket(fileno=int(os.environ[LINK])))
 
 
 class Clock(gym.Wrapper[Any, Any, Any, Any]):
-    """Ticks the stopwatch at every step."""
+    """Advance the stopwatch at every environment step."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Ticks, then steps."""
+        """Advance the stopwatch, then step the environment."""
         stopwatch().tick()
         return self.env.step(action)

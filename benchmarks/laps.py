@@ -24,7 +24,7 @@ Evaluation = Mapping[str, str]
 def main(args: Sequence[str] | None = None) -> int:
     """Print one row for each metrics file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.laps", description=__doc__)
-    parser.add_argument("metrics", nargs="+", type=Path, help="metrics.csv or metrics.csv.gz of a run")
+    parser.add_argument("metrics", nargs="+", type=Path, help="metrics of runs, as metrics.csv or <seed>.csv.gz")
     paths = parser.parse_args(args).metrics
     print(row(["run", *HEADER]))
     print(row(["---"] * (1 + len(HEADER))))
@@ -33,10 +33,15 @@ def main(args: Sequence[str] | None = None) -> int:
     return 0
 
 
+def read_rows(path: Path) -> list[Evaluation]:
+    """Return the rows of a metrics file."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        return list(csv.DictReader(file))
+
+
 def read_evaluations(path: Path) -> list[Evaluation]:
     """Return the rows of a metrics file that hold an evaluation."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        return [line for line in csv.DictReader(file) if line["eval/return_mean"]]
+    return [row for row in read_rows(path) if row["eval/return_mean"]]
 
 
 def summarize(evaluations: Sequence[Evaluation]) -> list[str]:

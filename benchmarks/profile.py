@@ -1,11 +1,12 @@
-"""python -m benchmarks.profile: where a training step's time goes, as a table.
+"""python -m benchmarks.profile: print the time of each part of a training step.
 
-It trains as `python -m td3_lightning fit` does, with a timer around the parts named below; time spent in a part within
-another counts for the inner one alone. Further flags are td3_lightning's own:
+Training runs as in `python -m td3_lightning fit`, with a timer around each of PARTS. Time in a nested part counts for
+the inner part only. Further flags are passed to td3_lightning:
 
     python -m benchmarks.profile --workloads C --steps 500 --model.gradients autograd
 
-Gradients by hand are one operation, which `--apart` undoes, so that its parts are seen and each step takes longer.
+Manual gradients run as one traced operation. `--apart` disables the tracing, which shows their parts and makes each
+step slower.
 """
 
 import argparse
@@ -25,14 +26,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.contenders.ours import data_settings, model_settings
-from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
+from benchmarks.baselines.ours import data_settings, model_settings
+from benchmarks.workloads import PLAIN, WARMUP_STEPS, WORKLOADS, Workload
 from td3_lightning import TD3, Collector, Replay, ReplayData, recorded
 from td3_lightning.by_hand import ByHand, Perceptrons
 from td3_lightning.cli import main as run
 from td3_lightning.envs import TrainEnvs
 
-REST = "Lightning, logs and the rest"
+REST = "Lightning, logs and other code"
 UPDATE = "update, between its parts"
 PARTS: list[tuple[type, str, str]] = [
     (TrainEnvs, "step", "environment"),
@@ -53,22 +54,22 @@ PARTS: list[tuple[type, str, str]] = [
     (TD3, "_move_targets", "Polyak averages"),
 ]
 NETS = ("critics", "actor")
-SHARED = ("backward", "Adam")  # what the critics and then the actor go through
+SHARED = ("backward", "Adam")  # parts of both the critics' and the actor's step
 SETTLING_UPDATES = 100  # not measured
 
 
 class Timer:
-    """Seconds spent in each part, without the parts within it."""
+    """Measure the seconds in each part, without the parts nested in it."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._open = [REST]
         self._since = time.perf_counter()
-        self.net = ""  # the one that was last asked, which the next backward pass is through
+        self.net = ""  # the network of the last forward pass, to which the next backward pass belongs
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
-        """Counts for a part what happens inside."""
+        """Count the time inside the context for a part."""
         self._settle()
         self._open.append(part)
         try:
@@ -78,7 +79,7 @@ class Timer:
             self._open.pop()
 
     def read(self) -> dict[str, float]:
-        """The seconds of every part since the last reading."""
+        """Return the seconds of every part since the last call."""
         self._settle()
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds
@@ -90,27 +91,27 @@ class Timer:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Profiles the workloads and prints a table."""
+    """Profile the workloads and print a table."""
     options, flags = parse(args)
     columns = {name: profile(WORKLOADS[name], options.steps, flags, options.apart) for name in options.workloads}
-    print(f"\nMicroseconds a step, {torch.get_num_threads()} threads:\n\n{table(columns)}\n")
+    print(f"\nMicroseconds per step, {torch.get_num_threads()} threads:\n\n{table(columns)}\n")
     for name in options.workloads:
         sampling, acting = alone(WORKLOADS[name])
-        print(f"{name}, in a loop of nothing else: sampling a batch {sampling:.1f} us, acting {acting:.1f} us")
+        print(f"{name}, in loops of their own: sampling a batch {sampling:.1f} us, acting {acting:.1f} us")
     return 0
 
 
 def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line: our options, and what is td3_lightning's."""
+    """Parse the command line: the options of this command, and the flags of td3_lightning."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="L, C or both")
-    parser.add_argument("--steps", type=int, default=2_000, help="steps measured")
-    parser.add_argument("--apart", action="store_true", help="gradients by hand in parts, not as one operation")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(PLAIN), help="default: L C")
+    parser.add_argument("--steps", type=int, default=2_000, help="measured steps")
+    parser.add_argument("--apart", action="store_true", help="run manual gradients in parts, not as one operation")
     return parser.parse_known_args(args)
 
 
 def profile(workload: Workload, steps: int, flags: Sequence[str] = (), apart: bool = False) -> dict[str, float]:
-    """Microseconds of a step for each part."""
+    """Return the microseconds per step of each part."""
     timer, seconds = Timer(), dict[str, float]()
     training_step = TD3.training_step
 
@@ -144,7 +145,7 @@ def _timed(method: Callable[..., Any], part: str, timer: Timer) -> Callable[...,
 
 
 def fit(workload: Workload, updates: int, flags: Sequence[str]) -> None:
-    """One epoch of so many updates, in a folder that is thrown away; what it says goes to stderr."""
+    """Train for one epoch in a temporary folder; its output goes to stderr."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         settings = {
             "model": model_settings(workload),
@@ -154,11 +155,11 @@ def fit(workload: Workload, updates: int, flags: Sequence[str]) -> None:
         }
         lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
         if run(["fit", *lines, *flags]):
-            sys.exit(2)  # the sentence is said
+            sys.exit(2)  # the error was printed
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> str:
-    """A Markdown table with a column for each workload: microseconds and share of every part, and the sum."""
+    """Return a Markdown table with a column for each workload: microseconds and share of each part, and the sum."""
     names = [
         name for _, _, part in PARTS for name in ([f"{net}: {part}" for net in NETS] if part in SHARED else [part])
     ]
@@ -166,7 +167,7 @@ def table(columns: Mapping[str, Mapping[str, float]]) -> str:
     for name in dict.fromkeys([*names, UPDATE, REST]):
         if any(name in column for column in columns.values()):
             rows.append([name, *(_cell(column.get(name, 0.0), column) for column in columns.values())])
-    rows.append(["a step", *(f"{sum(column.values()):,.0f}" for column in columns.values())])
+    rows.append(["whole step", *(f"{sum(column.values()):,.0f}" for column in columns.values())])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
@@ -175,7 +176,7 @@ def _cell(spent: float, column: Mapping[str, float]) -> str:
 
 
 def alone(workload: Workload, rows: int = 100_000, calls: int = 1_000) -> tuple[float, float]:
-    """Microseconds of drawing a batch from so many random rows, and of acting on one observation."""
+    """Return the microseconds to sample a batch from random rows, and to act on one observation."""
     data = ReplayData(**data_settings(workload))
     module = TD3(data.obs_dim, data.action_low, data.action_high, **model_settings(workload)).eval()
     rng = np.random.default_rng(0)
@@ -187,13 +188,13 @@ def alone(workload: Workload, rows: int = 100_000, calls: int = 1_000) -> tuple[
 
 
 def _microseconds(call: Callable[[], Any], calls: int) -> float:
-    """The median of five windows of so many calls."""
+    """Return the microseconds per call: the median of five windows."""
     windows = []
     for _ in range(5):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(calls):
             call()
-        windows.append((time.perf_counter() - begun) / calls * 1e6)
+        windows.append((time.perf_counter() - start) / calls * 1e6)
     return statistics.median(windows)
 
 

@@ -1,207 +1,143 @@
-"""python -m benchmarks.speed: whole training loops of td3_lightning and of others, side by side in one run.
+"""python -m benchmarks.speed: compare the training loops of td3_lightning and of other implementations in one run.
 
-python -m benchmarks.speed --rivals-python .venv-rivals/bin/python
-python -m benchmarks.speed --contenders ours bare sb3 floor --workloads L --windows 3 --seconds 2
-python -m benchmarks.speed --variant medium='--trainer.precision bf16-mixed'
+python -m benchmarks.speed --baselines-python .venv-baselines/bin/python --output benchmarks/results/amd_epyc
+python -m benchmarks.speed --baselines ours ours-loop sb3 floor --workloads L --windows 3 --seconds 2
+python -m benchmarks.speed --variant bf16='--trainer.precision bf16-mixed'
 """
 
 import argparse
-import json
 import os
-import platform
-import re
 import shlex
 import shutil
-import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 
-from benchmarks.race import Contender, Measured, missing, race
-from benchmarks.workloads import WORKLOADS
+from benchmarks.interleaved import Baseline, measure, missing
+from benchmarks.machine import describe, has_bf16, limit_cores
+from benchmarks.records import Records, comparison_table
+from benchmarks.workloads import PLAIN, WORKLOADS
 
-CONTENDERS = {
-    "ours": Contender("td3_lightning", "ours"),
-    "bare": Contender("td3_lightning without the Trainer", "bare"),
-    "sb3": Contender("Stable-Baselines3", "sb3", ("stable_baselines3",)),
-    "sbx": Contender("SBX", "sbx", ("sbx",)),
-    "torchrl": Contender("TorchRL", "torchrl", ("torchrl",)),
-    "torchrl-compiled": Contender("TorchRL, compiled", "torchrl", ("torchrl",), ("compiled",)),
-    "tianshou": Contender("Tianshou", "tianshou", ("tianshou",)),
-    "cleanrl": Contender("CleanRL's way", "cleanrl", ("torch", "tensorboard")),
-    "cleanrl-jax": Contender("CleanRL's way, JAX", "cleanrl_jax", ("jax", "flax", "optax")),
-    "leanrl": Contender("LeanRL's way", "leanrl", ("torchrl",)),
-    "leanrl-compiled": Contender("LeanRL's way, compiled", "leanrl", ("torchrl",), ("compiled",)),
-    "original": Contender("the author's loop", "original", ("torch",)),
-    "floor": Contender("only the matrix products, float32", "floor"),
-    "floor-bf16": Contender("only the matrix products, bf16", "floor", (), ("bf16",)),
+SB3, TORCHRL = ("stable_baselines3",), ("torchrl",)
+BASELINES = {
+    "ours": Baseline("td3_lightning", "ours"),
+    "ours-loop": Baseline("td3_lightning without the Trainer", "ours_loop"),
+    "sb3": Baseline("Stable-Baselines3", "sb3", SB3, has_layer_norm=False),
+    "sb3-tuned": Baseline("Stable-Baselines3, tuned", "sb3", SB3, ("tuned",), has_layer_norm=False),
+    "sbx": Baseline("SBX", "sbx", ("sbx",), has_layer_norm=False),
+    "torchrl": Baseline("TorchRL", "torchrl", TORCHRL),
+    "torchrl-compiled": Baseline("TorchRL, compiled", "torchrl", TORCHRL, ("compiled",)),
+    "tianshou": Baseline("Tianshou", "tianshou", ("tianshou",)),
+    "cleanrl": Baseline("CleanRL-style loop", "cleanrl", ("torch", "tensorboard")),
+    "cleanrl-tuned": Baseline("CleanRL-style loop, tuned", "cleanrl_tuned", ("torch", "tensorboard")),
+    "cleanrl-jax": Baseline("CleanRL-style loop, JAX", "cleanrl_jax", ("jax", "flax", "optax")),
+    "leanrl": Baseline("LeanRL-style loop", "leanrl", TORCHRL),
+    "leanrl-compiled": Baseline("LeanRL-style loop, compiled", "leanrl", TORCHRL, ("compiled",)),
+    "sfujim": Baseline("author's loop (sfujim/TD3)", "sfujim", ("torch",), has_layer_norm=False),
+    "floor": Baseline("matrix products only, float32", "floor"),
+    "floor-bf16": Baseline("matrix products only, bfloat16", "floor", (), ("bf16",)),
 }
-PACKAGES = ("torch", "lightning", "stable_baselines3", "sbx-rl", "torchrl", "tianshou", "jax", "flax")
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the comparison, prints its tables, and writes them and the numbers behind them."""
+    """Run the comparison, print its tables, and add its rows to the result file."""
     options = parse(args)
     threads = limit_cores(options.threads)
-    contenders = CONTENDERS | variants(options.variant)
-    chosen = choose(options.contenders or list(contenders), contenders, options.rivals_python)
+    baselines = BASELINES | variants(options.variant)
+    chosen = choose(options.baselines or list(baselines), baselines, options.baselines_python)
     measured = {
-        workload: race(chosen, workload, options.windows, options.seconds, threads) for workload in options.workloads
+        workload: measure(supported(chosen, workload), workload, options.windows, options.seconds, threads)
+        for workload in options.workloads
     }
-    conditions = describe(threads, options)
-    write(Path(options.output), conditions, measured)
+    conditions = describe("speed", threads, [options.baselines_python])
+    conditions["protocol"] = f"{options.windows} windows of {options.seconds:g} s each, in turn"
+    print("\n" + "\n".join(f"- {name}: {text}" for name, text in conditions.items()))
+    for workload, measurements in measured.items():
+        print(f"\n## {workload}: {WORKLOADS[workload].title}\n\n{comparison_table(measurements)}")
+    if options.output:
+        records = Records(options.output)
+        records.add(conditions, measured)
+        records.write()
     return 0
 
 
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--contenders", nargs="+", metavar="NAME", help=f"of {', '.join(CONTENDERS)}; all")
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="L, C or both")
-    parser.add_argument("--windows", type=int, default=5, help="windows measured of each contender")
+    parser.add_argument("--baselines", nargs="+", metavar="NAME", help=f"any of {', '.join(BASELINES)}; default: all")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(PLAIN), help="default: L C")
+    parser.add_argument("--windows", type=int, default=5, help="windows for each implementation")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a window")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="cores for each contender")
     parser.add_argument(
-        "--rivals-python", type=interpreter, default=sys.executable, help="interpreter that has the rivals installed"
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads for each implementation"
+    )
+    parser.add_argument(
+        "--baselines-python", type=interpreter, default=sys.executable, help="interpreter with the baselines' packages"
     )
     parser.add_argument(
         "--variant",
         action="append",
         default=[],
         metavar="NAME='FLAGS'",
-        help="td3_lightning once more, with further flags of its command line; becomes ours:NAME and bare:NAME",
+        help="add ours:NAME and ours-loop:NAME, which are td3_lightning with further flags of its command line",
     )
-    parser.add_argument("--output", default="speed", help="where NAME.md and NAME.json are written")
+    parser.add_argument("--output", type=Path, help="result file of this machine type; the run is added to its rows")
     return parser.parse_args(args)
 
 
 def interpreter(name: str) -> str:
-    """The path of a Python, given one or a name to look for."""
+    """Return the absolute path of a Python interpreter, given its path or a name on PATH."""
     found = shutil.which(name)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{name} is no program; give the path of a Python that has the rivals")
-    return os.path.abspath(found)  # contenders start elsewhere
+        raise argparse.ArgumentTypeError(
+            f"must be a Python interpreter, got {name}. Use the path of one with benchmarks/requirements.txt installed."
+        )
+    return os.path.abspath(found)  # processes start in another folder
 
 
-def limit_cores(threads: int) -> int:
-    """Keeps this process and all that it starts to so many cores, which every library respects."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    return len(os.sched_getaffinity(0))
-
-
-def variants(given: Sequence[str]) -> dict[str, Contender]:
-    """Contenders of ours with further flags."""
+def variants(definitions: Sequence[str]) -> dict[str, Baseline]:
+    """Create the implementations of `--variant`: td3_lightning with further flags."""
     named = {}
-    for variant in given:
-        name, flags = variant.split("=", 1)
+    for definition in definitions:
+        name, flags = definition.split("=", 1)
         words = tuple(shlex.split(flags))
-        named[f"ours:{name}"] = Contender(f"td3_lightning, {name}", "ours", (), words)
+        named[f"ours:{name}"] = Baseline(f"td3_lightning, {name}", "ours", (), words)
         if all(word.startswith(("--model.", "--data.")) for word in words if word.startswith("--")):
-            named[f"bare:{name}"] = Contender(f"td3_lightning, {name}, without the Trainer", "bare", (), words)
+            named[f"ours-loop:{name}"] = Baseline(f"td3_lightning, {name}, without the Trainer", "ours_loop", (), words)
     return named
 
 
-def choose(names: Sequence[str], known: Mapping[str, Contender], rivals_python: str) -> dict[Contender, str]:
-    """The contenders that can run, each with its interpreter; says in one sentence which cannot, and why."""
+def choose(names: Sequence[str], known: Mapping[str, Baseline], baselines_python: str) -> dict[Baseline, str]:
+    """Return the implementations that can run, each with its interpreter, and print which ones are skipped."""
     unknown = [name for name in names if name not in known]
     if unknown:
-        sys.exit(f"{unknown[0]} is no contender; choose from {', '.join(known)}.")
-    packages = sorted({package for name in names for package in known[name].needs})
-    absent = missing(packages, rivals_python) if packages else set()
-    left_out = [name for name in names if absent.intersection(known[name].needs)]
-    if left_out:
+        sys.exit(f"--baselines must be any of {', '.join(known)}, got {unknown[0]}.")
+    packages = sorted({package for name in names for package in known[name].requires})
+    absent = missing(packages, baselines_python) if packages else set()
+    skipped = [name for name in names if absent.intersection(known[name].requires)]
+    if skipped:
         print(
-            f"Not installed in {rivals_python} and left out: {', '.join(left_out)}; "
-            "see benchmarks/requirements.txt and --rivals-python."
+            f"Skipping {', '.join(skipped)}: {', '.join(sorted(absent))} must be installed in {baselines_python}. "
+            "Install benchmarks/requirements.txt, or use --baselines-python."
         )
     if "floor-bf16" in names and not has_bf16():
-        print("This CPU multiplies no bfloat16 matrices, so that floor is left out.")
-        left_out.append("floor-bf16")
+        print("Skipping floor-bf16: it requires a CPU with AVX512-BF16 or AMX.")
+        skipped.append("floor-bf16")
     return {
-        known[name]: rivals_python if known[name].needs else sys.executable for name in names if name not in left_out
+        known[name]: baselines_python if known[name].requires else sys.executable
+        for name in names
+        if name not in skipped
     }
 
 
-def has_bf16() -> bool:
-    """Whether the CPU multiplies bfloat16 matrices natively."""
-    return bool(re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", _read("/proc/cpuinfo")))
-
-
-def describe(threads: int, options: argparse.Namespace) -> dict[str, str]:
-    """The machine, the versions and the conditions of a run."""
-    model = re.search(r"model name\s*: (.*)", _read("/proc/cpuinfo"))
-    return {
-        "command": f"python -m benchmarks.speed {shlex.join(sys.argv[1:])}".strip(),
-        "date": date.today().isoformat(),
-        "machine": f"{model[1] if model else platform.machine()}, {threads} cores used of {os.cpu_count()}",
-        "load": f"{os.getloadavg()[0]:.1f} at the end, of which at most {threads} are the contender's own",
-        "versions": f"Python {platform.python_version()}; {versions(options.rivals_python)}",
-        "protocol": f"{options.windows} windows of {options.seconds:g} s each, in turn; default settings for float32",
-    }
-
-
-def versions(python: str) -> str:
-    """The packages' versions, as far as they are installed: the rivals' where those run in a place of their own."""
-    code = (
-        "import sys; from importlib.metadata import packages_distributions, version, PackageNotFoundError\n"
-        "for name in sys.argv[1:]:\n"
-        "    try: print(name, version(name))\n"
-        "    except PackageNotFoundError: pass"
-    )
-    places = dict.fromkeys([sys.executable, python])
-    lines = [subprocess.check_output([place, "-c", code, *PACKAGES], text=True).splitlines() for place in places]
-    return ", ".join(dict.fromkeys(line for place in lines for line in place))
-
-
-def write(output: Path, conditions: Mapping[str, str], measured: Mapping[str, list[Measured]]) -> None:
-    """Prints the tables, and writes them as Markdown and all numbers as JSON."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    numbers = {name: [each.plain() for each in contenders] for name, contenders in measured.items()}
-    output.with_suffix(".json").write_text(json.dumps({"conditions": conditions, "measured": numbers}, indent=1))
-    tables = [f"## {name}: {WORKLOADS[name].title}\n\n{table(contenders)}" for name, contenders in measured.items()]
-    notes = "\n".join(f"- {name}: {text}" for name, text in conditions.items())
-    text = "\n\n".join(["# Speed", notes, *tables]) + "\n"
-    output.with_suffix(".md").write_text(text)
-    print(f"\n{text}")
-
-
-def table(contenders: Sequence[Measured]) -> str:
-    """A Markdown table, the fastest first; the first contender is the one that the others are compared with."""
-    if not contenders:
-        return "Nobody was measured."
-    reference = contenders[0]
-    head = [
-        "",
-        "steps/s, median",
-        f"{reference.title} is so many times as fast, median (min to max)",
-        "start to first update, s",
-        "peak memory, MB",
-        "bytes a transition",
-    ]
-    ranked = sorted(contenders, key=lambda each: -statistics.median(each.steps_per_second))
-    rows = [head, ["---", *["---:"] * 5], *([*row(each, reference)] for each in ranked)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-
-
-def row(contender: Measured, reference: Measured) -> list[str]:
-    """A contender's cells."""
-    pairs = zip(reference.steps_per_second, contender.steps_per_second, strict=True)
-    ratios = [ours / theirs for ours, theirs in pairs]
-    replay = contender.transition_bytes
-    return [
-        contender.title,
-        f"{statistics.median(contender.steps_per_second):,.0f}",
-        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-        "" if replay is None else f"{contender.seconds_to_first_update:.1f}",
-        f"{contender.peak_memory / 1e6:,.0f}",
-        "" if replay is None else f"{replay:.0f}",
-    ]
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text() if Path(path).exists() else ""
+def supported(baselines: Mapping[Baseline, str], workload: str) -> dict[Baseline, str]:
+    """Return the implementations that can train on a workload, and print which ones are skipped."""
+    if not WORKLOADS[workload].layer_norm:
+        return dict(baselines)
+    skipped = [baseline.title for baseline in baselines if not baseline.has_layer_norm]
+    if skipped:
+        print(f"{workload}  Skipping {', '.join(skipped)}: no LayerNorm.")
+    return {baseline: python for baseline, python in baselines.items() if baseline.has_layer_norm}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What every contender trains on, and the settings that all of them share."""
+"""Workloads: the environments and hyperparameters that every measured implementation shares."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,13 +15,14 @@ CAR = "td3_lightning/CarRacing-v0"
 
 @dataclass(frozen=True)
 class Workload:
-    """An environment, and a TD3 for it: one update for each step, the actor's at every second one."""
+    """An environment and the TD3 hyperparameters for it: one critic update per environment step."""
 
     title: str
     env_id: str
     hidden_dims: tuple[int, ...]
     batch_size: int
     env_kwargs: dict[str, Any] = field(default_factory=dict)
+    layer_norm: bool = False
     capacity: int = 1_000_000
     gamma: float = 0.99
     lr: float = 3e-4
@@ -32,20 +33,25 @@ class Workload:
     exploration_noise: float = 0.1
 
     def make_env(self) -> gym.Env[Any, Any]:
-        """The environment, as `gym.make` gives it."""
+        """Create the environment with `gym.make`."""
         if self.env_id == CAR and CAR not in gym.registry:
-            _register_car_alone()
+            _register_car_only()
         return gym.make(self.env_id, **self.env_kwargs)
 
+    def with_layer_norm(self) -> "Workload":
+        """Return the same workload with LayerNorm before each hidden ReLU of the actor and the critics."""
+        return replace(self, title=f"{self.title}, LayerNorm", layer_norm=True)
 
-WORKLOADS = {
-    "L": Workload("LunarLanderContinuous-v3, nets 256-256, batch 256", "LunarLanderContinuous-v3", (256, 256), 256),
-    "C": Workload("the car, nets 512-256, batch 512", CAR, (512, 256), 512, {"track_seed": 123}),
+
+PLAIN = {
+    "L": Workload("LunarLanderContinuous-v3, networks 256-256, batch 256", "LunarLanderContinuous-v3", (256, 256), 256),
+    "C": Workload("car, networks 512-256, batch 512", CAR, (512, 256), 512, {"track_seed": 123}),
 }
+WORKLOADS = PLAIN | {f"{name}-LN": workload.with_layer_norm() for name, workload in PLAIN.items()}
 
 
-def _register_car_alone() -> None:
-    """Registers the car without importing our package, whose imports a rival need not wait for."""
+def _register_car_only() -> None:
+    """Register the car without importing `td3_lightning`, so that a baseline does not pay for that import."""
     package = ModuleType("td3_lightning")
     package.__path__ = [str(ROOT / "td3_lightning")]
     sys.modules["td3_lightning"] = package

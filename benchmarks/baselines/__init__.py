@@ -1,0 +1,1 @@
+"""Measured implementations, one file each: `train(workload, flags)` builds the agent and runs its endless loop."""

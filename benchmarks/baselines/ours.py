@@ -1,0 +1,61 @@
+"""td3_lightning as `python -m td3_lightning fit` runs it: Trainer, logs, progress bar, checkpoints, signal handling.
+
+No baseline evaluates, so the first epoch never ends.
+"""
+
+import json
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from benchmarks.clock import stopwatch
+from benchmarks.workloads import WARMUP_STEPS, Workload
+from td3_lightning.cli import main
+
+
+class ConnectStopwatch(Callback):
+    """Connect the stopwatch to the run."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Register the update count and the replay buffer."""
+        replay = trainer.datamodule.replay  # type: ignore[attr-defined]  # Lightning sets it without a type
+        stopwatch().watch(lambda: pl_module.updates, replay.transition_bytes)
+
+
+def train(workload: Workload, flags: list[str]) -> None:
+    """Run the training loop without end."""
+    settings = {
+        "model": model_settings(workload),
+        "data": data_settings(workload) | {"wrappers": [{"class_path": "benchmarks.clock.Clock"}]},
+        "collector": {"warmup_steps": WARMUP_STEPS, "exploration_noise": workload.exploration_noise},
+        "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": f"{__name__}.ConnectStopwatch"}]},
+    }
+    lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
+    raise SystemExit(main(["fit", *lines, *flags]))
+
+
+def model_settings(workload: Workload) -> dict[str, Any]:
+    """Return the arguments of TD3 for the workload."""
+    return {
+        "hidden_dims": list(workload.hidden_dims),
+        "layer_norm": workload.layer_norm,
+        "actor_lr": workload.lr,
+        "critic_lr": workload.lr,
+        "tau": workload.tau,
+        "policy_noise": workload.policy_noise,
+        "noise_clip": workload.noise_clip,
+        "policy_freq": workload.policy_freq,
+    }
+
+
+def data_settings(workload: Workload) -> dict[str, Any]:
+    """Return the arguments of ReplayData for the workload."""
+    return {
+        "env_id": workload.env_id,
+        "env_kwargs": workload.env_kwargs,
+        "capacity": workload.capacity,
+        "batch_size": workload.batch_size,
+        "gamma": workload.gamma,
+        "steps_per_epoch": 10**9,
+    }

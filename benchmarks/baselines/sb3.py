@@ -1,0 +1,56 @@
+"""Stable-Baselines3 (https://github.com/DLR-RM/stable-baselines3): `TD3.learn`.
+
+The flag "tuned" flushes denormals, keeps freed memory and passes a fused Adam through `policy_kwargs`.
+"""
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3 import TD3
+from stable_baselines3.common.noise import NormalActionNoise
+
+from benchmarks.baselines.process import tune_process
+from benchmarks.clock import Clock, stopwatch
+from benchmarks.workloads import WARMUP_STEPS, Workload
+
+
+def train(workload: Workload, flags: list[str]) -> None:
+    """Run the training loop without end."""
+    policy_kwargs: dict[str, Any] = {"net_arch": list(workload.hidden_dims)}
+    if "tuned" in flags:
+        tune_process()
+        policy_kwargs["optimizer_kwargs"] = {"fused": True}
+    env = Clock(workload.make_env())
+    model = TD3(
+        "MlpPolicy",
+        env,
+        learning_rate=workload.lr,
+        buffer_size=workload.capacity,
+        learning_starts=WARMUP_STEPS,
+        batch_size=workload.batch_size,
+        tau=workload.tau,
+        gamma=workload.gamma,
+        train_freq=1,
+        gradient_steps=1,
+        action_noise=exploration(env, workload),
+        policy_delay=workload.policy_freq,
+        target_policy_noise=workload.policy_noise,
+        target_noise_clip=workload.noise_clip,
+        policy_kwargs=policy_kwargs,
+        device="cpu",
+    )
+    learn(model)
+
+
+def exploration(env: Any, workload: Workload) -> NormalActionNoise:
+    """Create Gaussian exploration noise."""
+    size = env.action_space.shape
+    return NormalActionNoise(np.zeros(size), np.full(size, workload.exploration_noise))
+
+
+def learn(model: Any) -> None:
+    """Connect the stopwatch and start the library's own loop."""
+    buffer = model.replay_buffer
+    arrays = [array for array in vars(buffer).values() if isinstance(array, np.ndarray)]
+    stopwatch().watch(lambda: model._n_updates, sum(array.nbytes for array in arrays) / buffer.buffer_size)
+    model.learn(total_timesteps=10**9)

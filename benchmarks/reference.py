@@ -1,0 +1,99 @@
+"""python -m benchmarks.reference: complete the index of the published runs from their metrics, and write its README.
+
+`lightning_logs/reference/index.csv` has one row for each metrics file. A person enters `path`, `task`, `seed`, `note`,
+`commit`, `added_by` and `cpu`, and leaves unknown values empty. This command computes the other columns.
+"""
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.laps import Evaluation, read_rows
+from benchmarks.records import markdown_table
+from benchmarks.workloads import ROOT
+
+REFERENCE = ROOT / "lightning_logs" / "reference"
+MEAN = "eval/return_mean"
+ENTERED = ("path", "task", "seed", "note", "commit", "added_by", "cpu")
+COMPUTED = ("env_steps", "best_return", "best_at", "last_return")
+MAX_BYTES = 40_000_000  # of all published files
+INTRODUCTION = """# Published runs
+
+[docs/results.md](../../docs/results.md) states what these runs reached and by which protocol. The files of a task are
+
+```
+<task>/config.yaml            the configuration, with every setting
+<task>/best.ckpt              the best checkpoint, without its replay buffer
+<task>/curve.png              training and evaluation return
+<task>/*.gif                  an episode
+<task>/seeds/<seed>.csv.gz    the metrics of each seed
+superseded/                   evaluations of runs with earlier settings, for docs/experiment_log.md
+index.csv                     the table below, with all columns
+```
+
+The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early have
+no checkpoint. `car_xeon` has the configuration of `car`, trained on another CPU.
+
+- `commit` is the commit that docs/results.md gives for the run. `added by` is the commit that added its metrics.
+- `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best
+  one is a maximum and therefore biased upwards.
+- `env_steps` counts actions, at the last row of the metrics.
+- An empty cell means that the value was not recorded.
+
+This file is generated: edit `index.csv` and run `python -m benchmarks.reference`.
+"""
+
+
+def main() -> int:
+    """Write index.csv and README.md."""
+    rows = [complete(row) for row in read_index()]
+    with (REFERENCE / "index.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*ENTERED, *COMPUTED], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    (REFERENCE / "README.md").write_text(readme(rows))
+    return 0
+
+
+def read_index() -> list[dict[str, str]]:
+    """Return the rows of index.csv."""
+    with (REFERENCE / "index.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def complete(row: dict[str, str]) -> dict[str, str]:
+    """Return the row with the columns that follow from its metrics."""
+    rows = read_rows(REFERENCE / row["path"])
+    evaluations = [each for each in rows if each[MEAN]]
+    best = max(evaluations, key=lambda each: float(each[MEAN]))
+    computed = [last_step(rows), f"{float(best[MEAN]):.1f}", best["env_steps"], f"{float(evaluations[-1][MEAN]):.1f}"]
+    return {name: row[name] for name in ENTERED} | dict(zip(COMPUTED, computed, strict=True))
+
+
+def last_step(rows: Sequence[Evaluation]) -> str:
+    """Return the environment steps of the last row."""
+    return str(max(int(row["env_steps"]) for row in rows if row["env_steps"]))
+
+
+def readme(rows: Sequence[dict[str, str]]) -> str:
+    """Return the README: the layout and one table row for each run."""
+    header = ["metrics", "note", "commit", "added by", "CPU", "env_steps", "best return", "after", "last return"]
+    return f"{INTRODUCTION}\n{markdown_table(header, list(map(cells, rows)))}\n"
+
+
+def cells(row: dict[str, str]) -> list[str]:
+    """Return the cells of a run."""
+    path, steps, after = row["path"], int(row["env_steps"]), int(row["best_at"])
+    best, last = (f"{float(row[name]):,.1f}" for name in ("best_return", "last_return"))
+    link = f"[{path.removesuffix('.csv.gz')}]({path})"
+    return [link, row["note"], row["commit"], row["added_by"], row["cpu"], f"{steps:,}", best, f"{after:,}", last]
+
+
+def published_files() -> Iterator[Path]:
+    """Yield every file under lightning_logs/reference."""
+    return (path for path in REFERENCE.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
