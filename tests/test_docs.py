@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_extensions"))
 
 from constructors import Setting, descriptions, find, settings_of  # noqa: E402
 
+import td3_lightning  # noqa: E402
 from td3_lightning import Linear  # noqa: E402
 
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
@@ -41,6 +43,11 @@ class Undocumented:
     """Have one argument and no description."""
 
     def __init__(self, one: int) -> None: ...
+
+
+def test_the_citation_names_the_current_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (td3_lightning.__version__, "MIT")
 
 
 def test_a_setting_has_name_type_default_and_description() -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 
+import lightning as L
 from constructors import find, settings_of
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -9,6 +10,10 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import td3_lightning
+
+LIGHTNING = (L.LightningModule, L.LightningDataModule, L.Callback)
+SHOWN = {"configure_optimizers", "forward", "training_step"}
+HOOKS = {name for kind in LIGHTNING for name in dir(kind) if not name.startswith("_")} - SHOWN
 
 
 class SettingsTable(SphinxDirective):
@@ -42,8 +47,14 @@ class PublicNames(SphinxDirective):
         return self.parse_text_to_nodes("\n\n".join(blocks))
 
 
+def hides(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
+    """Hide the hooks that only Lightning calls."""
+    return True if name in HOOKS else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("settings", SettingsTable)
     app.add_directive("public-names", PublicNames)
+    app.connect("autodoc-skip-member", hides)
     return {"parallel_read_safe": True}
