@@ -15,12 +15,13 @@ PIP := $(BIN)/python -m pip install
 COUNT = 200
 SETTINGS = 20
 
-.PHONY: help install car test torture constraints
+.PHONY: help install car test docs torture constraints
 
 help:
 	@echo 'make install      set up .venv (PYTHON=python3.12 and TORCH=... choose others than the usual)'
 	@echo 'make car          set up, then train the car'
-	@echo 'make test         set up, then lint, check types and run the tests'
+	@echo 'make test         set up, then lint, check types, build the documentation and run the tests'
+	@echo 'make docs         set up, then build the documentation into build/docs'
 	@echo 'make torture      kill runs at random and resume them, COUNT=200 times, and agents with SETTINGS=20 draws of settings; ends with a table'
 	@echo 'make constraints  pin the newest release of every dependency anew'
 
@@ -34,7 +35,12 @@ test: .venv/installed-for-tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(MAKE) docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# -E reads every page anew, so that a change of a docstring is seen.
+docs: .venv/installed-for-tests
+	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
 
 torture: .venv/installed-for-tests
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py $(COUNT) --settings $(SETTINGS)
@@ -46,7 +52,7 @@ torture: .venv/installed-for-tests
 	@touch $@
 
 .venv/installed-for-tests: .venv/torch pyproject.toml constraints.txt
-	$(PIP) --quiet --constraint constraints.txt --editable '.[test]'
+	$(PIP) --quiet --constraint constraints.txt --editable '.[docs,test]'
 	@touch .venv/installed $@
 
 .venv/torch: | $(BIN)/pip
