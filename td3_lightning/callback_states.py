@@ -38,15 +38,22 @@ def stopping_reason(value: Any, name: str) -> None:
         raise InvalidValueError(name, "a reason to stop", value)
 
 
+def collector_generator(value: Any, name: str) -> None:
+    """Check for the state of numpy's default generator."""
+    numpy_generator(value, name)
+    if value["bit_generator"] != "PCG64":
+        raise InvalidValueError(f"{name}.bit_generator", "'PCG64'", value["bit_generator"])
+
+
 RANK = form.fields(
     {
-        "rng": numpy_generator,
+        "rng": collector_generator,
         "updates_ahead": updates_ahead,
         "last_return": form.number,
         "losses": form.by_name(form.scalar),
     }
 )
-POSITION = form.fields({}, {"rows": form.count, "events": form.fields({})})
+POSITION = form.fields({"rows": form.count, "events": form.by_name(form.count)})
 MODEL_CHECKPOINT = form.fields(
     {
         "best_model_score": form.optional(score),
@@ -65,7 +72,7 @@ MODEL_CHECKPOINT = form.fields(
 STATES: dict[str, form.Check] = {
     "Collector": form.fields({"ranks": form.series(RANK)}),
     "Progress": form.fields({"best": form.fields({}, {"return": form.number, "env_steps": form.count})}),
-    "LogPosition": form.fields({}, {"position": POSITION}),
+    "LogPosition": form.fields({}, {"position": lambda value, name: value == {} or POSITION(value, name)}),
     "ModelCheckpoint": MODEL_CHECKPOINT,
     "StopWhenSolved": form.fields({"returns": form.series(form.number), "played": form.count}),
     "SaveEvaluations": form.fields(
@@ -109,9 +116,8 @@ def check_callbacks(states: dict[str, Any], callbacks: Iterable[Callback], loade
 
 
 def _check_events(state: dict[str, Any], name: str) -> None:
-    for file, size in state.get("position", {}).get("events", {}).items():
+    for file in state.get("position", {}).get("events", {}):
         file_name(file, f"a key of {name}")
-        form.count(size, name)
 
 
 # Paths.
@@ -135,7 +141,7 @@ def contained(state: dict[str, Any], callback: ModelCheckpoint, loaded_from: str
         return own_file(path, held, callback) if continues else ""
 
     best = {own(path): score for path, score in state.get("best_k_models", {}).items() if own(path)}
-    paths = {name: own(state[name]) for name in PATHS if name in state}
+    paths = {name: own(state.get(name, "")) for name in PATHS}
     if paths.get("kth_best_model_path") not in best:  # Lightning looks it up there
         paths["kth_best_model_path"] = _worst(best, callback)
     return {**state, **paths, "best_k_models": best}

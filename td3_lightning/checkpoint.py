@@ -82,6 +82,8 @@ def read_checkpoint(source: str | Path | IO[bytes]) -> dict[str, Any]:
     """
     if not isinstance(source, str | Path):
         return _read_open(source)
+    if "://" in str(source):
+        raise UsageError(f"A checkpoint must be a local file, got {source}. Download it and give its path.")
     path = Path(source)
     try:
         return _read(path)

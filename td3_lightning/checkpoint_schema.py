@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from td3_lightning.serialization import InvalidValueError
 SETTINGS = ("config", "hyper_parameters")
 VERSION = re.compile(r"[2-9][0-9]{0,2}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[0-9]{1,8})?(\+[a-z0-9.]{1,40})?")
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 BUFFERED = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}  # positions that numpy does not check
 
 
@@ -270,7 +271,8 @@ def check_optimizers(states: Any, optimizers: list[torch.optim.Optimizer]) -> No
         for group, wanted in zip(state["param_groups"], ours, strict=True):
             _check_group(group, wanted, f"{name}.param_groups")
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        _check_moments(state["state"], weights, f"{name}.state")
+        adam = MOMENTS if isinstance(optimizer, torch.optim.Adam) else ()
+        _check_moments(state["state"], weights, adam, f"{name}.state")
 
 
 def _check_group(group: Mapping[str, Any], ours: Mapping[str, Any], name: str) -> None:
@@ -297,16 +299,17 @@ def _check_like(held: Any, wanted: Any, name: str) -> None:
             _check_like(one, other, name)
 
 
-def _check_moments(state: Mapping[Any, Any], weights: list[Tensor], name: str) -> None:
-    """Check that each tensor kept for a weight is a single number or has the weight's shape."""
+def _check_moments(state: Mapping[Any, Any], weights: list[Tensor], required: Sequence[str], name: str) -> None:
+    """Check that each tensor kept for a weight is a count of steps or has the weight's shape."""
     for key, entry in state.items():
         if not isinstance(key, int) or isinstance(key, bool) or not 0 <= key < len(weights):
             raise InvalidValueError(f"a key of {name}", f"an integer below {len(weights)}", key)
-        form.mapping(entry, f"{name}.{key}")
+        form.fields(dict.fromkeys(required, form.anything))(entry, f"{name}.{key}")
         for what, value in entry.items():
-            if isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point():
-                continue
-            _check_shape(value, weights[key], f"{name}.{key}.{form.brief(what)}")
+            if what == "step":
+                form.scalar(value, f"{name}.{key}.step")
+            elif value is not None:
+                _check_shape(value, weights[key], f"{name}.{key}.{form.brief(what)}")
 
 
 def _check_shape(value: Any, like: Tensor, name: str) -> None:

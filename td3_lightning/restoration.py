@@ -125,3 +125,20 @@ def _check_for_training(checkpoint: dict[str, Any], module: L.LightningModule) -
         optimizers = [optimizers]
     if isinstance(optimizers, list | tuple) and all(isinstance(one, torch.optim.Optimizer) for one in optimizers):
         check_optimizers(checkpoint["optimizer_states"], list(optimizers))
+    data: Any = module.trainer.datamodule  # type: ignore[attr-defined]  # set without a type
+    action_dim, envs = len(getattr(data, "action_low", [])), getattr(getattr(data, "_envs", None), "envs", [])
+    for rank in checkpoint.get(type(data).__qualname__, {}).get("ranks", []) if action_dim else []:
+        _check_episodes(rank.get("envs", {}).get("episodes", []), action_dim, envs)
+
+
+def _check_episodes(episodes: list[dict[str, Any]], action_dim: int, envs: list[Any]) -> None:
+    """Check running episodes against the environments that play them again."""
+    if envs and len(episodes) not in (0, len(envs)):
+        raise InvalidValueError("episodes", f"a list of {len(envs)}", episodes)
+    for index, (episode, env) in enumerate(zip(episodes, envs, strict=False)):
+        actions, name = episode["actions"], f"episodes.{index}"
+        if actions.numel() and (actions.shape[1:] != (action_dim,) or not actions.is_floating_point()):
+            raise InvalidValueError(f"{name}.actions", f"a list of actions of {action_dim} numbers", actions)
+        kind, ours = episode.get("generator", {}).get("bit_generator"), getattr(env.np_random, "bit_generator", None)
+        if kind is not None and kind != type(ours).__name__:
+            raise InvalidValueError(f"{name}.generator.bit_generator", f"{type(ours).__name__!r}", kind)

@@ -1,5 +1,6 @@
 """The replay's rows on disk: append-only files beside the checkpoints that name them."""
 
+import os
 import re
 import secrets
 import zlib
@@ -176,7 +177,8 @@ def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tenso
         raise UnfitError(path, "is no name for a part of a replay")
     try:
         with path.open("rb") as file:
-            content = bytearray(file.read(size))
+            # A malformed checkpoint may claim more rows than memory can hold.
+            content = bytearray(file.read(min(size, os.fstat(file.fileno()).st_size)))
     except OSError as error:
         raise UnfitError(path, f"cannot be read ({error.strerror})") from error
     if len(content) != size or zlib.crc32(content) != segment["crc"]:

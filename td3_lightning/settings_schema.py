@@ -30,7 +30,10 @@ WRAPPERS = frozenset(
     and issubclass(kind, gym.Wrapper)
     and name != "RecordVideo"
 )
-NUMERIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+# Numbers and times of day.
+NUMERIC = re.compile(
+    r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|([\d-]+[T ])?\d+(:\d\d)+"
+)
 # A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
 SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
 
