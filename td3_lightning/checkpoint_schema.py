@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from td3_lightning.serialization import InvalidValueError
 SETTINGS = ("config", "hyper_parameters")
 VERSION = re.compile(r"[2-9][0-9]{0,2}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[0-9]{1,8})?(\+[a-z0-9.]{1,40})?")
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+FEW = 10_000  # any setting may be as large
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 BUFFERED = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}  # positions that numpy does not check
 
@@ -234,12 +236,43 @@ PARTS: dict[str, form.Check] = {
     "averaging_state": TENSORS,
     "optimizer_states": form.series(form.fields({"state": form.mapping, "param_groups": form.series(form.mapping)})),
     "lr_schedulers": form.series(form.mapping),
-    "stopped_early": form.series(form.by_name(form.optional(form.anything))),
+    "stopped_early": form.series(form.by_name(form.optional(form.plain))),
     "target_noise": noise_states,
 }
 
 
 # Parts that depend on what they are loaded into.
+
+
+def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None:
+    """Check that networks of these settings have no more weights than the checkpoint holds, before any is built.
+
+    Args:
+        settings: The model's settings, after their types are checked.
+        weights: The checkpoint's `state_dict`.
+        name: What the settings are called.
+    """
+    most = sum(weight.numel() for weight in weights.values()) if isinstance(weights, dict) else 0
+    critics = settings.get("num_critics", 1)
+    if not isinstance(critics, int) or critics > most:
+        raise InvalidValueError(f"{name}.num_critics", f"at most {most:,}, as the checkpoint's weights", critics)
+    _check_widths(settings.get("hidden_dims", []), most // max(critics, 1), f"{name}.hidden_dims")
+    _check_widths(settings.get("encoder"), most, f"{name}.encoder")
+
+
+def _check_widths(value: Any, most: int, name: str) -> None:
+    """Check sizes in nested settings, and the products of sizes that follow each other in a list."""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            _check_widths(held, most, f"{name}.{key}")
+    elif isinstance(value, list):
+        sizes = [size for size in value if isinstance(size, int)]
+        if len(value) > most or sum(a * b for a, b in pairwise(sizes)) > most:
+            raise InvalidValueError(name, f"of at most {most:,} weights, as many as the checkpoint holds", value)
+        for held in value:
+            _check_widths(held, most, name)
+    elif isinstance(value, int) and value > max(most, FEW):
+        raise InvalidValueError(name, f"at most {most:,}, as many weights as the checkpoint holds", value)
 
 
 def check_weights(checkpoint: Mapping[str, Any], module: torch.nn.Module, strict: bool = True) -> None:

@@ -16,6 +16,7 @@ from td3_lightning.checkpoint_schema import (
     check_checkpoint,
     check_loops,
     check_optimizers,
+    check_sizes_of,
     check_weights,
     missing_part,
 )
@@ -77,6 +78,7 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
             part = {key: value for key, value in stored.items() if key in known and key not in (*own, *given)}
             check_arguments(part, taker, "hyper_parameters", _is_imported)
             own.update(part)
+        check_sizes_of(own, checkpoint.get("state_dict"), "hyper_parameters")
     except InvalidValueError as error:
         raise refused(error, path) from error
     except NotNamedError as error:

@@ -15,7 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.best_and_last import BestCheckpoint
-from td3_lightning.checkpoint_schema import check_weights, missing_part
+from td3_lightning.checkpoint_schema import check_sizes_of, check_weights, missing_part
 from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
 from td3_lightning.errors import UsageError, one_line
@@ -112,6 +112,9 @@ def saved_settings(
             settings = {key: value for key, value in settings.items() if KEPT[key] is None}
         for key, value in settings.items():
             CHECKS[key](value, key, named)
+        if missing := missing_part(checkpoint, training=command == "fit"):
+            raise InvalidValueError(missing, "in the checkpoint", None)
+        check_sizes_of(settings.get("model", {}), checkpoint["state_dict"], "model")
     except InvalidValueError as error:
         raise UsageError(f"{path} is refused: {error}. Use a checkpoint that a run has saved.") from error
     except NotNamedError as error:
@@ -268,8 +271,6 @@ def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
             "give it the environment that it was trained in."
         )
     try:
-        if missing := missing_part(checkpoint, training=False):
-            raise InvalidValueError(missing, "in the checkpoint", None)
         check_weights(checkpoint, model, model.strict_loading)
     except InvalidValueError as error:
         raise UsageError(f"The checkpoint is refused: {error}. Use a checkpoint that a run has saved.") from error

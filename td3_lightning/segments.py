@@ -133,7 +133,9 @@ def names_in(replays: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def sweep(folder: Path, named: set[str]) -> None:
-    """Deletes the files of rows that no checkpoint names any more."""
+    """Delete the segment files that no checkpoint names any more; a folder that is a link is not this run's own."""
+    if os.path.islink(folder):
+        return
     for name in names(folder):
         if NAME.fullmatch(name) and name not in named:
             remove(folder / name)

@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 
-from td3_lightning import TD3, UsageError
+from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.checkpoint import read_checkpoint
 from td3_lightning.cli import main
 from td3_lightning.config_files import as_yaml
@@ -145,6 +145,34 @@ def test_an_instantiator_alone_is_not_used(run: Any) -> None:
     }
     torch.save(run, LAST)
     assert isinstance(TD3.load_from_checkpoint(LAST), TD3)
+    assert "evilmod" not in sys.modules
+
+
+def test_networks_have_no_more_weights_than_the_file(run: Any, capsys: Any) -> None:
+    for widths in ([10**9], [10**5, 10**5], [8] * 10_000):
+        run["hyper_parameters"]["hidden_dims"] = run["config"]["model"]["hidden_dims"] = widths
+        refused(
+            capsys, run, "model.hidden_dims must be of at most" if len(widths) > 1 else "model.hidden_dims must be at"
+        )
+        with pytest.raises(UsageError, match=r"hyper_parameters\.hidden_dims must be"):
+            TD3.load_from_checkpoint(LAST)
+
+
+@pytest.mark.parametrize("part", ["loops", "callbacks", "optimizer_states", "lr_schedulers", "clocks", "target_noise"])
+def test_a_missing_part_is_one_sentence(run: Any, capsys: Any, part: str) -> None:
+    del run[part]
+    refused(
+        capsys,
+        run,
+        "is not a checkpoint of" if part == "clocks" else f"{part} must be in the checkpoint",
+        commands=["fit"],
+    )
+
+
+def test_a_datamodule_is_not_made_from_a_checkpoint(run: Any) -> None:
+    torch.save(run | {"datamodule_hyper_parameters": {"env_id": "evilmod:Evil-v0"}}, LAST)
+    with pytest.raises(UsageError, match="must be made from your own settings"):
+        ReplayData.load_from_checkpoint(LAST)
     assert "evilmod" not in sys.modules
 
 
@@ -289,6 +317,7 @@ def test_a_stored_file_name_stays_in_the_folder(run: Any, capsys: Any, name: str
         ("state_dict.extra", torch.ones(7), "state_dict.extra must be in the checkpoint and the model"),
         ("target_noise", [torch.ones(3)], "target_noise.0 must be the state of a torch generator"),
         ("callbacks", [], "callbacks must be a mapping"),
+        ("stopped_early", [{"a": torch.ones(2)}], "stopped_early.0.a must be made of numbers"),
     ],
     ids=str,
 )
