@@ -34,7 +34,11 @@ def score(value: Any, name: str) -> None:
 
 def stopping_reason(value: Any, name: str) -> None:
     """Check for the value of an `EarlyStoppingReason`."""
-    if isinstance(value, bool) or value not in [reason.value for reason in EarlyStoppingReason]:
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or value not in [reason.value for reason in EarlyStoppingReason]
+    ):
         raise InvalidValueError(name, "a reason to stop", value)
 
 

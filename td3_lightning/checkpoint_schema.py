@@ -73,7 +73,7 @@ def numpy_generator(value: Any, name: str) -> None:
     """Check for the state of a numpy bit generator."""
     form.mapping(value, name)
     kind = value.get("bit_generator")
-    if kind not in BIT_GENERATORS:
+    if not isinstance(kind, str) or kind not in BIT_GENERATORS:
         raise InvalidValueError(f"{name}.bit_generator", f"one of {', '.join(BIT_GENERATORS)}", kind)
     generator = getattr(np.random, kind)()
     try:
@@ -157,6 +157,14 @@ def episode(value: Any, name: str) -> None:
         raise InvalidValueError(f"{name}.actions", "a list of actions", value["actions"])
 
 
+def rank(value: Any, name: str) -> None:
+    """Check for the state of a process: as many episodes as the replay has rings, or none."""
+    STATE(value, name)
+    rings, episodes = value.get("replay", {}).get("rings"), value.get("envs", {}).get("episodes", [])
+    if rings is not None and episodes and len(episodes) != len(rings):
+        raise InvalidValueError(f"{name}.envs.episodes", f"a list of {len(rings)}, one for each ring", episodes)
+
+
 def any_tensor(value: Any, name: str) -> None:
     """Check for a tensor."""
     form.check_tensor(value, name)
@@ -166,6 +174,13 @@ def loop_states(value: Any, name: str) -> None:
     """Check for the state of Lightning's loops, with the counters that this package reads."""
     LOOPS(value, name)
     form.by_name(progress)(value, name)
+
+
+def loader_states(value: Any, name: str) -> None:
+    """Check for the states of the loaders, of which a ReplayData has one."""
+    form.series(form.mapping)(value, name)
+    if len(value) > 1:
+        raise InvalidValueError(name, "a list of at most one state", value)
 
 
 def averaging_state(value: Any, name: str) -> None:
@@ -210,8 +225,8 @@ EPISODE = form.fields(
         "episodes": form.count,
     },
 )
-RANK = form.fields({}, {"replay": replay, "envs": form.fields({"episodes": form.series(episode)})})
-DATA = form.fields({"ranks": form.series(RANK)})
+STATE = form.fields({}, {"replay": replay, "envs": form.fields({"episodes": form.series(episode)})})
+DATA = form.fields({"ranks": form.series(rank)})
 BATCHES = form.fields(
     {name: form.fields({"ready": form.count, "completed": form.count}) for name in ("current", "total")}
 )
@@ -221,6 +236,7 @@ FIT_LOOP = {
     "epoch_loop.batch_progress": BATCHES,
     "epoch_loop.val_loop.batch_progress": BATCHES,
 }
+LOOP_STATE = form.fields({}, {"combined_loader": loader_states, "_batches_that_stepped": form.count})
 LOOPS = form.fields({"fit_loop": form.fields(FIT_LOOP)})
 TENSORS = form.by_name(any_tensor)
 PARTS: dict[str, form.Check] = {
@@ -310,7 +326,8 @@ def check_optimizers(states: Any, optimizers: list[torch.optim.Optimizer]) -> No
 
 def _check_group(group: Mapping[str, Any], ours: Mapping[str, Any], name: str) -> None:
     """Check an optimizer's settings against those of a new one."""
-    if group.get("params") != ours["params"]:
+    form.series(form.count)(group.get("params"), f"{name}.params")
+    if list(group["params"]) != ours["params"]:
         raise InvalidValueError(f"{name}.params", "the numbers of the weights", group.get("params"))
     for key, wanted in ours.items():
         if key not in group:
@@ -361,5 +378,7 @@ def check_loops(states: Any, loops: Iterator[tuple[str, Any]]) -> None:
     for loop, ours in loops:
         form.mapping(states.get(loop), f"loops.{loop}")
         for key, held in states[loop].items():
-            if not key.endswith("state_dict"):
+            if key.endswith("state_dict"):
+                LOOP_STATE(held, f"loops.{loop}.{key}")
+            else:
                 form.alike(held, ours.get(key, held), f"loops.{loop}.{key}")

@@ -469,10 +469,11 @@ class TD3(L.LightningModule):
         checkpoint = read_checkpoint(checkpoint_path)
         given = {**_from_file(hparams_file), **kwargs}
         module = cls(**{**stored_arguments(cls, checkpoint, checkpoint_path, given), **given})
-        strict = module.strict_loading if strict is None else strict
-        check_restoration(checkpoint, module, strict)
+        if strict is not None:
+            module.strict_loading = strict
+        check_restoration(checkpoint, module, module.strict_loading)  # a subclass may have hooks of its own
         module.on_load_checkpoint(checkpoint)
-        module.load_state_dict(checkpoint["state_dict"], strict=strict)
+        module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
         return module if map_location is None else module.to(map_location)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

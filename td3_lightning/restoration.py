@@ -1,7 +1,7 @@
 """Checks of a checkpoint against the module and the Trainer that are about to take it."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
         form.mapping(stored, "hyper_parameters")
         for taker in _constructors(kind):
             known = inspect.signature(taker).parameters
+            _check_required(known, {*stored, *given})
             part = {key: value for key, value in stored.items() if key in known and key not in (*own, *given)}
             check_arguments(part, taker, "hyper_parameters", _is_imported)
             own.update(part)
@@ -99,6 +100,14 @@ def _constructors(kind: type) -> Iterator[Callable[..., None]]:
             kinds = [parameter.kind for parameter in inspect.signature(constructor).parameters.values()]
             if inspect.Parameter.VAR_KEYWORD not in kinds:
                 return
+
+
+def _check_required(parameters: Mapping[str, inspect.Parameter], there: set[str]) -> None:
+    """Check that each parameter without a default has a value; the first one is `self`."""
+    for name, parameter in list(parameters.items())[1:]:
+        named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        if named and parameter.default is inspect.Parameter.empty and name not in there:
+            raise InvalidValueError(f"hyper_parameters.{name}", "in the checkpoint", None)
 
 
 def _is_imported(named: str, setting: str) -> bool:
@@ -135,8 +144,6 @@ def _check_for_training(checkpoint: dict[str, Any], module: L.LightningModule) -
 
 def _check_episodes(episodes: list[dict[str, Any]], action_dim: int, envs: list[Any]) -> None:
     """Check running episodes against the environments that play them again."""
-    if envs and len(episodes) not in (0, len(envs)):
-        raise InvalidValueError("episodes", f"a list of {len(envs)}", episodes)
     for index, (episode, env) in enumerate(zip(episodes, envs, strict=False)):
         actions, name = episode["actions"], f"episodes.{index}"
         if actions.numel() and (actions.shape[1:] != (action_dim,) or not actions.is_floating_point()):

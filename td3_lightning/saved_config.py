@@ -261,7 +261,7 @@ def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
     """Raise `UsageError` if a checkpoint's hyperparameters or weights are of another network than the model's."""
     held = checkpoint.get("hyper_parameters", {})
     other = [
-        f"{name} {str(held.get(name))[:100]} (here {model.hparams[name]})"
+        f"{name} {one_line(held.get(name))[:100]} (here {model.hparams[name]})"
         for name in SIZES
         if held.get(name) != model.hparams[name]
     ]

@@ -169,11 +169,28 @@ def test_a_missing_part_is_one_sentence(run: Any, capsys: Any, part: str) -> Non
     )
 
 
+@pytest.mark.parametrize("name", ["obs_dim", "action_low"])
+def test_a_missing_argument_is_one_sentence(run: Any, name: str) -> None:
+    value = run["hyper_parameters"].pop(name)
+    torch.save(run, LAST)
+    with pytest.raises(UsageError, match=f"hyper_parameters.{name} must be in the checkpoint"):
+        TD3.load_from_checkpoint(LAST)
+    assert isinstance(TD3.load_from_checkpoint(LAST, **{name: value}), TD3)
+
+
 def test_a_datamodule_is_not_made_from_a_checkpoint(run: Any) -> None:
     torch.save(run | {"datamodule_hyper_parameters": {"env_id": "evilmod:Evil-v0"}}, LAST)
     with pytest.raises(UsageError, match="must be made from your own settings"):
         ReplayData.load_from_checkpoint(LAST)
     assert "evilmod" not in sys.modules
+
+
+def test_weights_may_be_missing_where_python_allows_it(run: Any) -> None:
+    del run["state_dict"]["actor.scale"]
+    torch.save(run, LAST)
+    with pytest.raises(UsageError, match=r"state_dict\.actor\.scale must be in the checkpoint and the model, got None"):
+        TD3.load_from_checkpoint(LAST)
+    assert isinstance(TD3.load_from_checkpoint(LAST, strict=False), TD3)
 
 
 def test_a_remote_checkpoint_is_not_fetched() -> None:
@@ -299,6 +316,7 @@ def test_a_stored_file_name_stays_in_the_folder(run: Any, capsys: Any, name: str
         ("config.data.nothing", 1, "a key of data must be one of"),
         ("config.seed_everything", -1, "seed_everything must be an integer from 0"),
         ("loops.fit_loop", {}, 'loops.fit_loop must be a mapping with the key "epoch_progress"'),
+        ("loops.fit_loop.state_dict", (), "loops.fit_loop.state_dict must be a mapping"),
         ("loops", 3, "loops must be a mapping, got 3"),
         ("loops.fit_loop.epoch_progress.current.processed", "x", "processed must be a non-negative integer, got 'x'"),
         ("format", "x", "format must be a non-negative integer, got 'x'"),
@@ -326,6 +344,7 @@ def test_values_made_by_hand_are_one_sentence(run: Any, capsys: Any, path: str, 
     refused(capsys, run, wanted, commands=["fit", "test"])
 
 
+EPISODE = {"actions": torch.ones(1, 1), "obs": torch.ones(3)}
 RING = "ReplayData.ranks.0.replay.rings.0."
 
 
@@ -351,8 +370,10 @@ RING = "ReplayData.ranks.0.replay.rings.0."
             "actions must be a list of actions of 1 numbers",
         ),
         ("ReplayData.ranks.0.envs.episodes", [], None),
+        ("ReplayData.ranks.0.envs.episodes", [EPISODE] * 2, "episodes must be a list of 1, one for each ring"),
         ("optimizer_states.0.state.0.exp_avg", torch.ones(3), "exp_avg' must be a tensor of shape (8, 3)"),
         ("optimizer_states.0.param_groups.0.betas", "x", "betas must be a list, got 'x'"),
+        ("optimizer_states.0.param_groups.0.params", [torch.ones(2)] * 4, "params.0 must be a non-negative integer"),
         ("optimizer_states", [], "optimizer_states must be a list of 2"),
         ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1, got 1e+18"),
         ("callbacks.Collector.ranks.0.rng.bit_generator", "os", "bit_generator must be one of PCG64"),
