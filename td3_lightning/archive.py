@@ -29,6 +29,8 @@ NAMES = {
     ("_codecs", "encode"),
     *((module, name) for module in ("builtins", "__builtin__") for name in ("set", "complex")),
 }
+BEGIN = b"PK\x03\x04"  # a file without it is an old pickle to torch, whatever follows
+MOST_PICKLED = 16 * 2**20  # bytes of data.pkl, where tensors are not; a few hundred thousand are usual
 END = b"PK\x05\x06"  # begins the last 22 bytes of an archive without a comment
 
 
@@ -42,15 +44,17 @@ def check_archive(file: BinaryIO) -> str | None:
         Exception: The file is not a zip archive, or is damaged; zipfile raises many kinds.
     """
     size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    is_plain = file.read(4) == BEGIN
     file.seek(max(size - 22, 0))
-    ends_plainly = file.read(4) == END
+    is_plain &= file.read(4) == END
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
             return "has compressed content, which no checkpoint has"
         names = [record.filename for record in records]
-        too_large = sum(record.file_size for record in records) > size
-        if too_large or len(set(names)) < len(names) or not ends_plainly or archive.comment:
+        is_plain &= len(set(names)) == len(names) and not archive.comment
+        if not is_plain or sum(record.file_size for record in records) > size:
             return "claims more content than it holds"
         if archive.testzip() is not None:
             return "is damaged: its content does not match its checksums"
@@ -60,8 +64,15 @@ def check_archive(file: BinaryIO) -> str | None:
 def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | None:
     """Return why the tensors do not fit the records, or None."""
     folder = next(iter(sizes), "").split("/")[0]
-    if f"{folder}/data.pkl" not in sizes:
-        return None  # torch says so
+    pickled = sizes.get(f"{folder}/data.pkl")
+    if (
+        pickled is None
+        or f"{folder}/constants.pkl" in sizes
+        or not all(name.startswith(f"{folder}/") for name in sizes)
+    ):
+        return "is not a checkpoint, or is damaged"
+    if pickled > MOST_PICKLED:
+        return f"holds {pickled:,} bytes besides its tensors, which is more than {MOST_PICKLED:,}"
     survey = Survey(io.BytesIO(archive.read(f"{folder}/data.pkl")))
     survey.load()
     for key, claimed in survey.storages.items():

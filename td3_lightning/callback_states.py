@@ -87,7 +87,7 @@ STATES: dict[str, form.Check] = {
         {
             "wait_count": form.count,
             "stopped_epoch": form.count,
-            "best_score": form.scalar,
+            "best_score": score,
             "patience": form.count,
         },
         {"stopping_reason": stopping_reason, "stopping_reason_message": form.optional(form.text)},

@@ -12,6 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from td3_lightning import serialization as form
 from td3_lightning.callback_states import check_callbacks
 from td3_lightning.checkpoint_schema import (
+    DATA,
     averaging_state,
     check_checkpoint,
     check_loops,
@@ -138,7 +139,11 @@ def _check_for_training(checkpoint: dict[str, Any], module: L.LightningModule) -
         check_optimizers(checkpoint["optimizer_states"], list(optimizers))
     data: Any = module.trainer.datamodule  # type: ignore[attr-defined]  # set without a type
     action_dim, envs = len(getattr(data, "action_low", [])), getattr(getattr(data, "_envs", None), "envs", [])
-    for rank in checkpoint.get(type(data).__qualname__, {}).get("ranks", []) if action_dim else []:
+    name = type(data).__qualname__
+    if not action_dim or name not in checkpoint:
+        return
+    DATA(checkpoint[name], name)
+    for rank in checkpoint[name]["ranks"]:
         _check_episodes(rank.get("envs", {}).get("episodes", []), action_dim, envs)
 
 

@@ -15,7 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.best_and_last import BestCheckpoint
-from td3_lightning.checkpoint_schema import check_sizes_of, check_weights, missing_part
+from td3_lightning.checkpoint_schema import check_optimizers, check_sizes_of, check_weights, missing_part
 from td3_lightning.collector import Collector
 from td3_lightning.data import ReplayData
 from td3_lightning.errors import UsageError, one_line
@@ -272,6 +272,8 @@ def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
         )
     try:
         check_weights(checkpoint, model, model.strict_loading)
+        if "optimizer_states" in checkpoint:
+            check_optimizers(checkpoint["optimizer_states"], list(model.configure_optimizers()))
     except InvalidValueError as error:
         raise UsageError(f"The checkpoint is refused: {error}. Use a checkpoint that a run has saved.") from error
 

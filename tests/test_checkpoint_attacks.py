@@ -369,6 +369,7 @@ RING = "ReplayData.ranks.0.replay.rings.0."
             torch.ones(2, 9),
             "actions must be a list of actions of 1 numbers",
         ),
+        ("ReplayData", 3, "ReplayData must be a mapping, got 3"),
         ("ReplayData.ranks.0.envs.episodes", [], None),
         ("ReplayData.ranks.0.envs.episodes", [EPISODE] * 2, "episodes must be a list of 1, one for each ring"),
         ("optimizer_states.0.state.0.exp_avg", torch.ones(3), "exp_avg' must be a tensor of shape (8, 3)"),
@@ -401,6 +402,15 @@ def put(checkpoint: Any, path: str, value: Any) -> None:
     for key in above:
         checkpoint = checkpoint[key]
     checkpoint[last] = value
+
+
+def test_an_older_torch_had_fewer_switches_for_adam(run: Any, capsys: Any) -> None:
+    for state in run["optimizer_states"]:
+        del state["param_groups"][0]["decoupled_weight_decay"]
+    torch.save(run, LAST)
+    assert main([*COMMANDS["fit"], f"--ckpt_path={LAST}"]) == 0
+    del run["optimizer_states"][1]["param_groups"][0]["betas"]
+    refused(capsys, run, 'param_groups must be a mapping with the key "betas"')
 
 
 def test_deep_nesting_and_cycles_are_refused(run: Any, capsys: Any) -> None:
@@ -470,6 +480,32 @@ def test_a_pickle_cannot_reserve_memory(run: Any) -> None:
     torch.save(run | {"x": Reserve()}, LAST)
     with pytest.raises(UsageError, match="is refused, for it holds objects that could run code"):
         read_checkpoint(LAST)
+
+
+def test_a_long_pickle_is_refused_before_it_is_read() -> None:
+    def lengthen(records: dict[str, bytes]) -> None:
+        (name,) = (name for name in records if name.endswith("data.pkl"))
+        records[name] = b"\x80\x02" + pickle.MARK * (17 * 2**20) + b"."
+
+    with pytest.raises(UsageError, match=r"holds 17,825,795 bytes besides its tensors, which is more than 16,777,216"):
+        read_checkpoint(rewritten(lengthen))
+
+
+def test_an_archive_behind_an_old_pickle_is_refused() -> None:
+    path = LAST.with_name("changed.ckpt")
+    path.write_bytes(pickle.dumps({"clocks": {}}, protocol=2) + LAST.read_bytes())
+    with pytest.raises(UsageError, match="claims more content than it holds"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["archive/constants.pkl", "other/data.pkl"])
+def test_an_archive_of_another_kind_is_refused(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    def add(records: dict[str, bytes]) -> None:
+        records[name.replace("archive", next(iter(records)).split("/")[0])] = b"x"
+
+    with pytest.raises(UsageError, match="is not a checkpoint, or is damaged"):
+        read_checkpoint(rewritten(add))
+    assert not recwarn.list
 
 
 def test_records_that_overlap_or_repeat_are_refused() -> None:
