@@ -1,18 +1,21 @@
 """Checkpoints: written so that no crash leaves half of one, and read with care."""
 
+import io
 import pickle
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
-from td3_lightning.durable import write_durably
+from td3_lightning.archive import check_archive
+from td3_lightning.checkpoint_schema import check_checkpoint
+from td3_lightning.durable import remove, write_durably
 from td3_lightning.errors import UsageError
 from td3_lightning.plain import as_plain
 from td3_lightning.segments import FOLDER, UnfitError, check_rows
+from td3_lightning.serialization import InvalidValueError
 
 FORMAT = 1  # of what a run goes on from; those from before there were numbers have 0
 
@@ -50,39 +53,68 @@ class DurableCheckpointIO(TorchCheckpointIO):
         """
         return read_checkpoint(path)
 
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a checkpoint, but never a folder.
+
+        Args:
+            path: The file.
+        """
+        if not Path(path).is_dir():
+            remove(Path(path))
+
 
 # Reading.
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Loads a checkpoint onto the CPU, if it is whole, of this package, and nothing but tensors and plain values.
+def read_checkpoint(source: str | Path | IO[bytes]) -> dict[str, Any]:
+    """Load a checkpoint onto the CPU, after checking that it is whole, of this package, and safe to load.
+
+    It holds tensors and plain Python values only, and all of its parts have the form that `checkpoint_schema` gives.
 
     Args:
-        path: The file.
+        source: A local file, or a file opened for reading.
 
     Returns:
-        What was saved.
+        What was saved, with plain settings.
 
     Raises:
-        UsageError: It is not so; the sentence names a good one in the same folder, if there is one.
+        UsageError: The checkpoint is refused. The message names another one in the same folder, if there is one.
     """
-    path = Path(path)
+    if not isinstance(source, str | Path):
+        return _read_open(source)
+    if "://" in str(source):
+        raise UsageError(f"A checkpoint must be a local file, got {source}. Download it and give its path.")
+    path = Path(source)
     try:
         return _read(path)
     except UnfitError as unfit:
         raise refusal(unfit, path) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_open(file: IO[bytes]) -> dict[str, Any]:
+    """Load a checkpoint from a file that is open."""
+    path = Path(str(getattr(file, "name", "The file")))
     try:
-        with path.open("rb") as file:
+        return _read(path, io.BytesIO(file.read()))
+    except UnfitError as unfit:
+        raise UsageError(f"{path} {unfit}; give a .ckpt file that a run has saved.") from None
+
+
+def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
+    """Load a checkpoint from a path, or from the content of a file; raise `UnfitError` if it is refused."""
+    try:
+        with content or path.open("rb") as file:
             _check_archive(path, file)
             file.seek(0)
             checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+            if isinstance(checkpoint, dict) and "clocks" in checkpoint:
+                check_checkpoint(checkpoint)
     except OSError as error:
         raise UnfitError(path, f"cannot be read ({error.strerror})") from error
     except pickle.UnpicklingError as error:
         raise UnfitError(path, "is refused, for it holds objects that could run code when loaded") from error
+    except InvalidValueError as error:
+        raise UnfitError(path, f"is refused: {error}") from error
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise UnfitError(path, "is not a checkpoint, or is damaged") from error
     if not (isinstance(checkpoint, dict) and "clocks" in checkpoint):
@@ -103,18 +135,19 @@ def check_format(checkpoint: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
-    """Compares every checksum in the archive, which torch writes but does not look at."""
+    """Raise `UnfitError` for a file that is not a whole archive, or that would take more memory than its size."""
     start = file.read(4096)
     try:
-        with zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip() is not None
+        problem = check_archive(file)
+    except pickle.UnpicklingError:
+        raise
     except Exception as error:  # a changed byte can send zipfile anywhere
         if start.startswith(b"PK"):
             raise UnfitError(path, "is cut short or damaged") from error
         kind = "is empty" if not start else "is not a checkpoint" if any(start) else "holds nothing but zeros"
         raise UnfitError(path, kind) from error
-    if damaged:
-        raise UnfitError(path, "is damaged: its content does not match its checksums")
+    if problem is not None:
+        raise UnfitError(path, problem)
 
 
 def refusal(unfit: UnfitError, path: Path) -> UsageError:
@@ -155,4 +188,4 @@ def replays_in(checkpoint: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The replays of all ranks that a checkpoint holds."""
     for state in checkpoint.values():  # a datamodule's is found by the name of its class
         ranks = state.get("ranks", []) if isinstance(state, dict) else []
-        yield from (rank["replay"] for rank in ranks if "replay" in rank)
+        yield from (rank["replay"] for rank in ranks if isinstance(rank, dict) and "replay" in rank)

@@ -2,7 +2,6 @@
 
 import argparse
 import ctypes
-import json
 import logging
 import os
 import platform
@@ -46,7 +45,7 @@ from td3_lightning.best_and_last import BestCheckpoint, LastCheckpoint
 from td3_lightning.callbacks import Curve, Progress, Results
 from td3_lightning.checkpoint import DurableCheckpointIO, check_format, read_checkpoint
 from td3_lightning.collector import Collector
-from td3_lightning.config_files import find_config
+from td3_lightning.config_files import as_yaml, find_config, without_empty_sections
 from td3_lightning.data import ReplayData
 from td3_lightning.direct_loop import DirectLoop
 from td3_lightning.errors import UsageError, check_at_least, one_line
@@ -375,7 +374,7 @@ class CommandLine(LightningCLI):
         line.add_argument("--ckpt_path")
         named, typed = line.parse_known_args(words)
         files = [find_config(name) for name in named.config]
-        configs = [f"--config={file}" for file in files]
+        configs = [f"--config={without_empty_sections(file)}" for file in files]
         configs = [f"--name={files[0].stem}", *configs] if files else []  # a file's own name wins
         printing = [word for word in typed if word.startswith("--print_config")]  # it ends where it is parsed
         typed = [word for word in typed if word not in printing]
@@ -408,7 +407,7 @@ class CommandLine(LightningCLI):
                 f"{config_of(Path(path))}."
             )
         settings = saved_settings(self.checkpoint, path, [file.read_text() for file in files], typed, command)
-        saved, typed = f"--config={json.dumps(settings)}", [f"--ckpt_path={path}", *typed]
+        saved, typed = f"--config={as_yaml(settings)}", [f"--ckpt_path={path}", *typed]
         config = self.parser.parse_args([command, *configs, saved, *typed])
         refilled = bool(files) and config[command].data.empty_replay
         if printing:
@@ -548,7 +547,7 @@ class CommandLine(LightningCLI):
                 _check_epochs(self.trainer.max_epochs, self.checkpoint, self.datamodule.empty_replay)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
-            check_sizes(self.checkpoint["hyper_parameters"], self.model)
+            check_sizes(self.checkpoint, self.model)
         self._meet()
 
     def _meet(self) -> None:

@@ -1,15 +1,18 @@
 """Configuration files, found by name."""
 
 import json
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonargparse import get_loader
 
 from td3_lightning.errors import UsageError
 
 PACKAGE = Path(__file__).parent
+SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
 
 
 class Strict(yaml.SafeLoader):
@@ -51,6 +54,27 @@ def find_config(name: str) -> Path:
 def is_config(name: str) -> bool:
     """Return whether `find_config` finds a file of this name."""
     return any((folder / name).is_file() for folder in _folders())
+
+
+def without_empty_sections(path: Path) -> Path | str:
+    """Return a configuration file, or its content as YAML without the sections that have no content.
+
+    A section whose keys are all commented out is null to YAML. It sets nothing, as if it were absent, so it must not
+    discard what an earlier file sets.
+    """
+    text = path.read_text()
+    content = yaml.load(text, Strict)
+    empty = [name for name in SECTIONS if name in content and content[name] is None]
+    if not empty:
+        return path
+    if any(value is not None for value in content.values()):
+        content = get_loader("yaml")(text)  # the parser's, which reads 1e3 as a number
+    return as_yaml({name: value for name, value in content.items() if name not in empty})
+
+
+def as_yaml(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML that a parser reads back with the same types: every value is quoted and has a tag."""
+    return yaml.safe_dump(dict(settings), default_style='"', width=10**9, sort_keys=False)
 
 
 def _folders() -> list[Path]:

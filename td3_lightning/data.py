@@ -132,6 +132,18 @@ class ReplayData(L.LightningDataModule):
         self._last_episodes: dict[str, Any] | None = None  # running at the end of a fit that is over
         self._saved_replay: SavedReplay = Replay.state_dict
 
+    @classmethod
+    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to make environments from settings in a checkpoint, which would choose what is imported.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "A ReplayData must be made from your own settings, not from a checkpoint. Use ReplayData(...) and "
+            "trainer.fit(..., ckpt_path=...)."
+        )
+
     def make_env(self, **kwargs: Any) -> gym.Env:
         """Make the environment with its wrappers; keyword arguments here override the configured ones."""
         env = make(self._source, {**self.env_kwargs, **kwargs})

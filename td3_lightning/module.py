@@ -4,11 +4,13 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, cast, get_args
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar, cast, get_args
 
 import lightning as L
 import numpy as np
 import torch
+import yaml
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import TrainerStatus
@@ -20,7 +22,7 @@ from torchmetrics import CatMetric, Metric
 from td3_lightning.acting import SingleActions
 from td3_lightning.averaging import average_gradients, leave_gradients_alone, of_the_first
 from td3_lightning.by_hand import ByHand
-from td3_lightning.checkpoint import FORMAT
+from td3_lightning.checkpoint import FORMAT, read_checkpoint
 from td3_lightning.checks import (
     refuse,
     require_bool,
@@ -39,6 +41,7 @@ from td3_lightning.networks import Actor, Critics
 from td3_lightning.plain import as_plain
 from td3_lightning.ranks import of_every_rank, of_this_rank
 from td3_lightning.replay import Batch
+from td3_lightning.restoration import check_restoration, stored_arguments
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeds import new_generator
 from td3_lightning.subnormals import EVERY, clear_subnormals
@@ -47,6 +50,9 @@ Gradients = Literal["by hand", "autograd", "compiled"]
 CLOCKS = ("env_steps", "updates", "episodes")
 OF_LOSSES = {"target", "smoothed", "smoothed_by", "draw_noise", "critic_loss", "actor_loss"}
 QUICK = (*CLOCKS, "_current_fx_name")  # attributes that are set all the time
+
+
+Agent = TypeVar("Agent", bound="TD3")
 
 
 class TD3(L.LightningModule):
@@ -441,6 +447,39 @@ class TD3(L.LightningModule):
 
     # State.
 
+    @classmethod
+    def load_from_checkpoint(
+        cls: type[Agent],
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> Agent:
+        """Load an agent from a checkpoint, which may come from anybody: it cannot run code or import modules.
+
+        Args:
+            checkpoint_path: A local file, or a file opened for reading.
+            map_location: Device for the agent, such as "cuda"; None is the CPU.
+            hparams_file: YAML file with settings that win over the checkpoint's.
+            strict: Whether the weights must have the agent's names; None is the class's `strict_loading`.
+            weights_only: Not used, as it is always true.
+            **kwargs: Settings that win over both.
+
+        Raises:
+            UsageError: The checkpoint is damaged, malformed, or of another agent.
+        """
+        checkpoint = read_checkpoint(checkpoint_path)
+        given = {**_from_file(hparams_file), **kwargs}
+        module = cls(**{**stored_arguments(cls, checkpoint, checkpoint_path, given), **given})
+        if strict is not None:
+            module.strict_loading = strict
+        check_restoration(checkpoint, module, module.strict_loading)  # a subclass may have hooks of its own
+        module.on_load_checkpoint(checkpoint)
+        module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
+        return module if map_location is None else module.to(map_location)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the format, the clocks and the noise; raises `LearnerError` rather than save what has diverged."""
         check_weights(self, self.updates, *self.trainer.optimizers)
@@ -449,7 +488,11 @@ class TD3(L.LightningModule):
         checkpoint["target_noise"] = of_every_rank(self.noise_generator.get_state)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes them back, and the weights that trained where they stand beside their mean and go on without it."""
+        """Check the checkpoint, and restore the clocks and the noise.
+
+        Where a run goes on without a mean of the weights, it takes the weights that were trained, not their mean.
+        """
+        check_restoration(checkpoint, self, self.strict_loading)
         if "current_model_state" in checkpoint and self._trains_without_mean():
             checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name, value in checkpoint["clocks"].items():
@@ -499,6 +542,11 @@ def _frozen(network: nn.Module) -> Iterator[None]:
     finally:
         for weight in weights:
             weight.requires_grad_(True)
+
+
+def _from_file(path: str | Path | None) -> dict[str, Any]:
+    """Read settings from a YAML file of the user's."""
+    return {} if path is None else dict(yaml.safe_load(Path(path).read_text()) or {})
 
 
 def _features(encoder: nn.Module, obs_dim: int) -> int:

@@ -34,15 +34,28 @@ Kind = TypeVar("Kind", bound=Recipe)
 
 
 def from_plain(kind: type[Kind], data: Any) -> Kind | None:
-    """An object of a kind from its plain data; None if the data is of no class of that kind.
+    """Make an object of a kind from its plain data; return None if the data describes no known class of that kind.
 
     Only classes that are imported already are found, so a checkpoint cannot run code.
+
+    Raises:
+        UsageError: The class does not take these arguments.
     """
-    if not isinstance(data, Mapping):
+    path = data.get("class_path") if isinstance(data, Mapping) else None
+    found = known_recipes(kind).get(path) if isinstance(path, str) else None
+    if found is None:
         return None
-    known = {f"{sub.__module__}.{sub.__qualname__}": sub for sub in _subclasses(kind)}
-    found = known.get(data.get("class_path", ""))
-    return found(**{name: _made(value) for name, value in data.get("init_args", {}).items()}) if found else None
+    arguments = data.get("init_args") or {}
+    try:
+        inspect.signature(found).bind(**arguments)
+    except TypeError as error:
+        raise UsageError(f"{path} must be given arguments that it takes, got {arguments!r}. {error}.") from error
+    return found(**{name: _made(value) for name, value in arguments.items()})
+
+
+def known_recipes(kind: type[Kind]) -> dict[str, type[Kind]]:
+    """Return the imported subclasses of a kind, by their import paths."""
+    return {f"{sub.__module__}.{sub.__qualname__}": sub for sub in _subclasses(kind)}
 
 
 def _plain(value: Any) -> Any:

@@ -195,6 +195,11 @@ class Ring:
         follows_end = self.rows[(numbers - 1) % self.length, -1] != RUNNING
         # The oldest may be a last observation whose step is gone, which only the count tells.
         starts = numbers[~follows_end | (numbers == self.held.start)]
+        if transitions > len(starts):
+            raise UsageError(
+                f"The saved replay must have at most {len(starts)} transitions, got {transitions}. Use another "
+                "checkpoint."
+            )
         self.starts.replace(starts[len(starts) - transitions :])
 
 

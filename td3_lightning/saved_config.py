@@ -1,24 +1,29 @@
 """The configuration that a checkpoint holds: put there, taken out, compared."""
 
-import json
 import os
-import pydoc
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 
+from td3_lightning.best_and_last import BestCheckpoint
+from td3_lightning.checkpoint_schema import check_optimizers, check_sizes_of, check_weights, missing_part
+from td3_lightning.collector import Collector
+from td3_lightning.data import ReplayData
 from td3_lightning.durable import write_durably
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, one_line
 from td3_lightning.module import TD3
 from td3_lightning.run_folders import config_of, continues_in, holds_a_run
+from td3_lightning.serialization import InvalidValueError, fields, integer, mapping, number, optional, plain, text
+from td3_lightning.settings_schema import Named, NotNamedError, check_arguments
 from td3_lightning.speech import say
 
 # A class may have a default that YAML has no word for.
@@ -34,6 +39,7 @@ KEPT = {
         *("limit_train_batches", "limit_val_batches", "log_every_n_steps"),
     ),
 }
+LEAVES = (type(None), bool, int, float, str)
 SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder")
 
 
@@ -73,7 +79,7 @@ class SaveConfig(SaveConfigCallback):
         Write config.yaml if it is missing: the warm-up failed, or the folder was deleted during the run.
         """
         self._write(trainer)
-        checkpoint["config"] = json.loads(json.dumps(_kept(self.config.as_dict()), default=str))
+        checkpoint["config"] = storable(_kept(self.config.as_dict()))
 
     def _folder(self, trainer: L.Trainer) -> Path | None:
         """The run's folder. All ranks must call this, since Lightning broadcasts it."""
@@ -114,30 +120,137 @@ def _cannot_be_written(folder: str, why: str) -> UsageError:
 def saved_settings(
     checkpoint: Mapping[str, Any], path: str, files: Sequence[str], typed: Sequence[str], command: str
 ) -> dict[str, Any]:
-    """The settings that a checkpoint holds, for a command.
+    """Return the settings in a checkpoint that a command takes, after checking each of them.
 
     Args:
-        checkpoint: The checkpoint.
-        path: Where it lies.
-        files: The texts of the configurations that the user gave.
+        checkpoint: The checkpoint, as `read_checkpoint` returns it.
+        path: Its path, for the message.
+        files: The texts of the configuration files that the user gave.
         typed: What the user typed.
-        command: What they are for; all but "fit" do without those of the trainer and of the checkpoints.
+        command: What the settings are for. Only "fit" takes those of the trainer and of the checkpoints.
 
     Raises:
-        UsageError: They name code that is neither ours nor named by the user, so that loading a stranger's
-            checkpoint runs none.
+        UsageError: A setting has another type than its parameter, or names code or a file that is neither ours nor
+            named by the user for the same setting.
     """
-    settings = _kept(checkpoint.get("config", {}))
-    if command != "fit":
-        settings = {key: value for key, value in settings.items() if KEPT[key] is None}
-    given = {text for source in (*files, *(word.split("=", 1)[-1] for word in typed)) for text in _texts(_read(source))}
-    for text in _texts({key: value for key, value in settings.items() if key in SECTIONS}):
-        if re.search("[.:]|^/", text) and text not in given and not _is_ours(text):
-            raise UsageError(
-                f'{path} names "{text}", which may be code that is not of td3_lightning; if you trust it, give the '
-                f"run's own configuration too, such as --config {config_of(Path(path))}."
-            )
+    named = _named_in(files, typed)
+    try:
+        settings = _kept(plain(checkpoint.get("config", {}), "config"))
+        if command != "fit":
+            settings = {key: value for key, value in settings.items() if KEPT[key] is None}
+        for key, value in settings.items():
+            CHECKS[key](value, key, named)
+        if missing := missing_part(checkpoint, training=command == "fit"):
+            raise InvalidValueError(missing, "in the checkpoint", None)
+        check_sizes_of(settings.get("model", {}), checkpoint["state_dict"], "model")
+    except InvalidValueError as error:
+        raise UsageError(f"{path} is refused: {error}. Use a checkpoint that a run has saved.") from error
+    except NotNamedError as error:
+        raise UsageError(
+            f'{path} names "{one_line(error.named)[:100]}" in {error.setting}, which may be code or a file that is not '
+            f"part of td3_lightning. If you trust it, give the run's own configuration too, for example --config "
+            f"{config_of(Path(path))}."
+        ) from error
     return settings
+
+
+def storable(value: Any) -> Any:
+    """Return a setting as a checkpoint holds it: dict, list, str, int, float, bool and None keep their types.
+
+    Functions and classes become their import paths; whatever else YAML has no word for becomes text.
+    """
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, LEAVES) else str(key): storable(held) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [storable(held) for held in value]
+    if isinstance(value, Enum | np.generic):
+        return storable(value.value if isinstance(value, Enum) else value.item())
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # a seed is of a subclass of int
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return str(value)
+
+
+def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
+    """Return what tells whether the user wrote a text: in a file for the same setting, or anywhere on the line."""
+    words = {found for word in typed for found in _texts(_read(word.split("=", 1)[-1]))}
+    contents = [content for file in files if isinstance(content := _read(file), dict)]
+
+    def named(wanted: str, setting: str) -> bool:
+        section, _, rest = setting.removeprefix("a key of ").partition(".")
+        name = rest.split(".")[0]
+        held = [content.get(section) for content in contents]
+        own = [each.get(name) for each in held if isinstance(each, dict)]
+        own += [content.get(f"{section}.{name}") for content in contents]
+        return wanted in words or any(wanted in _texts(each) for each in own)
+
+    return named
+
+
+def _check_seed(value: Any, setting: str, named: Named) -> None:
+    integer(value, setting)
+    if not 0 <= value < 2**32:
+        raise InvalidValueError(setting, "an integer from 0 to 2**32 - 1", value)
+
+
+def _check_data(value: Any, setting: str, named: Named) -> None:
+    mapping(value, setting)
+    check_arguments({key: held for key, held in value.items() if key != "env_id"}, ReplayData, setting, named)
+    env_id = value.get("env_id")
+    text(env_id, f"{setting}.env_id")
+    if not ENV_ID.fullmatch(env_id) and not named(env_id, f"{setting}.env_id"):  # "module:Id" imports the module
+        raise NotNamedError(env_id, f"{setting}.env_id")
+
+
+def _check_best(value: Any, setting: str, named: Named) -> None:
+    """Check the settings of the best checkpoints: a stored file name stays in the run's folder."""
+    mapping(value, setting)
+    for name in ("monitor", "filename"):
+        text(value.get(name, ""), f"{setting}.{name}")
+    check_arguments(
+        {key: held for key, held in value.items() if key in ("mode", "save_top_k")}, BestCheckpoint, setting, named
+    )
+    if not METRIC.fullmatch(value.get("monitor", "a")):
+        raise InvalidValueError(f"{setting}.monitor", "the name of a metric", value["monitor"])
+    filename = value.get("filename", "a")
+    if not FILENAME.fullmatch(filename) and not named(filename, f"{setting}.filename"):
+        raise InvalidValueError(f"{setting}.filename", "a file name without a folder, with metrics in braces", filename)
+
+
+def _check_trainer(value: Any, setting: str, named: Named) -> None:
+    fields({}, TRAINER)(value, setting)
+
+
+def _check_word(value: Any, name: str) -> None:
+    """Check for a number, a truth value, or a short word or duration, such as "bf16-mixed" or "00:12:00:00"."""
+    if isinstance(value, str):
+        if not re.fullmatch("[0-9a-z:., -]{1,40}", value):
+            raise InvalidValueError(name, "a number or a word", value)
+    elif not isinstance(value, bool):
+        number(value, name)
+
+
+ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
+METRIC = re.compile(r"[\w /.+-]{1,200}")
+FILENAME = re.compile(r"(?!last(-1)?$)(?!\.)([\w.=+, -]|\{[\w /+-]{1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+")
+TRAINER = {
+    **dict.fromkeys(("precision", "deterministic"), optional(_check_word)),
+    **dict.fromkeys(("check_val_every_n_epoch", "log_every_n_steps"), optional(integer)),
+    **dict.fromkeys(("limit_train_batches", "limit_val_batches"), optional(number)),
+    "val_check_interval": optional(_check_word),
+}
+CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
+    "model": lambda value, setting, named: check_arguments(value, TD3, setting, named),
+    "data": _check_data,
+    "collector": lambda value, setting, named: check_arguments(value, Collector, setting, named),
+    "seed_everything": _check_seed,
+    "checkpoint": _check_best,
+    "trainer": _check_trainer,
+}
 
 
 def report_differences(config: Namespace, filed: Namespace, path: str, refilled: bool) -> None:
@@ -172,10 +285,11 @@ def report_differences(config: Namespace, filed: Namespace, path: str, refilled:
         )
 
 
-def check_sizes(held: Mapping[str, Any], model: TD3) -> None:
-    """Raises `UsageError` if a checkpoint's hyperparameters are of networks of another size than the model."""
+def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
+    """Raise `UsageError` if a checkpoint's hyperparameters or weights are of another network than the model's."""
+    held = checkpoint.get("hyper_parameters", {})
     other = [
-        f"{name} {held.get(name)} (here {model.hparams[name]})"
+        f"{name} {one_line(held.get(name))[:100]} (here {model.hparams[name]})"
         for name in SIZES
         if held.get(name) != model.hparams[name]
     ]
@@ -184,15 +298,23 @@ def check_sizes(held: Mapping[str, Any], model: TD3) -> None:
             f"The checkpoint holds networks of another size: {', '.join(other)}; leave those settings to it, and "
             "give it the environment that it was trained in."
         )
+    try:
+        check_weights(checkpoint, model, model.strict_loading)
+        if "optimizer_states" in checkpoint:
+            check_optimizers(checkpoint["optimizer_states"], list(model.configure_optimizers()))
+    except InvalidValueError as error:
+        raise UsageError(f"The checkpoint is refused: {error}. Use a checkpoint that a run has saved.") from error
 
 
 def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration that `KEPT` names, those that there are."""
-    return {
-        key: config[key] if names is None else {name: config[key][name] for name in names if name in config[key]}
-        for key, names in KEPT.items()
-        if key in config
-    }
+    """Return the settings of a configuration that `KEPT` names, as far as it has them."""
+    kept = {}
+    for key, names in KEPT.items():
+        if config.get(key) is not None:
+            if names is not None or key in SECTIONS:
+                mapping(config[key], key)
+            kept[key] = {name: config[key][name] for name in names if name in config[key]} if names else config[key]
+    return kept
 
 
 def _read(text: str) -> Any:
@@ -208,13 +330,6 @@ def _texts(settings: Any) -> Iterator[str]:
     elif isinstance(settings, Mapping | list):
         for value in settings.values() if isinstance(settings, Mapping) else settings:
             yield from _texts(value)
-
-
-def _is_ours(class_path: str) -> bool:
-    packages = ("td3_lightning.", "gymnasium.wrappers.")
-    found = pydoc.locate(class_path) if class_path.startswith(packages) else None
-    # What it resolves to counts: a path can lead through our modules to what they import.
-    return isinstance(found, type) and found.__module__.startswith(packages)
 
 
 def _differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

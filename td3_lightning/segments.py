@@ -1,5 +1,6 @@
 """The replay's rows on disk: append-only files beside the checkpoints that name them."""
 
+import os
 import re
 import secrets
 import zlib
@@ -132,7 +133,9 @@ def names_in(replays: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def sweep(folder: Path, named: set[str]) -> None:
-    """Deletes the files of rows that no checkpoint names any more."""
+    """Delete the segment files that no checkpoint names any more; a folder that is a link is not this run's own."""
+    if os.path.islink(folder):
+        return
     for name in names(folder):
         if NAME.fullmatch(name) and name not in named:
             remove(folder / name)
@@ -176,7 +179,8 @@ def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tenso
         raise UnfitError(path, "is no name for a part of a replay")
     try:
         with path.open("rb") as file:
-            content = bytearray(file.read(size))
+            # A malformed checkpoint may claim more rows than memory can hold.
+            content = bytearray(file.read(min(size, os.fstat(file.fileno()).st_size)))
     except OSError as error:
         raise UnfitError(path, f"cannot be read ({error.strerror})") from error
     if len(content) != size or zlib.crc32(content) != segment["crc"]:

@@ -167,8 +167,13 @@ def flipped(path: Path) -> None:
 
 
 class Hostile:
+    """Makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
     def __reduce__(self) -> Any:
-        return (os.mkdir, ("/tmp/hostile-checkpoint-ran",))
+        return (os.mkdir, (str(self.folder),))
 
 
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -184,7 +189,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "tensor": (lambda path: torch.save(torch.ones(3), path), "is not a checkpoint of td3_lightning"),
     "foreign": (lambda path: torch.save({"state_dict": {}}, path), "is not a checkpoint of td3_lightning"),
     "hostile": (
-        lambda path: torch.save({"clocks": Hostile()}, path),
+        lambda path: torch.save({"clocks": Hostile(path.with_name("ran"))}, path),
         "is refused, for it holds objects that could run code when loaded",
     ),
 }
@@ -207,7 +212,7 @@ def test_unfit_file_is_named_and_a_whole_one_offered(tmp_path: Path, fault: str)
     offer = f"{path} {reason}; the newest whole one there is {folder / 'newer.ckpt'}."
     with pytest.raises(UsageError, match=f"^{re.escape(offer)}$"):
         DurableCheckpointIO().load_checkpoint(path, weights_only=False)
-    assert not Path("/tmp/hostile-checkpoint-ran").exists()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_changed_or_missing_bytes_never_give_wrong_data(tmp_path: Path, rng: Any) -> None:
