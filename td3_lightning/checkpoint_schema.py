@@ -308,10 +308,13 @@ def check_weights(checkpoint: Mapping[str, Any], module: torch.nn.Module, strict
 
 
 def check_optimizers(states: Any, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Check that Adam's states, or another optimizer's, fit the weights that they are for."""
-    if len(states) != len(optimizers):
+    """Check that Adam's states, or another optimizer's, fit the weights that they are for.
+
+    There may be none at all, as in a published checkpoint: Lightning then keeps the new optimizers.
+    """
+    if len(states) not in (0, len(optimizers)):
         raise InvalidValueError("optimizer_states", f"a list of {len(optimizers)}", states)
-    for index, (state, optimizer) in enumerate(zip(states, optimizers, strict=True)):
+    for index, (state, optimizer) in enumerate(zip(states, optimizers, strict=False)):
         name = f"optimizer_states.{index}"
         ours = optimizer.state_dict()["param_groups"]
         form.series(form.anything)(state["param_groups"], f"{name}.param_groups")

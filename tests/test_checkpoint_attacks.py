@@ -371,11 +371,12 @@ RING = "ReplayData.ranks.0.replay.rings.0."
         ),
         ("ReplayData", 3, "ReplayData must be a mapping, got 3"),
         ("ReplayData.ranks.0.envs.episodes", [], None),
+        ("optimizer_states", [], None),  # as in a published checkpoint
         ("ReplayData.ranks.0.envs.episodes", [EPISODE] * 2, "episodes must be a list of 1, one for each ring"),
         ("optimizer_states.0.state.0.exp_avg", torch.ones(3), "exp_avg' must be a tensor of shape (8, 3)"),
         ("optimizer_states.0.param_groups.0.betas", "x", "betas must be a list, got 'x'"),
         ("optimizer_states.0.param_groups.0.params", [torch.ones(2)] * 4, "params.0 must be a non-negative integer"),
-        ("optimizer_states", [], "optimizer_states must be a list of 2"),
+        ("optimizer_states", [{"state": {}, "param_groups": []}], "optimizer_states must be a list of 2"),
         ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1, got 1e+18"),
         ("callbacks.Collector.ranks.0.rng.bit_generator", "os", "bit_generator must be one of PCG64"),
         ("callbacks.LogPosition.position.events", {"../../x": 3}, "must be the name of a file without a folder"),
