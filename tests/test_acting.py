@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import nn
 
-from td3_lightning import TD3, Collector, ReplayData, acting
+from td3_lightning import TD3, Collector, ReplayData, UsageError, acting
 from td3_lightning.acting import HostCopy
 from td3_lightning.encoders import Trunk
 from td3_lightning.networks import Actor
@@ -85,7 +85,7 @@ def test_single_actions_go_on_after_an_evaluation() -> None:
 @pytest.mark.usefixtures("away")
 def test_modules_act_where_single_actions_do_not() -> None:
     obs = new_batch().obs.numpy()
-    with pytest.raises(RuntimeError, match="shapes"):
+    with pytest.raises(UsageError, match="shape"):
         new_module().act(obs[0, :1])
     several, autograd = new_module(), new_module(gradients="autograd")
     encoded = [new_module(encoder=Trunk([6], shared=shared)) for shared in (True, False)]
