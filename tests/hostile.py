@@ -150,7 +150,7 @@ def change(checkpoint: dict[str, Any], path: tuple[Any, ...], rng: np.random.Gen
     if how < 0.25 and isinstance(above[key], dict):
         name = ["_instantiator", "_class_path", "encoder", "wrappers", "class_path", "dirpath", "x", 7][rng.integers(8)]
         above[key][name] = hostile_value(rng)
-        return f"{(*path, name)} = {str(above[key][name])[:200]}" if how < 0.2 else f"{(*path, name)} added"
+        return f"{(*path, name)} = {brief(above[key][name])}"
     if how < 0.3 and isinstance(above[key], list):
         above[key] = tuple(above[key])
         return f"{path} as a tuple"
