@@ -15,14 +15,14 @@ PIP := $(BIN)/python -m pip install
 COUNT = 200
 SETTINGS = 20
 
-.PHONY: help install car test docs torture constraints
+.PHONY: help install car test docs crash-test constraints
 
 help:
 	@echo 'make install      set up .venv (PYTHON=python3.12 and TORCH=... choose others than the usual)'
 	@echo 'make car          set up, then train the car'
 	@echo 'make test         set up, then lint, check types, build the documentation and run the tests'
 	@echo 'make docs         set up, then build the documentation into build/docs'
-	@echo 'make torture      kill runs at random and resume them, COUNT=200 times, and agents with SETTINGS=20 draws of settings; ends with a table'
+	@echo 'make crash-test      kill runs at random and resume them, COUNT=200 times, and agents with SETTINGS=20 draws of settings; ends with a table'
 	@echo 'make constraints  pin the newest release of every dependency anew'
 
 install: .venv/installed
@@ -42,9 +42,9 @@ test: .venv/installed-for-tests
 docs: .venv/installed-for-tests
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
 
-torture: .venv/installed-for-tests
-	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py $(COUNT) --settings $(SETTINGS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/torture_disk.py
+crash-test: .venv/installed-for-tests
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/crash_test.py $(COUNT) --settings $(SETTINGS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/faulty_disk.py
 
 # The files touched below are stamps, made last: a set-up that was interrupted runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt

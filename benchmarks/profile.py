@@ -28,30 +28,32 @@ import torch
 
 from benchmarks.baselines.ours import data_settings, model_settings
 from benchmarks.workloads import PLAIN, WARMUP_STEPS, WORKLOADS, Workload
-from td3_lightning import TD3, Collector, Replay, ReplayData, recorded
-from td3_lightning.by_hand import ByHand, Perceptrons
-from td3_lightning.cli import main as run
-from td3_lightning.envs import TrainEnvs
+from td3_lightning import TD3, Collector, Replay, ReplayData
+from td3_lightning.cli.app import main as run
+from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.fast import traced as recorded
+from td3_lightning.fast.manual_update import ManualUpdate
+from td3_lightning.fast.mlp import BatchedMLP
 
 REST = "Lightning, logs and other code"
 UPDATE = "update, between its parts"
 PARTS: list[tuple[type, str, str]] = [
-    (TrainEnvs, "step", "environment"),
+    (TrainingVectorEnv, "step", "environment"),
     (Replay, "add", "storing"),
     (Replay, "sample", "sampling"),
     (TD3, "act", "acting"),
     (Collector, "_act", "exploration noise"),
     (TD3, "target", "target"),
-    (ByHand, "_target", "target"),
+    (ManualUpdate, "_target", "target"),
     (TD3, "critic_loss", "critics: forward"),
-    (ByHand, "of_critics", "critics: gradients"),
+    (ManualUpdate, "of_critics", "critics: gradients"),
     (TD3, "actor_loss", "actor: forward"),
-    (ByHand, "of_actor", "actor: gradients"),
+    (ManualUpdate, "of_actor", "actor: gradients"),
     (TD3, "manual_backward", "backward"),
-    (Perceptrons, "differentiate", "backward"),
-    (Perceptrons, "slope_in_inputs", "backward"),
-    (TD3, "_descend", "Adam"),
-    (TD3, "_move_targets", "Polyak averages"),
+    (BatchedMLP, "differentiate", "backward"),
+    (BatchedMLP, "slope_in_inputs", "backward"),
+    (TD3, "_gradient_step", "Adam"),
+    (TD3, "update_targets", "Polyak averages"),
 ]
 NETS = ("critics", "actor")
 SHARED = ("backward", "Adam")  # parts of both the critics' and the actor's step

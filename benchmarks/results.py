@@ -25,9 +25,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.aggregate import MIN_SEEDS_FOR_INTERVAL, bootstrap_interval, interquartile_mean, mean_and_std
-from td3_lightning.config_files import find_config
+from td3_lightning.cli.config_files import find_config
 from td3_lightning.errors import UsageError
-from td3_lightning.run_logger import read_metrics
+from td3_lightning.reporting.metrics_csv import read_metrics
 
 COMMAND = [sys.executable, "-m", "td3_lightning"]
 MEAN = "eval/return_mean"

@@ -55,4 +55,4 @@ def _register_car_only() -> None:
     package = ModuleType("td3_lightning")
     package.__path__ = [str(ROOT / "td3_lightning")]
     sys.modules["td3_lightning"] = package
-    gym.register(CAR, "td3_lightning.car_racing:CarRacing", max_episode_steps=1000)
+    gym.register(CAR, "td3_lightning.envs.car_racing:CarRacing", max_episode_steps=1000)

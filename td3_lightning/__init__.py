@@ -1,35 +1,85 @@
 """TD3 (Twin Delayed DDPG) on PyTorch Lightning."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import gymnasium
 
-from td3_lightning.collector import Collector
-from td3_lightning.data import ReplayData
-from td3_lightning.encoders import Encoder, Trunk
-from td3_lightning.errors import UsageError
-from td3_lightning.module import TD3
-from td3_lightning.networks import Actor, Critics
-from td3_lightning.replay import Batch, Replay
-from td3_lightning.schedules import Constant, Linear
+if TYPE_CHECKING:
+    from td3_lightning.algorithm.encoders import Encoder, Trunk
+    from td3_lightning.algorithm.networks import Actor, Critics
+    from td3_lightning.algorithm.pixel_encoder import Convolutions
+    from td3_lightning.algorithm.td3 import TD3
+    from td3_lightning.envs.car_racing import Pedals
+    from td3_lightning.envs.wrappers import ActionRepeat, SymmetricActionBounds
+    from td3_lightning.errors import UsageError
+    from td3_lightning.replay.buffer import Batch, Replay
+    from td3_lightning.replay.pixels import Pixels
+    from td3_lightning.schedules import Constant, Linear
+    from td3_lightning.training.collector import Collector
+    from td3_lightning.training.data_module import ReplayData
+    from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
+    from td3_lightning.training.weight_averaging import AveragedWeights
 
 __version__ = "0.1.0"
+
+# Public names and their modules, which are imported when a name is first used.
+_MODULES = {
+    "TD3": "algorithm.td3",
+    "ActionRepeat": "envs.wrappers",
+    "Actor": "algorithm.networks",
+    "AveragedWeights": "training.weight_averaging",
+    "Batch": "replay.buffer",
+    "Collector": "training.collector",
+    "Constant": "schedules",
+    "Convolutions": "algorithm.pixel_encoder",
+    "Critics": "algorithm.networks",
+    "Encoder": "algorithm.encoders",
+    "Linear": "schedules",
+    "Pedals": "envs.car_racing",
+    "Pixels": "replay.pixels",
+    "Replay": "replay.buffer",
+    "ReplayData": "training.data_module",
+    "SaveEvaluations": "training.evaluation",
+    "StopWhenSolved": "training.evaluation",
+    "SymmetricActionBounds": "envs.wrappers",
+    "Trunk": "algorithm.encoders",
+    "UsageError": "errors",
+}
 __all__ = [
     "TD3",
+    "ActionRepeat",
     "Actor",
+    "AveragedWeights",
     "Batch",
     "Collector",
     "Constant",
+    "Convolutions",
     "Critics",
     "Encoder",
     "Linear",
+    "Pedals",
+    "Pixels",
     "Replay",
     "ReplayData",
+    "SaveEvaluations",
+    "StopWhenSolved",
+    "SymmetricActionBounds",
     "Trunk",
     "UsageError",
 ]
 
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
 gymnasium.register(
     id="td3_lightning/CarRacing-v0",
-    entry_point="td3_lightning.car_racing:CarRacing",
+    entry_point="td3_lightning.envs.car_racing:CarRacing",
     max_episode_steps=1000,
     reward_threshold=900,
 )

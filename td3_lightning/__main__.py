@@ -5,8 +5,8 @@ import signal
 import sys
 from types import FrameType
 
-from td3_lightning.cli import main
-from td3_lightning.stopping import Stopped
+from td3_lightning.checkpointing.interruption import ExitOnSignal
+from td3_lightning.cli.app import main
 
 
 def script() -> int:
@@ -29,7 +29,7 @@ def run() -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    raise Stopped(128 + number)
+    raise ExitOnSignal(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,13 @@
-"""The exceptions that are meant to be read by a user."""
+"""The exceptions that are meant to be read by a user, and the checks of settings that raise them."""
 
+import math
 import re
 import traceback
+from collections.abc import Iterable
+from operator import index
+from typing import Any
+
+import numpy as np
 
 
 class UsageError(ValueError):
@@ -51,3 +57,153 @@ def described(error: BaseException) -> str:
 def is_ours(error: BaseException) -> bool:
     """Tell whether this package raised an exception on purpose, such as a mistake or the end after a signal."""
     return isinstance(error, UsageError | RunError) or type(error).__module__.split(".")[0] == __name__.split(".")[0]
+
+
+INFINITY = math.inf
+
+
+def refuse(name: str, constraint: str, value: object, fix: str) -> UsageError:
+    """Build the error for a setting that does not satisfy its constraint."""
+    return UsageError(f"{name} must be {constraint}, got {shown(value)}. {fix}")
+
+
+def shown(value: object) -> str:
+    """Show a value in one line of at most 80 characters."""
+    try:
+        text = one_line(value.item() if isinstance(value, np.generic) else repr(value))
+    except Exception:  # a user's __repr__ may raise anything
+        text = f"an object of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def require_int(name: str, value: Any, least: int | None = None, most: int | None = None, fix: str = "") -> int:
+    """Return an integer in [least, most]. Integers of NumPy and torch are accepted, floats are not.
+
+    Args:
+        name: Name of the setting.
+        value: Value to check.
+        least: Smallest allowed value.
+        most: Largest allowed value.
+        fix: Advice if the value is out of range.
+    """
+    number = _as_int(value)
+    if number is None:
+        raise refuse(name, "an integer", value, _integer_fix(value))
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise refuse(name, _bounds(least, most), value, fix or _direction(least is not None and number < least))
+    return number
+
+
+def require_ints(name: str, values: Any, least: int) -> list[int]:
+    """Return a list of integers that are at least `least`."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise refuse(name, "a list of integers", values, "Use a list, for example [256, 256].")
+    numbers = list(values)
+    return [require_int(f"{name}[{place}]", number, least) for place, number in enumerate(numbers)]
+
+
+def require_float(
+    name: str,
+    value: Any,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    fix: str = "",
+) -> float:
+    """Return a finite number in the given interval. Numbers of NumPy and torch are accepted.
+
+    Args:
+        name: Name of the setting.
+        value: Value to check.
+        least: Smallest allowed value.
+        most: Largest allowed value.
+        above: Bound that the value must exceed.
+        below: Bound that the value must stay under.
+        fix: Advice if the value is out of range.
+    """
+    number = as_float(value)
+    if number is None:
+        raise refuse(name, "a number", value, "Use a number.")
+    too_small = (least is not None and number < least) or (above is not None and number <= above)
+    too_large = (most is not None and number > most) or (below is not None and number >= below)
+    if too_small or too_large or math.isnan(number):
+        raise refuse(name, _interval(least, most, above, below), value, fix or _direction(too_small))
+    if math.isinf(number):
+        raise refuse(name, "finite", value, fix or "Use a finite number.")
+    return number
+
+
+def require_floats(name: str, values: Any) -> list[float]:
+    """Return a list of finite numbers."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
+        raise refuse(name, "a list of numbers", values, "Use a list with one number per action.")
+    return [require_float(f"{name}[{place}]", number) for place, number in enumerate(values)]
+
+
+def require_bool(name: str, value: Any) -> bool:
+    """Return a truth value; other types are refused, because "false" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise refuse(name, "true or false", value, "Use true or false without quotes.")
+    return bool(value)
+
+
+def require_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return one of the given strings."""
+    choices = list(choices)
+    if not isinstance(value, str) or value not in choices:
+        raise refuse(name, f"one of {', '.join(choices)}", value, f"Use {choices[0]!r}, for example.")
+    return value
+
+
+def as_float(value: Any) -> float | None:
+    """Convert one number to a float, an integer beyond the float range to infinity; None for anything else."""
+    if isinstance(value, bool | np.bool_ | str | bytes | np.complexfloating) or getattr(value, "shape", ()) != ():
+        return None
+    if not hasattr(type(value), "__float__"):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return INFINITY if value > 0 else -INFINITY
+    except Exception:  # a tensor without data and other types of the user's
+        return None
+
+
+def _as_int(value: Any) -> int | None:
+    if isinstance(value, bool | np.bool_) or getattr(value, "shape", ()) != ():
+        return None
+    try:
+        return index(value)
+    except Exception:  # a tensor without data and other types of the user's
+        return None
+
+
+def _integer_fix(value: Any) -> str:
+    text = value if isinstance(value, str) else ""
+    try:
+        number = float(text) if text else as_float(value)
+    except ValueError:
+        number = None
+    whole = number is not None and math.isfinite(number) and number.is_integer()
+    return f"Use {int(number)}." if whole and number is not None else "Use an integer."
+
+
+def _direction(too_small: bool) -> str:
+    return "Use a larger value." if too_small else "Use a smaller value."
+
+
+def _bounds(least: int | None, most: int | None) -> str:
+    return f"at most {most}" if least is None else f"at least {least}" if most is None else f"in [{least}, {most}]"
+
+
+def _interval(least: float | None, most: float | None, above: float | None, below: float | None) -> str:
+    low = least if above is None else above
+    high = most if below is None else below
+    if low is not None and high is not None:
+        return f"in {'[' if above is None else '('}{low:g}, {high:g}{']' if below is None else ')'}"
+    if low is not None:
+        return f"at least {low:g}" if above is None else f"greater than {low:g}"
+    if high is not None:
+        return f"at most {high:g}" if below is None else f"less than {high:g}"
+    return "a finite number"

@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from td3_lightning.checks import as_float, refuse, require_float, require_int
-from td3_lightning.recipes import Recipe, from_plain
+from td3_lightning.errors import as_float, refuse, require_float, require_int
+from td3_lightning.serialization.configurable import Configurable, from_config
 
 
-class Schedule(Recipe, ABC):
+class Schedule(Configurable, ABC):
     """Turns `env_steps` into a value."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ def as_schedule(value: float | Schedule | Mapping[str, Any], name: str = "a sche
         return value
     if as_float(value) is not None:
         return Constant(require_float(name, value))
-    schedule = from_plain(Schedule, value)  # type: ignore[type-abstract]
+    schedule = from_config(Schedule, value)  # type: ignore[type-abstract]
     if schedule is None:
         fix = "Use Linear(...), or import the class of your own Schedule before a checkpoint that holds it is loaded."
         raise refuse(name, "a number or a Schedule", value, fix)

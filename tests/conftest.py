@@ -31,7 +31,7 @@ def _seeded() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.recorded._recordings", 0)  # whatever tests before this one have recorded
+    monkeypatch.setattr("td3_lightning.fast.traced._recordings", 0)  # whatever tests before this one have recorded
 
 
 @pytest.fixture

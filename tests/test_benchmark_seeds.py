@@ -11,7 +11,7 @@ import pytest
 from benchmarks import results
 from benchmarks.aggregate import bootstrap_interval, interquartile_mean, mean_and_std
 from benchmarks.results import Run
-from td3_lightning.run_logger import MetricsFile
+from td3_lightning.reporting.metrics_csv import MetricsFile
 
 # Statistics over seeds.
 

@@ -31,7 +31,7 @@ from benchmarks.speed import BASELINES, choose, interpreter, supported, variants
 from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
 from td3_lightning.errors import EnvError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 TOY = Workload("toy", "Pendulum-v1", (5, 7), 11)
 
 
@@ -179,8 +179,8 @@ def test_update_takes_turns_and_skips_the_first_block(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_update_runs_every_implementation(layer_norm: bool) -> None:
     workload = TOY.with_layer_norm() if layer_norm else TOY
-    titles = ["td3_lightning, by hand", "td3_lightning, autograd", "CleanRL-style loop, tuned"]
-    assert [title.replace("manual", "by hand") for title in update.implementations(workload)] == titles
+    titles = ["td3_lightning, manual", "td3_lightning, autograd", "CleanRL-style loop, tuned"]
+    assert [title.replace("manual", "manual") for title in update.implementations(workload)] == titles
     seconds = update.measure(update.implementations(workload), 1, 4)
     assert all(len(each) == 1 and each[0] > 0 for each in seconds.values())
 
@@ -271,13 +271,13 @@ def test_nested_time_counts_for_the_inner_part_only() -> None:
     ]
 
 
-@pytest.mark.parametrize(("gradients", "apart"), [("by hand", False), ("by hand", True), ("autograd", False)])
+@pytest.mark.parametrize(("gradients", "apart"), [("manual", False), ("manual", True), ("autograd", False)])
 def test_profile_covers_the_whole_step(gradients: str, apart: bool) -> None:
     start = time.perf_counter()
     parts = profile(TOY, 50, ["--model.gradients", gradients], apart)
     elapsed = (time.perf_counter() - start) * 1e6
     inner = ["target", "critics: backward", "actor: backward"]
-    passes = [f"{net}: {'gradients' if gradients == 'by hand' else 'forward'}" for net in ("critics", "actor")]
+    passes = [f"{net}: {'gradients' if gradients == 'manual' else 'forward'}" for net in ("critics", "actor")]
     for part in ("environment", "acting", "sampling", *passes, "actor: Adam", UPDATE, REST):
         assert parts[part] > 0, part
     assert all((part in parts) is (apart or gradients == "autograd") for part in inner)

@@ -9,7 +9,7 @@ from torch import Tensor
 from benchmarks.clock import stopwatch
 from benchmarks.workloads import WARMUP_STEPS, Workload
 
-Product = tuple[Tensor, Tensor, Tensor]  # out, left, right
+LinearKernel = tuple[Tensor, Tensor, Tensor]  # out, left, right
 
 
 def train(workload: Workload, flags: list[str]) -> None:
@@ -40,27 +40,27 @@ def train(workload: Workload, flags: list[str]) -> None:
                 torch.mm(left, right, out=out)
 
 
-def forward(widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> Iterator[Product]:
+def forward(widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> Iterator[LinearKernel]:
     """Yield (batch, fan_in) times (fan_in, fan_out) for each layer."""
     for fan_in, fan_out in pairwise(widths):
         yield product(batch, fan_in, fan_out, dtype)
 
 
-def backward_weights(widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> Iterator[Product]:
+def backward_weights(widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> Iterator[LinearKernel]:
     """Yield (fan_in, batch) times (batch, fan_out) for each layer, the left one transposed as in backpropagation."""
     for fan_in, fan_out in pairwise(widths):
         out, _, right = product(fan_in, batch, fan_out, dtype)
         yield out, torch.randn(batch, fan_in).to(dtype).T, right
 
 
-def backward_inputs(widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> Iterator[Product]:
+def backward_inputs(widths: tuple[int, ...], batch: int, dtype: torch.dtype) -> Iterator[LinearKernel]:
     """Yield (batch, fan_out) times (fan_out, fan_in) for each layer, the right one transposed."""
     for fan_in, fan_out in pairwise(widths):
         out, left, _ = product(batch, fan_out, fan_in, dtype)
         yield out, left, torch.randn(fan_in, fan_out).to(dtype).T
 
 
-def product(rows: int, inner: int, columns: int, dtype: torch.dtype) -> Product:
+def product(rows: int, inner: int, columns: int, dtype: torch.dtype) -> LinearKernel:
     """Allocate the operands and the output of one product."""
     shapes = (rows, columns), (rows, inner), (inner, columns)
     out, left, right = (torch.randn(shape).to(dtype) for shape in shapes)

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from benchmarks.clock import stopwatch
 from benchmarks.workloads import WARMUP_STEPS, Workload
-from td3_lightning.cli import main
+from td3_lightning.cli.app import main
 
 
 class ConnectStopwatch(Callback):

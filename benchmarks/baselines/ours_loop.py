@@ -10,7 +10,7 @@ from benchmarks.baselines.ours import data_settings, model_settings
 from benchmarks.clock import Clock, stopwatch
 from benchmarks.workloads import WARMUP_STEPS, Workload
 from td3_lightning import TD3, ReplayData
-from td3_lightning.cli import _keep_memory
+from td3_lightning.cli.app import tune_malloc
 
 
 class LoopTD3(TD3):
@@ -29,7 +29,7 @@ class LoopTD3(TD3):
 
 def train(workload: Workload, flags: list[str]) -> None:
     """Run the training loop without end."""
-    _keep_memory()  # as the command line does
+    tune_malloc()  # as the command line does
     given = parse(flags)
     data = ReplayData(wrappers=[Clock], **(data_settings(workload) | given["data"]))
     module = LoopTD3(data.obs_dim, data.action_low, data.action_high, **(model_settings(workload) | given["model"]))

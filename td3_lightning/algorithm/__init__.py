@@ -1,0 +1,1 @@
+"""The TD3 algorithm: networks, losses and the update."""

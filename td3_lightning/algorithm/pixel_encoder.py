@@ -1,0 +1,69 @@
+"""Convolutional encoder for stacked frames."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from td3_lightning.algorithm.encoders import Encoder
+from td3_lightning.errors import UsageError, require_bool, require_int
+from td3_lightning.replay.pixels import CHANNELS, SMALLEST
+
+
+class Convolutions(Encoder):
+    """Three convolutions over stacked frames, then a normalised linear layer (after Yarats et al., 2021, but smaller).
+
+    Args:
+        features: Numbers that a stack is made into.
+        stack: Frames in an observation, as in `Pixels`.
+        height: Rows of a frame.
+        width: Columns of a frame.
+        shared: Whether the actor sees the critics' features, or has such an encoder of its own.
+    """
+
+    def __init__(
+        self, features: int = 64, stack: int = 4, height: int = 84, width: int = 84, shared: bool = True
+    ) -> None:
+        self.features = require_int("Convolutions.features", features, least=1)
+        self.stack = require_int("Convolutions.stack", stack, least=1)
+        self.height = require_int("Convolutions.height", height, least=SMALLEST)
+        self.width = require_int("Convolutions.width", width, least=SMALLEST)
+        self.shared = require_bool("Convolutions.shared", shared)
+
+    def build(self, obs_dim: int) -> nn.Module:
+        """The layers."""
+        shape = (self.stack, self.height, self.width, CHANNELS)
+        if obs_dim != np.prod(shape):
+            raise UsageError(
+                f"Convolutions are for {shape} bytes, but an observation has {obs_dim}; give data.pixels and this "
+                "encoder the same stack, height and width."
+            )
+        convolutions = nn.Sequential(
+            Planes(shape),
+            *(nn.Conv2d(self.stack * CHANNELS, 16, 8, stride=4), nn.ReLU()),
+            *(nn.Conv2d(16, 32, 4, stride=2), nn.ReLU()),
+            *(nn.Conv2d(32, 32, 3), nn.ReLU()),
+            nn.Flatten(-3),
+        )
+        with torch.no_grad():
+            numbers = convolutions(torch.zeros(1, obs_dim)).shape[1]
+        return nn.Sequential(convolutions, nn.Linear(numbers, self.features), nn.LayerNorm(self.features), nn.Tanh())
+
+
+class Planes(nn.Module):
+    """Bytes (..., stack * height * width * 3) as planes (..., stack * 3, height, width) in [-0.5, 0.5].
+
+    Args:
+        shape: stack, height, width, 3.
+    """
+
+    middle: Tensor
+
+    def __init__(self, shape: tuple[int, int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.register_buffer("middle", torch.tensor(0.5), persistent=False)  # it goes where the network's weights go
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The planes, in the precision of floating-point inputs, in the network's for bytes."""
+        stacks = obs.view(*obs.shape[:-1], *self.shape).movedim(-1, -3).flatten(-4, -3)
+        return (stacks if stacks.is_floating_point() else stacks.to(self.middle.dtype)) / 255 - self.middle

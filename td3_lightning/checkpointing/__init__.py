@@ -1,0 +1,1 @@
+"""Optional fault tolerance: atomic checkpoints, rotation and exact resume."""

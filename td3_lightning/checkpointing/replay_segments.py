@@ -1,0 +1,121 @@
+"""Append-only segment files of replay rows beside a checkpoint."""
+
+import os
+import secrets
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from td3_lightning.atomic_files import durable_append, exists, make_folder, names, remove, sync
+from td3_lightning.replay.buffer import Replay
+from td3_lightning.replay.ring import Ring
+from td3_lightning.serialization.segment_files import NAME
+
+SEGMENT_BYTES = 4 * 2**20  # a file is closed once it has so many
+
+
+class RingSegments:
+    """One ring's rows in files that only grow.
+
+    A row is written once it cannot change any more, so a file is never rewritten or cut; what a checkpoint names is
+    the beginning of a file, with its checksum. The last two rows may change, and go into the checkpoint.
+
+    Args:
+        folder: Where the files lie.
+        ring: The rows.
+        prefix: Begins the files' names, and no other process's.
+    """
+
+    def __init__(self, folder: Path, ring: Ring, prefix: str) -> None:
+        self.folder, self.ring, self.prefix = folder, ring, prefix
+        self.named: list[dict[str, Any]] = []  # name, first row, rows and CRC32 of each file, the oldest first
+        self.files = 0  # begun by this process
+        self._growing = False  # the last of them takes more rows
+
+    def save(self) -> dict[str, Any]:
+        """Appends the new rows, durably, and gives the ring's state with the files' list in place of the rows."""
+        if not all(exists(self.folder / segment["name"]) for segment in self.named):
+            self.named, self._growing = [], False  # the folder was deleted: begin anew
+        held = self.ring.held
+        saved = max((segment["first"] + segment["rows"] for segment in self.named), default=0)
+        self._growing = self._growing and saved >= held.start  # a file's rows have no gap
+        for numbers in self._pieces(range(max(saved, held.start), self.ring.settled)):
+            self._append(numbers)
+        self.named = [segment for segment in self.named if segment["first"] + segment["rows"] > held.start]
+        still_open = range(max(self.ring.settled, held.start), held.stop)
+        return {
+            **self.ring.position(),
+            "segments": [dict(segment) for segment in self.named],
+            "rows": [(still_open.start, self.ring.copy(still_open))],
+        }
+
+    def continue_from(self, named: Sequence[Mapping[str, Any]]) -> None:
+        """Goes on from the files of a checkpoint; they are left as they are, and new ones begun."""
+        self.named, self._growing = [dict(segment) for segment in named], False
+
+    def _pieces(self, numbers: range) -> Iterator[range]:
+        """Rows in portions that fill the growing file first, and then one each."""
+        whole = max(SEGMENT_BYTES // self.ring.row_bytes, 1)
+        while numbers:
+            room = whole - self.named[-1]["rows"] if self._growing else whole
+            yield numbers[:room]
+            numbers = numbers[room:]
+
+    def _append(self, numbers: range) -> None:
+        segment = self.named.pop() if self._growing else self._new(numbers.start)
+        grown, self._growing = segment, False  # after an error the file is left alone
+        parts = self.ring.parts(numbers)
+        try:
+            durable_append(self.folder / segment["name"], segment["rows"] * self.ring.row_bytes, parts)
+            if not segment["rows"]:
+                sync(self.folder)
+            crc = segment["crc"]
+            for part in parts:
+                crc = zlib.crc32(part.data, crc)
+            grown = {**segment, "rows": segment["rows"] + len(numbers), "crc": crc}
+            self._growing = grown["rows"] < SEGMENT_BYTES // self.ring.row_bytes
+        finally:
+            self.named += [grown] if grown["rows"] else []
+
+    def _new(self, first: int) -> dict[str, Any]:
+        make_folder(self.folder)
+        self.files += 1
+        return {"name": f"{self.prefix}-{self.files}.rows", "first": first, "rows": 0, "crc": 0}
+
+
+class Segments:
+    """A replay's rows in files, for one process.
+
+    Args:
+        folder: Where the files lie.
+        rank: Number of the process.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank = folder, rank
+        self._rings: list[RingSegments] = []
+
+    def save(self, replay: Replay) -> dict[str, Any]:
+        """Appends what is new, durably, and gives the replay's state with the files' list in place of the rows."""
+        return {**replay.position(), "rings": [ring.save() for ring in self._of(replay)]}
+
+    def continue_from(self, replay: Replay, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint whose files lie in this folder."""
+        for ring, saved in zip(self._of(replay), state["rings"], strict=True):
+            ring.continue_from(saved.get("segments", []))
+
+    def _of(self, replay: Replay) -> list[RingSegments]:
+        if [ring.ring for ring in self._rings] != replay.rings:
+            prefix = f"{secrets.token_hex(6)}-{self.rank}"  # another replay has files of its own
+            self._rings = [RingSegments(self.folder, ring, f"{prefix}-{env}") for env, ring in enumerate(replay.rings)]
+        return self._rings
+
+
+def delete_unreferenced(folder: Path, named: set[str]) -> None:
+    """Delete the segment files that no checkpoint names any more; a folder that is a link is not this run's own."""
+    if os.path.islink(folder):
+        return
+    for name in names(folder):
+        if NAME.fullmatch(name) and name not in named:
+            remove(folder / name)

@@ -1,0 +1,172 @@
+"""Agreement of all processes of a run before they form a process group.
+
+torch waits up to 30 minutes for a process that ended before it joined the group. Here every process reports first, in
+the key-value store that torchrun or rank 0 serves, and all of them end if one of them cannot start.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from torch import distributed
+
+from td3_lightning.errors import RunError, UsageError, one_line
+
+PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds between the first and the last process
+
+
+FAREWELL = 15.0  # seconds in which the other processes can read why this one failed
+
+
+PAUSE = 0.1  # seconds between two looks into the store
+
+
+_numbers = itertools.count()
+
+
+class Rendezvous:
+    """The place where the processes of a run report that they are ready, or why they cannot start.
+
+    Args:
+        rank: Number of this process.
+        world_size: Number of processes.
+        address: Host that serves the store.
+        port: Its port.
+        serve: Whether this process serves the store.
+        number: How many times these processes have met before.
+    """
+
+    def __init__(self, rank: int, world_size: int, address: str, port: int, serve: bool, number: int = 0) -> None:
+        self.rank, self.world_size = rank, world_size
+        self._server, self._number = (address, port, serve), number
+        self._store: Any | None = None
+        self._reported = False
+
+    @classmethod
+    def of_launcher(cls) -> "Rendezvous | None":
+        """Return the rendezvous of the processes that torchrun or SLURM started, None if this process is alone."""
+        for kind in (TorchElasticEnvironment, SLURMEnvironment):
+            if distributed.is_available() and kind.detect():
+                return cls._of(kind())
+        return None
+
+    @classmethod
+    def _of(cls, environment: ClusterEnvironment) -> "Rendezvous | None":
+        if environment.world_size() < 2:
+            return None
+        rank = environment.global_rank()
+        serve = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        return cls(
+            rank, environment.world_size(), environment.main_address, environment.main_port, serve, next(_numbers)
+        )
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Tell the other processes if this one fails before it has reported that it is ready."""
+        try:
+            yield
+        except BaseException as error:
+            failed = not isinstance(error, SystemExit) or error.code
+            if failed and not self._reported:
+                with suppress(distributed.DistError):  # nobody serves the store
+                    self._fail(one_line(error) or type(error).__name__)
+            raise
+
+    def agree(self, facts: Mapping[str, Any]) -> None:
+        """Report that this process is ready, and wait for all others.
+
+        Args:
+            facts: What must be the same in every process, by name. The values are converted to JSON.
+
+        Raises:
+            UsageError: Another process cannot start, or its facts differ.
+            RunError: Another process has not reported in time.
+        """
+        self._reported = True
+        try:
+            self._report({"facts": facts})
+            reports = self._wait()
+        except distributed.DistError as error:
+            raise RunError(
+                f"The processes of this run could not meet ({one_line(error)}). Read the output of the others."
+            ) from error
+        _compare([reports[rank]["facts"] for rank in range(self.world_size)])
+
+    def _wait(self) -> dict[int, Any]:
+        reports: dict[int, Any] = {}
+        until = time.monotonic() + PATIENCE
+        while len(reports) < self.world_size:
+            reports.update(self._new_reports(reports))
+            failed = [rank for rank in sorted(reports) if "failure" in reports[rank]]
+            if failed:
+                self._leave()
+                raise UsageError(f"Rank {failed[0]} cannot start this run: {reports[failed[0]]['failure']}")
+            if time.monotonic() > until:
+                silent = ", ".join(str(rank) for rank in range(self.world_size) if rank not in reports)
+                raise RunError(
+                    f"Every process must start within {PATIENCE:g} seconds, got no report from rank {silent}. "
+                    "Read its output, or set TD3_LIGHTNING_START_TIMEOUT to more seconds."
+                )
+            time.sleep(PAUSE)
+        return reports
+
+    def _new_reports(self, known: Mapping[int, Any]) -> dict[int, Any]:
+        store = self._connect()
+        unknown = {rank: f"report {rank}" for rank in range(self.world_size) if rank not in known}
+        return {rank: json.loads(store.get(key)) for rank, key in unknown.items() if store.check([key])}
+
+    def _fail(self, why: str) -> None:
+        """Report why this process cannot start, and give the others time to read it while the store is served."""
+        self._reported = True
+        self._report({"failure": why})
+        self._leave()
+        gone = [f"left {rank}" for rank in range(self.world_size)]
+        until = time.monotonic() + FAREWELL
+        while not self._connect().check(gone) and time.monotonic() < until:
+            time.sleep(PAUSE)
+
+    def _leave(self) -> None:
+        self._connect().set(f"left {self.rank}", "")
+
+    def _report(self, content: Mapping[str, Any]) -> None:
+        self._connect().set(f"report {self.rank}", json.dumps(content, default=str))
+
+    def _connect(self) -> Any:
+        if self._store is None:
+            address, port, serve = self._server
+            limit = timedelta(seconds=PATIENCE)
+            store = distributed.TCPStore(  # type: ignore[attr-defined]  # torch does not list it
+                address, port, self.world_size, serve, limit, wait_for_workers=False, multi_tenant=True
+            )
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            prefix = f"td3_lightning/{attempt}/{self._number}"
+            self._store = distributed.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # the same
+        return self._store
+
+
+def identity(checkpoint: str | None) -> str:
+    """Return what tells a checkpoint from others wherever it lies: its name and the start of its SHA-256."""
+    if checkpoint is None:
+        return "none"
+    return f"{Path(checkpoint).name} (SHA-256 {hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()[:12]})"
+
+
+def _compare(facts: list[dict[str, Any]]) -> None:
+    """Raise `UsageError` if a fact of one process differs from that of rank 0."""
+    for rank, other in enumerate(facts):
+        for name, value in facts[0].items():
+            if other.get(name) != value:
+                raise UsageError(
+                    f"{name} must be the same in every process, got {value} on rank 0 and {other.get(name)} on rank "
+                    f"{rank}. Give every node the same configuration and, to resume, the same run folder."
+                )

@@ -1,0 +1,112 @@
+"""Callback that keeps the configuration beside the logs and in every checkpoint."""
+
+import os
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
+
+from td3_lightning.atomic_files import atomic_write
+from td3_lightning.cli.settings import LEAVES, kept
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.run_dir import continues_in, run_exists_error
+
+
+class SaveConfig(SaveConfigCallback):
+    """Keeps the configuration beside the logs and in every checkpoint, without what is said of one start alone."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        config = config.clone()
+        config.ckpt_path, config.data.empty_replay = None, False
+        super().__init__(parser, config)
+        self._file: Path | None = None  # its path, once known
+        self._written = False
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Do nothing: a run that cannot begin leaves no folder."""
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Check before the warm-up that config.yaml can be written and is not another one."""
+        folder = self._folder(trainer)
+        if folder is None:
+            return
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        if not there.is_dir():
+            raise _cannot_be_written(str(folder), f"{there} is no folder")
+        if not os.access(there, os.W_OK):
+            raise _cannot_be_written(str(folder), f"no permission for {there}")
+        if trainer.is_global_zero and not continues_in(trainer, folder):
+            _check_is_free(folder / "config.yaml")
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write config.yaml, since the run has begun."""
+        self._write(trainer)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the settings that a resumed run keeps, as plain data.
+
+        Write config.yaml if it is missing: the warm-up failed, or the folder was deleted during the run.
+        """
+        self._write(trainer)
+        checkpoint["config"] = storable(kept(self.config.as_dict()))
+
+    def _folder(self, trainer: L.Trainer) -> Path | None:
+        """The run's folder. All ranks must call this, since Lightning broadcasts it."""
+        folder = trainer.log_dir if trainer.loggers else None
+        return None if folder is None else Path(folder).absolute()
+
+    def _write(self, trainer: L.Trainer) -> None:
+        if self._file is None:
+            folder = self._folder(trainer)
+            self._file = None if folder is None else folder / "config.yaml"
+        if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
+            return
+        text = self.parser.dump(self.config, "parser_mode", False)  # by position: releases differ in the name
+        try:
+            atomic_write(self._file, lambda file: file.write(text.encode()))
+        except OSError as error:
+            raise _cannot_be_written(str(self._file.parent), error.strerror or str(error)) from error
+        self._written = True
+
+
+def _check_is_free(file: Path) -> None:
+    """Raise `UsageError` if a config.yaml exists, of another run or of the user's own."""
+    if file.with_name("metrics.csv").exists():
+        raise run_exists_error(file.parent)
+    if file.exists():
+        raise UsageError(
+            f"The run's folder must contain no config.yaml, got {file}. Use another folder for the logger, or --name."
+        )
+
+
+def _cannot_be_written(folder: str, why: str) -> UsageError:
+    return UsageError(
+        f"{folder} cannot be written ({why}), so nothing of the run would be kept; give another place for its folder, "
+        "with --trainer.default_root_dir."
+    )
+
+
+def storable(value: Any) -> Any:
+    """Return a setting as a checkpoint holds it: dict, list, str, int, float, bool and None keep their types.
+
+    Functions and classes become their import paths; whatever else YAML has no word for becomes text.
+    """
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, LEAVES) else str(key): storable(held) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [storable(held) for held in value]
+    if isinstance(value, Enum | np.generic):
+        return storable(value.value if isinstance(value, Enum) else value.item())
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # a seed is of a subclass of int
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return str(value)

@@ -1,0 +1,266 @@
+"""Settings that a checkpoint holds: read, checked and compared with the configuration."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import Namespace
+from lightning.pytorch.utilities import rank_zero_only
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.errors import UsageError, one_line
+from td3_lightning.reporting.console import echo
+from td3_lightning.reporting.run_dir import config_of
+from td3_lightning.serialization.checkpoint_schema import check_optimizers, check_sizes_of, check_weights, missing_part
+from td3_lightning.serialization.schema import Named, NotNamedError, check_arguments
+from td3_lightning.serialization.values import (
+    InvalidValueError,
+    fields,
+    integer,
+    mapping,
+    number,
+    optional,
+    plain,
+    text,
+)
+from td3_lightning.training.collector import Collector
+from td3_lightning.training.data_module import ReplayData
+
+# A class may have a default that YAML has no word for.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value))
+
+
+SECTIONS = ("model", "data", "collector")
+
+
+# What a run takes from the checkpoint that it goes on from: not where it runs, when it ends, and what watches it.
+KEPT = {
+    **dict.fromkeys((*SECTIONS, "seed_everything")),
+    "checkpoint": ("monitor", "mode", "save_top_k", "filename"),
+    "trainer": (
+        *("precision", "deterministic", "check_val_every_n_epoch", "val_check_interval"),
+        *("limit_train_batches", "limit_val_batches", "log_every_n_steps"),
+    ),
+}
+
+
+LEAVES = (type(None), bool, int, float, str)
+
+
+SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder")
+
+
+def saved_settings(
+    checkpoint: Mapping[str, Any], path: str, files: Sequence[str], typed: Sequence[str], command: str
+) -> dict[str, Any]:
+    """Return the settings in a checkpoint that a command takes, after checking each of them.
+
+    Args:
+        checkpoint: The checkpoint, as `read_checkpoint` returns it.
+        path: Its path, for the message.
+        files: The texts of the configuration files that the user gave.
+        typed: What the user typed.
+        command: What the settings are for. Only "fit" takes those of the trainer and of the checkpoints.
+
+    Raises:
+        UsageError: A setting has another type than its parameter, or names code or a file that is neither ours nor
+            named by the user for the same setting.
+    """
+    named = _named_in(files, typed)
+    try:
+        settings = kept(plain(checkpoint.get("config", {}), "config"))
+        if command != "fit":
+            settings = {key: value for key, value in settings.items() if KEPT[key] is None}
+        for key, value in settings.items():
+            CHECKS[key](value, key, named)
+        if missing := missing_part(checkpoint, training=command == "fit"):
+            raise InvalidValueError(missing, "in the checkpoint", None)
+        check_sizes_of(settings.get("model", {}), checkpoint["state_dict"], "model")
+    except InvalidValueError as error:
+        raise UsageError(f"{path} is refused: {error}. Use a checkpoint that a run has saved.") from error
+    except NotNamedError as error:
+        raise UsageError(
+            f'{path} names "{one_line(error.named)[:100]}" in {error.setting}, which may be code or a file that is not '
+            f"part of td3_lightning. If you trust it, give the run's own configuration too, for example --config "
+            f"{config_of(Path(path))}."
+        ) from error
+    return settings
+
+
+def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
+    """Return what tells whether the user wrote a text: in a file for the same setting, or anywhere on the line."""
+    words = {found for word in typed for found in _texts(_read(word.split("=", 1)[-1]))}
+    contents = [content for file in files if isinstance(content := _read(file), dict)]
+
+    def named(wanted: str, setting: str) -> bool:
+        section, _, rest = setting.removeprefix("a key of ").partition(".")
+        name = rest.split(".")[0]
+        held = [content.get(section) for content in contents]
+        own = [each.get(name) for each in held if isinstance(each, dict)]
+        own += [content.get(f"{section}.{name}") for content in contents]
+        return wanted in words or any(wanted in _texts(each) for each in own)
+
+    return named
+
+
+def _check_seed(value: Any, setting: str, named: Named) -> None:
+    integer(value, setting)
+    if not 0 <= value < 2**32:
+        raise InvalidValueError(setting, "an integer from 0 to 2**32 - 1", value)
+
+
+def _check_data(value: Any, setting: str, named: Named) -> None:
+    mapping(value, setting)
+    check_arguments({key: held for key, held in value.items() if key != "env_id"}, ReplayData, setting, named)
+    env_id = value.get("env_id")
+    text(env_id, f"{setting}.env_id")
+    if not ENV_ID.fullmatch(env_id) and not named(env_id, f"{setting}.env_id"):  # "module:Id" imports the module
+        raise NotNamedError(env_id, f"{setting}.env_id")
+
+
+def _check_best(value: Any, setting: str, named: Named) -> None:
+    """Check the settings of the best checkpoints: a stored file name stays in the run's folder."""
+    mapping(value, setting)
+    for name in ("monitor", "filename"):
+        text(value.get(name, ""), f"{setting}.{name}")
+    check_arguments(
+        {key: held for key, held in value.items() if key in ("mode", "save_top_k")}, BestCheckpoint, setting, named
+    )
+    if not METRIC.fullmatch(value.get("monitor", "a")):
+        raise InvalidValueError(f"{setting}.monitor", "the name of a metric", value["monitor"])
+    filename = value.get("filename", "a")
+    if not FILENAME.fullmatch(filename) and not named(filename, f"{setting}.filename"):
+        raise InvalidValueError(f"{setting}.filename", "a file name without a folder, with metrics in braces", filename)
+
+
+def _check_trainer(value: Any, setting: str, named: Named) -> None:
+    fields({}, TRAINER)(value, setting)
+
+
+def _check_word(value: Any, name: str) -> None:
+    """Check for a number, a truth value, or a short word or duration, such as "bf16-mixed" or "00:12:00:00"."""
+    if isinstance(value, str):
+        if not re.fullmatch("[0-9a-z:., -]{1,40}", value):
+            raise InvalidValueError(name, "a number or a word", value)
+    elif not isinstance(value, bool):
+        number(value, name)
+
+
+ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
+
+
+METRIC = re.compile(r"[\w /.+-]{1,200}")
+
+
+FILENAME = re.compile(r"(?!last(-1)?$)(?!\.)([\w.=+, -]|\{[\w /+-]{1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+")
+
+
+TRAINER = {
+    **dict.fromkeys(("precision", "deterministic"), optional(_check_word)),
+    **dict.fromkeys(("check_val_every_n_epoch", "log_every_n_steps"), optional(integer)),
+    **dict.fromkeys(("limit_train_batches", "limit_val_batches"), optional(number)),
+    "val_check_interval": optional(_check_word),
+}
+
+
+CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
+    "model": lambda value, setting, named: check_arguments(value, TD3, setting, named),
+    "data": _check_data,
+    "collector": lambda value, setting, named: check_arguments(value, Collector, setting, named),
+    "seed_everything": _check_seed,
+    "checkpoint": _check_best,
+    "trainer": _check_trainer,
+}
+
+
+def report_differences(config: Namespace, filed: Namespace, path: str, refilled: bool) -> None:
+    """Says which settings the checkpoint and the files have otherwise, and whose are taken.
+
+    Args:
+        config: The settings, those of the checkpoint before those of the files.
+        filed: The settings the other way round.
+        path: Where the checkpoint lies.
+        refilled: Whether the replay begins empty, so that the files' are taken.
+
+    Raises:
+        UsageError: They are for different environments.
+    """
+    held, wanted = (kept(each.as_dict()) for each in (config, filed))
+    env_id, wanted_id = held["data"]["env_id"], wanted["data"]["env_id"]
+    if env_id != wanted_id:
+        raise UsageError(
+            f"{path} is of {env_id}, but the configuration is for {wanted_id}; give the "
+            "checkpoint its own configuration, or type --data.env_id."
+        )
+    for settings in (held, wanted):  # without what is each start's own
+        settings.pop("seed_everything", None)
+        settings["data"].pop("empty_replay")
+    taken, left = (wanted, held) if refilled else (held, wanted)
+    said = ", ".join(_differences(taken, left))
+    if said:
+        rank_zero_only(echo)(
+            f"From the configuration, and not the checkpoint, as the replay begins empty: {said}."
+            if refilled
+            else f"From the checkpoint, and not the configuration: {said}; a flag changes it."
+        )
+
+
+def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
+    """Raise `UsageError` if a checkpoint's hyperparameters or weights are of another network than the model's."""
+    held = checkpoint.get("hyper_parameters", {})
+    other = [
+        f"{name} {one_line(held.get(name))[:100]} (here {model.hparams[name]})"
+        for name in SIZES
+        if held.get(name) != model.hparams[name]
+    ]
+    if other:
+        raise UsageError(
+            f"The checkpoint holds networks of another size: {', '.join(other)}; leave those settings to it, and "
+            "give it the environment that it was trained in."
+        )
+    try:
+        check_weights(checkpoint, model, model.strict_loading)
+        if "optimizer_states" in checkpoint:
+            check_optimizers(checkpoint["optimizer_states"], list(model.configure_optimizers()))
+    except InvalidValueError as error:
+        raise UsageError(f"The checkpoint is refused: {error}. Use a checkpoint that a run has saved.") from error
+
+
+def kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a configuration that `KEPT` names, as far as it has them."""
+    kept = {}
+    for key, names in KEPT.items():
+        if config.get(key) is not None:
+            if names is not None or key in SECTIONS:
+                mapping(config[key], key)
+            kept[key] = {name: config[key][name] for name in names if name in config[key]} if names else config[key]
+    return kept
+
+
+def _read(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping | list):
+        for value in settings.values() if isinstance(settings, Mapping) else settings:
+            yield from _texts(value)
+
+
+def _differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """What was taken otherwise than it was left, setting by setting."""
+    for key, value in taken.items():
+        other = left.get(key)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from _differences(value, other, f"{prefix}{key}.")
+        elif value != other:
+            yield f"{prefix}{key} {value} (not {other})"

@@ -1,0 +1,57 @@
+"""The run that a stage of training starts from, found by its name."""
+
+import re
+from pathlib import Path
+
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.run_dir import newest_last
+
+LAST = "last"
+
+
+PREFIX = "last:"  # and a run's name
+
+
+def is_name(path: str | None) -> bool:
+    """Return whether a `ckpt_path` names a run in place of a file."""
+    return path is not None and (path == LAST or path.startswith(PREFIX))
+
+
+def find_checkpoint(path: str, runs: Path, name: str) -> str:
+    """Return the file that a `ckpt_path` means.
+
+    Args:
+        path: A file, "last", or "last:" and the name of a run.
+        runs: Folder of all runs.
+        name: Name of the run that starts; "last" is the checkpoint of this name that was saved last.
+
+    Raises:
+        UsageError: There is no such run.
+    """
+    if path == LAST:
+        return str(newest_last(runs, name))
+    return str(newest_version(runs / path.removeprefix(PREFIX))) if is_name(path) else path
+
+
+def newest_version(folder: Path) -> Path:
+    """Return the last.ckpt of the version with the highest number, of those that have one.
+
+    Raises:
+        UsageError: No version has one.
+    """
+    found = [(int(version[1]), path) for path in _checkpoints(folder) if (version := _version(path))]
+    if not found:
+        name = folder.name or "NAME"
+        raise UsageError(
+            f"{PREFIX}{name} requires a run in {folder}, got none with a last.ckpt. Train that run first (fit --config "
+            f"{name}.yaml), or give another checkpoint with --ckpt_path and --data.empty_replay true."
+        )
+    return max(found)[1]
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return list(folder.glob("version_*/checkpoints/last.ckpt"))
+
+
+def _version(path: Path) -> re.Match[str] | None:
+    return re.fullmatch(r"version_(\d+)", path.parent.parent.name)

@@ -1,0 +1,1 @@
+"""Environments: construction, wrappers, checks and vectorization."""

@@ -1,0 +1,1 @@
+"""Optional faster implementations with the same results."""

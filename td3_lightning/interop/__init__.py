@@ -1,0 +1,1 @@
+"""Exchange of weights with other programs."""

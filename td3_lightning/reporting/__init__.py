@@ -1,0 +1,1 @@
+"""Progress, logs, curves, tables and videos."""

@@ -1,0 +1,133 @@
+"""Frames of a video: whatever an environment renders, as 8-bit RGB images of one even size."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from td3_lightning.errors import UsageError, one_line
+
+Frame = NDArray[np.uint8]  # (height, width, 3)
+
+
+LEAST, MOST = 16, 4096  # pixels of a side; smaller images are repeated, larger ones thinned out
+
+
+USUAL_FPS, LEAST_FPS, MOST_FPS = 30.0, 0.01, 1000.0
+
+
+ROUNDING = 1e-3  # a float may lie beyond 0 or 1 by this much
+
+
+class FrameReader:
+    """Converts what an environment's `render()` returns to RGB frames that all have the size of the first one.
+
+    Grayscale, RGBA, channels first, bool, wider integers and floats are converted. Floats count as 0 to 1 until a
+    frame has a value above 1; from that frame on they count as 0 to 255. An alpha channel is dropped. A frame of
+    another size is scaled to the size of the first one.
+
+    Args:
+        name: The environment's name, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._scale = 255.0  # of floats
+        self._size: tuple[int, int] | None = None  # height and width
+
+    def read(self, rendered: Any) -> Iterator[Frame]:
+        """Yield the frames in a rendered image or a list of images.
+
+        Raises:
+            UsageError: It is no image.
+        """
+        for image in self._images(rendered):
+            rgb = self._as_bytes(self._as_rgb(image))
+            if self._size is None:
+                self._size = _video_size(rgb)
+            yield np.ascontiguousarray(_scaled(rgb, self._size))
+
+    def _images(self, rendered: Any) -> Iterator[NDArray[Any]]:
+        if isinstance(rendered, list | tuple) and all(getattr(image, "ndim", 0) >= 2 for image in rendered):
+            for image in rendered:
+                yield from self._images(image)
+        else:
+            array = self._as_array(rendered)
+            yield from array if array.ndim == 4 else [array]
+
+    def _as_array(self, image: Any) -> NDArray[Any]:
+        try:
+            array = np.asarray(image)
+        except (TypeError, ValueError, RuntimeError) as error:  # a ragged list, or a tensor on a GPU
+            raise self._refusal(f"{type(image).__name__} ({one_line(error)})") from error
+        if array.dtype.kind not in "buif":
+            raise self._refusal("None" if image is None else f"values of type {array.dtype}")
+        return array
+
+    def _as_rgb(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Bring an image to (height, width, 3)."""
+        shape = array.shape
+        if array.ndim == 2:
+            array = array[..., None]
+        if array.ndim == 3 and array.shape[-1] > 4 and array.shape[0] in (1, 3, 4):
+            array = np.moveaxis(array, 0, -1)
+        if array.ndim != 3 or not 1 <= array.shape[-1] <= 4 or not array.size:
+            raise self._refusal(f"shape {shape}")
+        return np.repeat(array[..., :1], 3, axis=-1) if array.shape[-1] < 3 else array[..., :3]
+
+    def _as_bytes(self, rgb: NDArray[Any]) -> Frame:
+        if rgb.dtype == np.uint8:
+            return rgb
+        if rgb.dtype.kind == "b":
+            return rgb.astype(np.uint8) * np.uint8(255)
+        if rgb.dtype.kind == "f":
+            return self._from_floats(np.nan_to_num(rgb.astype(np.float64), posinf=math.inf, neginf=-math.inf))
+        if rgb.min() < 0 or rgb.max() > 255:
+            raise self._refusal(f"integers from {rgb.min()} to {rgb.max()}")
+        return rgb.astype(np.uint8)
+
+    def _from_floats(self, rgb: NDArray[np.float64]) -> Frame:
+        if rgb.max() > 1 + ROUNDING:
+            self._scale = 1.0
+        scaled = rgb * self._scale
+        if not -1 <= scaled.min() <= scaled.max() <= 256:
+            raise self._refusal(f"floats from {rgb.min():g} to {rgb.max():g}")
+        return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+
+    def _refusal(self, got: str) -> UsageError:
+        return UsageError(
+            f"render() of {self.name} must return an image of shape (height, width), (height, width, 3) or (height, "
+            f"width, 4) with values from 0 to 255, or floats from 0 to 1, got {got}. Use another environment, or a "
+            "wrapper that overrides render()."
+        )
+
+
+def frames_per_second(value: Any) -> float:
+    """Convert an environment's `render_fps`: 30 where it is no positive number."""
+    try:
+        fps = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return USUAL_FPS
+    return min(max(fps, LEAST_FPS), MOST_FPS) if fps > 0 and math.isfinite(fps) else USUAL_FPS
+
+
+def _video_size(rgb: Frame) -> tuple[int, int]:
+    """Choose the size of a video by its first frame: even, as h264 requires, and within what players show."""
+    height, width = (_side(length) for length in rgb.shape[:2])
+    return height, width
+
+
+def _side(length: int) -> int:
+    if length < LEAST:
+        length *= math.ceil(LEAST / length)
+    return math.ceil(length / math.ceil(length / MOST)) // 2 * 2
+
+
+def _scaled(rgb: Frame, size: tuple[int, int]) -> Frame:
+    """Repeat or leave out rows and columns. A difference of one row or column is cut off, which keeps every pixel."""
+    for axis, (length, wanted) in enumerate(zip(rgb.shape[:2], size, strict=True)):
+        if length not in (wanted, wanted + 1):
+            rgb = rgb.take(np.arange(wanted) * length // wanted, axis)
+    return rgb[: size[0], : size[1]]

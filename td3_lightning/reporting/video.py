@@ -1,0 +1,199 @@
+"""Videos of greedy episodes, drawn without a window."""
+
+import copy
+import os
+import signal
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import imageio_ffmpeg
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.envs.episode import Episode
+from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.reporting.frames import Frame, FrameReader, frames_per_second
+from td3_lightning.reporting.paths import absolute
+from td3_lightning.training.data_module import ReplayData
+
+
+class Video(NamedTuple):
+    """A recorded episode."""
+
+    path: Path
+    episode_return: float
+    frames: int
+
+
+class Mp4:
+    """Encodes frames as they arrive; it keeps none.
+
+    Args:
+        path: The file, complete after `close`. The path must be absolute: ffmpeg would take "12:30.mp4" for a protocol.
+        fps: Frames per second.
+        name: The environment's name, for errors.
+    """
+
+    def __init__(self, path: Path, fps: float, name: str) -> None:
+        self.path, self.fps, self.frames = path, fps, 0
+        self._reader = FrameReader(name)
+        self._encoder: Generator[None, Frame | None, None] | None = None
+
+    def write(self, rendered: Any) -> None:
+        """Add what an environment rendered: an image, or a list of images."""
+        for frame in self._reader.read(rendered):
+            try:
+                self._encode(frame)
+            except (OSError, RuntimeError) as error:  # ffmpeg ended, or there is none
+                said = one_line(str(error).split("FFMPEG COMMAND")[0])
+                raise RunError(f"ffmpeg could not write {self.path.parent}: {said}. See its message above.") from error
+            self.frames += 1
+
+    def _encode(self, frame: Frame) -> None:
+        if self._encoder is None:
+            height, width = frame.shape[:2]
+            # Its default is blocks of 16 pixels, for which it would stretch the picture.
+            self._encoder = imageio_ffmpeg.write_frames(
+                str(self.path), (width, height), fps=self.fps, quality=7, macro_block_size=1
+            )
+            self._encoder.send(None)
+        self._encoder.send(frame)
+
+    def finish(self) -> None:
+        """Close the file, and raise `RunError` unless it is complete."""
+        self.close()
+        if not _is_complete(self.path):
+            raise RunError(
+                f"ffmpeg must write a complete video, got none in {self.path.parent} after {self.frames} frames. Check "
+                "the free space of the disk, and that render() returns an image."
+            )
+
+    def close(self) -> None:
+        """Wait until the encoder has finished the file."""
+        if self._encoder is not None:
+            self._encoder.close()
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether an mp4 file has its index, which ffmpeg writes last."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        while header := file.read(8):
+            size, kind = int.from_bytes(header[:4]), header[4:]
+            if kind == b"moov":
+                return path.stat().st_size >= file.tell() - 8 + size
+            size = int.from_bytes(file.read(8)) - 8 if size == 1 else size
+            file.seek(max(size - 8, 0), os.SEEK_CUR)
+    return False
+
+
+class Camera(gym.Wrapper):
+    """Films every step of the environment, also those that a wrapper around this makes of one action.
+
+    Args:
+        env: An environment that renders "rgb_array".
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.film: Mp4 | None = None  # where the frames go
+
+    def step(self, action: Any) -> Any:
+        """Steps, and films what came of it."""
+        result = self.env.step(action)
+        if self.film is not None:
+            self.film.write(self.env.render())
+        return result
+
+
+def record(
+    module: TD3,
+    data: ReplayData,
+    episodes: int = 3,
+    folder: str | Path = "videos",
+    env_kwargs: dict[str, Any] | None = None,
+) -> list[Video]:
+    """Records episodes without exploration noise, from the seeds of `test`.
+
+    Args:
+        module: The policy.
+        data: Makes the environment, with its wrappers.
+        episodes: How many.
+        folder: Where the videos go; the names are like episode-1-return-917.5-frames-825.mp4.
+        env_kwargs: Further keyword arguments for the environment, such as draw_rays for the car.
+
+    Returns:
+        Path, return and number of frames of each.
+
+    Raises:
+        UsageError: The environment draws no pictures, or does not take such keyword arguments.
+    """
+    folder = absolute("folder", folder)  # before the environment can change the working directory
+    camera, env = _make_filmed_env(data, env_kwargs or {})
+    folder.mkdir(parents=True, exist_ok=True)
+    fps = frames_per_second(env.metadata.get("render_fps"))
+    seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
+    try:
+        with ending_on_signals():
+            films = (Mp4(folder / f".episode-{number}.mp4", fps, data.env_id) for number in range(1, episodes + 1))
+            return [_film(module, camera, Episode(env, seed), film) for seed, film in zip(seeds, films, strict=True)]
+    finally:
+        env.close()
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the process by an exception, so that no part of a video is left."""
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        previous = {number: handler for number, handler in previous.items() if handler is signal.SIG_DFL}
+    for number in previous:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
+    """Play an episode. Its video gets its name once it is complete."""
+    camera.film = film
+    try:
+        total = episode.play(module.act)["return"]
+        film.finish()
+        path = film.path.with_name(f"{film.path.stem[1:]}-return-{total:.1f}-frames-{film.frames}.mp4")
+        film.path.replace(path)
+        return Video(path, total, film.frames)
+    finally:
+        film.close()
+        film.path.unlink(missing_ok=True)
+
+
+def _make_filmed_env(data: ReplayData, env_kwargs: dict[str, Any]) -> tuple[Camera, gym.Env]:
+    """Makes the environment with a camera beneath the configured wrappers."""
+    modes = data.eval_env.metadata.get("render_modes") or []
+    if "rgb_array" not in modes:
+        raise UsageError(
+            f'{data.env_id} has the render modes {modes}, but a video needs "rgb_array"; '
+            "record an environment that has it."
+        )
+    cameras: list[Camera] = []
+
+    def film(env: gym.Env) -> gym.Env:
+        cameras.append(Camera(env))
+        return cameras[-1]
+
+    filmed = copy.copy(data)
+    filmed.wrappers = [film, *data.wrappers]
+    env = filmed.make_env(**{**env_kwargs, "render_mode": "rgb_array"})
+    return cameras[0], env

@@ -1,0 +1,146 @@
+"""Checks of a checkpoint's zip archive before torch reads it."""
+
+import io
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import torch
+
+# Bytes of one element, by the name of the storage's class.
+ITEM_BYTES = {
+    **dict.fromkeys(("UntypedStorage", "ByteStorage", "CharStorage", "BoolStorage"), 1),
+    **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
+    **dict.fromkeys(("FloatStorage", "IntStorage"), 4),
+    **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
+    "ComplexDoubleStorage": 16,
+}
+
+
+# What a checkpoint may name besides storages and dtypes. torch allows more, such as `bytearray`, which reserves any
+# amount of memory.
+NAMES = {
+    ("collections", "OrderedDict"),
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("torch._utils", "_rebuild_tensor_v2"),
+    ("torch._utils", "_rebuild_tensor_v3"),
+    ("torch._utils", "_rebuild_parameter"),
+    ("_codecs", "encode"),
+    *((module, name) for module in ("builtins", "__builtin__") for name in ("set", "complex")),
+}
+
+
+BEGIN = b"PK\x03\x04"  # a file without it is an old pickle to torch, whatever follows
+
+
+MOST_PICKLED = 16 * 2**20  # bytes of data.pkl, where tensors are not; a few hundred thousand are usual
+
+
+END = b"PK\x05\x06"  # begins the last 22 bytes of an archive without a comment
+
+
+def check_archive(file: BinaryIO) -> str | None:
+    """Return why a zip archive cannot be loaded safely, or None if it can.
+
+    Every record is stored without compression, no record claims more bytes than the file has, all checksums match,
+    and no tensor claims more elements than its record holds. So loading takes no more memory than the file's size.
+
+    Raises:
+        Exception: The file is not a zip archive, or is damaged; zipfile raises many kinds.
+    """
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    is_plain = file.read(4) == BEGIN
+    file.seek(max(size - 22, 0))
+    is_plain &= file.read(4) == END
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+        if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
+            return "has compressed content, which no checkpoint has"
+        names = [record.filename for record in records]
+        is_plain &= len(set(names)) == len(names) and not archive.comment
+        if not is_plain or sum(record.file_size for record in records) > size:
+            return "claims more content than it holds"
+        if archive.testzip() is not None:
+            return "is damaged: its content does not match its checksums"
+        return _check_tensors(archive, {record.filename: record.file_size for record in records})
+
+
+def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | None:
+    """Return why the tensors do not fit the records, or None."""
+    folder = next(iter(sizes), "").split("/")[0]
+    pickled = sizes.get(f"{folder}/data.pkl")
+    if (
+        pickled is None
+        or f"{folder}/constants.pkl" in sizes
+        or not all(name.startswith(f"{folder}/") for name in sizes)
+    ):
+        return "is not a checkpoint, or is damaged"
+    if pickled > MOST_PICKLED:
+        return f"holds {pickled:,} bytes besides its tensors, which is more than {MOST_PICKLED:,}"
+    survey = Survey(io.BytesIO(archive.read(f"{folder}/data.pkl")))
+    survey.load()
+    for key, claimed in survey.storages.items():
+        if sizes.get(f"{folder}/data/{key}") != claimed:
+            return f"claims a tensor of {claimed:,} bytes, which it does not hold"
+    return None
+
+
+class Inert:
+    """Stands for everything that a pickle names, so that nothing is imported and nothing is run."""
+
+    def __init__(self, *args: Any) -> None:
+        """Ignore the arguments."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Ignore an item."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignore a state."""
+
+
+class Survey(pickle._Unpickler):  # the one in C reserves memory as the file asks
+    """Read a pickle without making what it names, and note the sizes of the storages.
+
+    Attributes:
+        storages: Bytes that the pickle claims for each storage, by the name of its record.
+    """
+
+    # The instructions that torch's own safe unpickler knows, without those that no checkpoint needs.
+    dispatch = {  # noqa: RUF012
+        code[0]: pickle._Unpickler.dispatch[code[0]]
+        for code in (
+            *(pickle.PROTO, pickle.STOP, pickle.GLOBAL, pickle.REDUCE, pickle.BUILD, pickle.NEWOBJ, pickle.BINPERSID),
+            *(pickle.MARK, pickle.EMPTY_DICT, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.EMPTY_SET),
+            *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.SETITEM, pickle.SETITEMS),
+            *(pickle.APPEND, pickle.APPENDS, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
+            *(pickle.BINUNICODE, pickle.SHORT_BINSTRING, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+            *(pickle.BINFLOAT, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
+        )
+    }
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+        self.storages: dict[str, int] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class that does nothing; raise `UnpicklingError` for a name that no checkpoint needs."""
+        storage = module in ("torch", "torch.storage") and name in ITEM_BYTES
+        dtype = (
+            module == "torch" and re.fullmatch("[a-z0-9_]+", name) and isinstance(getattr(torch, name, 0), torch.dtype)
+        )
+        if not (storage or dtype or (module, name) in NAMES):
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
+        return type(name, (Inert,), {})
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Note how many bytes a storage claims."""
+        _, kind, key, _, elements = pid
+        claimed = ITEM_BYTES[kind.__name__] * elements
+        if not isinstance(key, str) or not isinstance(elements, int) or self.storages.get(key, claimed) != claimed:
+            raise pickle.UnpicklingError("a storage is malformed")
+        self.storages[key] = claimed
+        return Inert()

@@ -1,0 +1,149 @@
+"""Reading of checkpoint files that may be damaged or come from anybody."""
+
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import torch
+
+from td3_lightning.errors import UsageError
+from td3_lightning.serialization.archive import check_archive
+from td3_lightning.serialization.checkpoint_schema import check_checkpoint
+from td3_lightning.serialization.renamed import use_current_names
+from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
+from td3_lightning.serialization.values import InvalidValueError
+
+FORMAT = 1  # of what a run goes on from; those from before there were numbers have 0
+
+
+# Reading.
+
+
+def read_checkpoint(source: str | Path | IO[bytes]) -> dict[str, Any]:
+    """Load a checkpoint onto the CPU, after checking that it is whole, of this package, and safe to load.
+
+    It holds tensors and plain Python values only, and all of its parts have the form that `checkpoint_schema` gives.
+
+    Args:
+        source: A local file, or a file opened for reading.
+
+    Returns:
+        What was saved, with plain settings.
+
+    Raises:
+        UsageError: The checkpoint is refused. The message names another one in the same folder, if there is one.
+    """
+    if not isinstance(source, str | Path):
+        return _read_open(source)
+    if "://" in str(source):
+        raise UsageError(f"A checkpoint must be a local file, got {source}. Download it and give its path.")
+    path = Path(source)
+    try:
+        return _read(path)
+    except UnfitError as unfit:
+        raise refusal(unfit, path) from None
+
+
+def _read_open(file: IO[bytes]) -> dict[str, Any]:
+    """Load a checkpoint from a file that is open."""
+    path = Path(str(getattr(file, "name", "The file")))
+    try:
+        return _read(path, io.BytesIO(file.read()))
+    except UnfitError as unfit:
+        raise UsageError(f"{path} {unfit}; give a .ckpt file that a run has saved.") from None
+
+
+def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
+    """Load a checkpoint from a path, or from the content of a file; raise `UnfitError` if it is refused."""
+    try:
+        with content or path.open("rb") as file:
+            _check_archive(path, file)
+            file.seek(0)
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+            if isinstance(checkpoint, dict) and "clocks" in checkpoint:
+                check_checkpoint(checkpoint)
+                for part in ("config", "hyper_parameters"):
+                    if part in checkpoint:
+                        checkpoint[part] = use_current_names(checkpoint[part])
+    except OSError as error:
+        raise UnfitError(path, f"cannot be read ({error.strerror})") from error
+    except pickle.UnpicklingError as error:
+        raise UnfitError(path, "is refused, for it holds objects that could run code when loaded") from error
+    except InvalidValueError as error:
+        raise UnfitError(path, f"is refused: {error}") from error
+    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, EOFError) as error:
+        raise UnfitError(path, "is not a checkpoint, or is damaged") from error
+    if not (isinstance(checkpoint, dict) and "clocks" in checkpoint):
+        raise UnfitError(path, "is not a checkpoint of td3_lightning")
+    if checkpoint.get("format", 0) > FORMAT:
+        raise UnfitError(path, f"is of format {checkpoint['format']}, of a td3_lightning newer than this one")
+    return checkpoint
+
+
+def check_format(checkpoint: Mapping[str, Any], path: str | Path) -> None:
+    """Raises `UsageError` if a checkpoint is of an older format than a run can go on from."""
+    held = checkpoint.get("format", 0)
+    if held < FORMAT:
+        raise UsageError(
+            f"{path} is of format {held}, but a run goes on from format {FORMAT}; it serves test, validate and record, "
+            "and fit goes on with the td3_lightning that saved it."
+        )
+
+
+def _check_archive(path: Path, file: BinaryIO) -> None:
+    """Raise `UnfitError` for a file that is not a whole archive, or that would take more memory than its size."""
+    start = file.read(4096)
+    try:
+        problem = check_archive(file)
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # a changed byte can send zipfile anywhere
+        if start.startswith(b"PK"):
+            raise UnfitError(path, "is cut short or damaged") from error
+        kind = "is empty" if not start else "is not a checkpoint" if any(start) else "holds nothing but zeros"
+        raise UnfitError(path, kind) from error
+    if problem is not None:
+        raise UnfitError(path, problem)
+
+
+def refusal(unfit: UnfitError, path: Path) -> UsageError:
+    """What to tell about a checkpoint that cannot be used, or a file that it names.
+
+    Args:
+        unfit: Which file, and why.
+        path: The checkpoint, for which another in its folder is offered.
+    """
+    folder = path if path.is_dir() else path.parent
+    others = [other for other in folder.glob("*.ckpt") if other.is_file() and other != path]
+    others.sort(key=lambda file: file.stat().st_mtime, reverse=True)
+    # One that a run can go on from comes first.
+    for replay in (True, False):
+        for other in others:
+            if _is_whole(other, replay):
+                return UsageError(f"{unfit.path} {unfit}; the newest whole one there is {other}.")
+    return UsageError(f"{unfit.path} {unfit}; give the path of a .ckpt file that a run has saved.")
+
+
+def _is_whole(path: Path, replay: bool) -> bool:
+    """Whether a checkpoint can be read and, if that is asked, has its replay."""
+    try:
+        checkpoint = _read(path)
+        return not replay or _has_replay(checkpoint, path.parent / FOLDER)
+    except UnfitError:
+        return False
+
+
+def _has_replay(checkpoint: dict[str, Any], folder: Path) -> bool:
+    replays = list(replays_in(checkpoint))
+    for replay in replays:
+        check_rows(replay, folder)
+    return bool(replays)
+
+
+def replays_in(checkpoint: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The replays of all ranks that a checkpoint holds."""
+    for state in checkpoint.values():  # a datamodule's is found by the name of its class
+        ranks = state.get("ranks", []) if isinstance(state, dict) else []
+        yield from (rank["replay"] for rank in ranks if isinstance(rank, dict) and "replay" in rank)

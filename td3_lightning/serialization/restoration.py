@@ -1,0 +1,158 @@
+"""Checks of a checkpoint against the module and the Trainer that are about to take it."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+
+from td3_lightning.errors import UsageError
+from td3_lightning.serialization import values as form
+from td3_lightning.serialization.callback_states import check_callbacks
+from td3_lightning.serialization.checkpoint_schema import (
+    DATA,
+    averaging_state,
+    check_checkpoint,
+    check_loops,
+    check_optimizers,
+    check_sizes_of,
+    check_weights,
+    missing_part,
+)
+from td3_lightning.serialization.configurable import Configurable, known_recipes
+from td3_lightning.serialization.schema import NotNamedError, check_arguments
+from td3_lightning.serialization.values import InvalidValueError
+
+LOOPS = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
+
+
+def check_restoration(checkpoint: dict[str, Any], module: L.LightningModule, strict: bool = True) -> None:
+    """Check a checkpoint, whoever read it, before any of it is used.
+
+    Paths that lead out of the run's folder are dropped and settings made plain, in place.
+
+    Args:
+        checkpoint: The checkpoint.
+        module: The module that takes it. If a Trainer runs it, the Trainer's callbacks and loops are checked too.
+        strict: Whether the weights must have the module's names.
+
+    Raises:
+        UsageError: A part is missing, malformed, or of another module.
+    """
+    trainer = module._trainer
+    training = trainer is not None and trainer.state.fn == TrainerFn.FITTING
+    try:
+        check_checkpoint(checkpoint)
+        if missing := missing_part(checkpoint, training):
+            raise InvalidValueError(missing, "in the checkpoint", None)
+        check_weights(checkpoint, module, strict)
+        if trainer is not None:
+            _check_for_trainer(checkpoint, trainer, training)
+        if training:
+            _check_for_training(checkpoint, module)
+    except InvalidValueError as error:
+        path = trainer.ckpt_path if trainer is not None else None
+        raise refused(error, path or "The checkpoint") from error
+
+
+def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: Iterable[str]) -> dict[str, Any]:
+    """Return the hyperparameters in a checkpoint that a class's constructor takes, after checking their types.
+
+    Args:
+        kind: The class.
+        checkpoint: The checkpoint, as `read_checkpoint` returns it.
+        path: Its path, for the message.
+        given: Names of those that are not needed, because the user gives them.
+
+    Raises:
+        UsageError: They are missing, of another type, or name a class that is neither ours nor imported.
+    """
+    stored: Any = checkpoint.get("hyper_parameters")
+    own: dict[str, Any] = {}
+    try:
+        form.mapping(stored, "hyper_parameters")
+        for taker in _constructors(kind):
+            known = inspect.signature(taker).parameters
+            _check_required(known, {*stored, *given})
+            part = {key: value for key, value in stored.items() if key in known and key not in (*own, *given)}
+            check_arguments(part, taker, "hyper_parameters", _is_imported)
+            own.update(part)
+        check_sizes_of(own, checkpoint.get("state_dict"), "hyper_parameters")
+    except InvalidValueError as error:
+        raise refused(error, path) from error
+    except NotNamedError as error:
+        raise UsageError(
+            f"{path} names {error.named!r} in {error.setting}, which is not part of td3_lightning. If you trust it, it "
+            "must be an Encoder or another Recipe that is imported before the checkpoint is loaded, or an argument "
+            "that you give yourself."
+        ) from error
+    return own
+
+
+def _constructors(kind: type) -> Iterator[Callable[..., None]]:
+    """Return a class's constructor, and those of its bases that it hands other arguments on to."""
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            constructor = vars(base)["__init__"]
+            yield constructor
+            kinds = [parameter.kind for parameter in inspect.signature(constructor).parameters.values()]
+            if inspect.Parameter.VAR_KEYWORD not in kinds:
+                return
+
+
+def _check_required(parameters: Mapping[str, inspect.Parameter], there: set[str]) -> None:
+    """Check that each parameter without a default has a value; the first one is `self`."""
+    for name, parameter in list(parameters.items())[1:]:
+        named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        if named and parameter.default is inspect.Parameter.empty and name not in there:
+            raise InvalidValueError(f"hyper_parameters.{name}", "in the checkpoint", None)
+
+
+def _is_imported(named: str, setting: str) -> bool:
+    """Whether a text names an encoder, a schedule or another recipe that has been imported."""
+    return named in known_recipes(Configurable)
+
+
+def refused(error: InvalidValueError, path: Any) -> UsageError:
+    """Return the sentence for a checkpoint that is malformed."""
+    return UsageError(f"{path} is refused: {error}. Use a checkpoint that a run of this model has saved.")
+
+
+def _check_for_trainer(checkpoint: dict[str, Any], trainer: L.Trainer, training: bool) -> None:
+    if "loops" in checkpoint:
+        used = LOOPS if not training else LOOPS[:1]
+        check_loops(checkpoint["loops"], ((name, getattr(trainer, name).state_dict()) for name in used))
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # set without a type
+    check_callbacks(checkpoint.get("callbacks", {}), callbacks, str(Path(str(trainer.ckpt_path)).parent))
+
+
+def _check_for_training(checkpoint: dict[str, Any], module: L.LightningModule) -> None:
+    if "current_model_state" in checkpoint:
+        averaging_state(checkpoint.get("averaging_state"), "averaging_state")
+    optimizers: Any = module.configure_optimizers()
+    if isinstance(optimizers, torch.optim.Optimizer):
+        optimizers = [optimizers]
+    if isinstance(optimizers, list | tuple) and all(isinstance(one, torch.optim.Optimizer) for one in optimizers):
+        check_optimizers(checkpoint["optimizer_states"], list(optimizers))
+    data: Any = module.trainer.datamodule  # type: ignore[attr-defined]  # set without a type
+    action_dim, envs = len(getattr(data, "action_low", [])), getattr(getattr(data, "_envs", None), "envs", [])
+    name = type(data).__qualname__
+    if not action_dim or name not in checkpoint:
+        return
+    DATA(checkpoint[name], name)
+    for rank in checkpoint[name]["ranks"]:
+        _check_episodes(rank.get("envs", {}).get("episodes", []), action_dim, envs)
+
+
+def _check_episodes(episodes: list[dict[str, Any]], action_dim: int, envs: list[Any]) -> None:
+    """Check running episodes against the environments that play them again."""
+    for index, (episode, env) in enumerate(zip(episodes, envs, strict=False)):
+        actions, name = episode["actions"], f"episodes.{index}"
+        if actions.numel() and (actions.shape[1:] != (action_dim,) or not actions.is_floating_point()):
+            raise InvalidValueError(f"{name}.actions", f"a list of actions of {action_dim} numbers", actions)
+        kind, ours = episode.get("generator", {}).get("bit_generator"), getattr(env.np_random, "bit_generator", None)
+        if kind is not None and kind != type(ours).__name__:
+            raise InvalidValueError(f"{name}.generator.bit_generator", f"{type(ours).__name__!r}", kind)

@@ -1,0 +1,79 @@
+"""Reading of the segment files that hold the replay rows of a checkpoint."""
+
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FOLDER = "replay"  # beside the checkpoints
+
+
+NAME = re.compile(r"[0-9a-f]{12}-[0-9]+-[0-9]+-[0-9]+\.rows")
+
+
+class UnfitError(Exception):
+    """Why a file cannot be used, as the end of a sentence that begins with its name."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(reason)
+        self.path = path
+
+
+def names_in(replays: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The files that the saved replays of all ranks name."""
+    rings = chain.from_iterable(replay.get("rings", []) for replay in replays)
+    return {segment["name"] for ring in rings for segment in ring.get("segments", [])}
+
+
+def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A saved replay with its rows, which are read when they are asked for.
+
+    Args:
+        state: What `Segments.save` or `Replay.state_dict` gave.
+        folder: Where the files lie.
+
+    Raises:
+        UnfitError: When the rows are asked for: a file is not there, or not what was saved.
+    """
+    width = state["layout"]["obs_dim"] + state["layout"]["action_dim"] + 2
+    rings = [
+        {**ring, "rows": chain(_read_rows(folder, ring.get("segments", []), width), ring["rows"])}
+        for ring in state["rings"]
+    ]
+    return {**state, "rings": rings}
+
+
+def check_rows(state: Mapping[str, Any], folder: Path) -> None:
+    """Reads all files that a saved replay names; raises `UnfitError` if one is not as it was."""
+    for ring in with_rows(state, folder)["rings"]:
+        for _ in ring["rows"]:
+            pass
+
+
+def _read_rows(folder: Path, segments: Sequence[Mapping[str, Any]], width: int) -> Iterator[tuple[int, Tensor]]:
+    for segment in segments:
+        yield segment["first"], _read_segment(folder, segment, width)
+
+
+def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tensor:
+    """The rows (n, width) of one file, as many as were there when it was named."""
+    name, size = segment["name"], segment["rows"] * width * 4
+    path = folder / name
+    if not NAME.fullmatch(name):
+        raise UnfitError(path, "is no name for a part of a replay")
+    try:
+        with path.open("rb") as file:
+            # A malformed checkpoint may claim more rows than memory can hold.
+            content = bytearray(file.read(min(size, os.fstat(file.fileno()).st_size)))
+    except OSError as error:
+        raise UnfitError(path, f"cannot be read ({error.strerror})") from error
+    if len(content) != size or zlib.crc32(content) != segment["crc"]:
+        raise UnfitError(path, "is cut short" if len(content) < size else "is damaged, or not the file that was saved")
+    return torch.from_numpy(np.frombuffer(content, np.float32).reshape(-1, width))

@@ -1,0 +1,1 @@
+"""Data module, collector and the training callbacks."""

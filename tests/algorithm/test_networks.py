@@ -1,0 +1,179 @@
+"""The actor and the critics against plain torch.nn layers, and the box of actions."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from td3_lightning import Actor, Critics, UsageError
+
+
+def plain(linears: list[tuple[Tensor, Tensor]], norms: list[tuple[Tensor, Tensor]]) -> nn.Sequential:
+    """torch.nn's own layers with the given weights (out, in), biases and normalisations."""
+    layers: list[nn.Module] = []
+    for index, (weight, bias) in enumerate(linears):
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": weight, "bias": bias})
+        layers.append(layer)
+        if index < len(linears) - 1:
+            if norms:
+                norm = nn.LayerNorm(len(norms[index][0]))
+                norm.load_state_dict({"weight": norms[index][0], "bias": norms[index][1]})
+                layers.append(norm)
+            layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("hidden_dims", [(8,), (7, 5), (4, 4, 4)])
+@pytest.mark.parametrize("num_critics", [1, 2, 5])
+def test_critics_are_plain_networks_side_by_side(
+    num_critics: int, hidden_dims: tuple[int, ...], layer_norm: bool
+) -> None:
+    critics = Critics(3, 2, hidden_dims, num_critics, layer_norm)
+    for parameter in critics.parameters():  # LayerNorm begins at one and zero, which would hide a mistake
+        parameter.data.normal_()
+    obs, action = torch.randn(11, 3), torch.randn(11, 2)
+    q = critics(obs, action)
+    assert q.shape == (num_critics, 11)
+    parameters = dict(critics.named_parameters())
+    for one in range(num_critics):
+        weights = [p[one] for name, p in parameters.items() if name.endswith("weight")]
+        biases = [p[one, 0] for name, p in parameters.items() if name.endswith("bias")]
+        pairs = list(zip(weights, biases, strict=True))
+        linears = [(weight.T, bias) for weight, bias in pairs if weight.shape[0] > 1 or weight.shape[1] == 1]
+        norms = [(weight[0], bias) for weight, bias in pairs if weight.shape[0] == 1 and weight.shape[1] > 1]
+        expected = plain(linears, norms)(torch.cat([obs, action], 1)).squeeze(1)
+        torch.testing.assert_close(q[one], expected, rtol=1e-5, atol=1e-5)
+        if one == 0:
+            torch.testing.assert_close(critics.first(obs, action), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_critic_hears_of_no_other() -> None:
+    critics = Critics(3, 2, (8, 8), 3)
+    critics(torch.randn(4, 3), torch.randn(4, 2))[1].sum().backward()
+    for parameter in critics.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad[[0, 2]].count_nonzero() == 0
+        assert parameter.grad[1].count_nonzero() > 0
+
+
+def test_critics_begin_as_torch_linear_layers_do_and_unlike_each_other() -> None:
+    critics = Critics(30, 20, (400, 300), 2)
+    for parameter, fan_in in zip(critics.parameters(), [50, 50, 400, 400, 300, 300], strict=True):
+        bound = 1 / math.sqrt(fan_in)
+        assert parameter.abs().max() <= bound
+        if parameter.numel() > 1000:
+            assert parameter.abs().max() > 0.99 * bound
+            # A uniform number's deviation is bound / sqrt(3).
+            assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+        assert not torch.equal(parameter[0], parameter[1])
+
+
+def test_a_layer_norm_network_does_not_mind_the_size_of_its_inputs() -> None:
+    critics, actor = Critics(3, 2, (8,), 2, layer_norm=True), Actor(3, [-1.0], [1.0], (8,), layer_norm=True)
+    for net in (critics, actor):
+        for name, parameter in net.named_parameters():
+            if name.endswith("bias"):
+                parameter.data.zero_()
+    obs, action = torch.randn(5, 3), torch.randn(5, 2)
+    torch.testing.assert_close(critics(1000 * obs, 1000 * action), critics(10 * obs, 10 * action), rtol=1e-2, atol=1e-4)
+    torch.testing.assert_close(actor(1000 * obs), actor(10 * obs), rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_actor_is_a_plain_network_in_a_box(layer_norm: bool) -> None:
+    actor = Actor(3, [-2.0, 0.0], [6.0, 1.0], (7, 5), layer_norm)
+    for parameter in actor.parameters():
+        parameter.data.normal_()
+    weights = [p.detach() for p in actor.parameters()]
+    pairs = list(zip(weights[::2], weights[1::2], strict=True))
+    net = plain([pair for pair in pairs if pair[0].ndim == 2], [pair for pair in pairs if pair[0].ndim == 1])
+    obs = torch.randn(11, 3)
+    expected = torch.tensor([2.0, 0.5]) + torch.tensor([4.0, 0.5]) * torch.tanh(net(obs))
+    torch.testing.assert_close(actor(obs), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_saturated_actions_reach_both_ends() -> None:
+    low, high = [-2.0, 0.0, 1e-3], [6.0, 1.0, 1e3]
+    actor = Actor(2, low, high, (64,))
+    with torch.no_grad():
+        actor.layers[-1].weight.mul_(1e6)
+    actions = actor(torch.randn(64, 2))
+    torch.testing.assert_close(actions.amin(0), torch.tensor(low), rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(actions.amax(0), torch.tensor(high), rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "message"),
+    [
+        ([0.5], [0.5], r"action_low must be less than action_high, got \[0.5\] and \[0.5\]. Use the bounds of the env"),
+        ([1.0], [0.0], r"action_low must be less than action_high, got \[1.0\] and \[0.0\]. Use the bounds of the env"),
+        ([-1.0, -1.0], [1.0], "must have one number per action, got .* Use the bounds of the environment's action_sp"),
+        (
+            [],
+            [],
+            r"must have one number per action, got \[\] and \[\]. Use the bounds of the environment's action_",
+        ),
+        ([-1.0], [math.inf], r"action_high\[0\] must be finite, got inf. Use a finite number"),
+        ([math.nan], [1.0], r"action_low\[0\] must be a finite number, got nan"),
+        (
+            [-3e38],
+            [3e38],
+            r"action_high - action_low must be finite in float32, got .* Use practical bounds, .*Symmetric",
+        ),
+        ("ab", [1.0], "action_low must be a list of numbers, got 'ab'. Use a list with one number per action"),
+        ([[1.0]], [1.0], r"action_low\[0\] must be a number, got \[1.0\]. Use a number"),
+    ],
+)
+def test_invalid_action_bounds_are_refused(low: Any, high: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Actor(2, low, high)
+
+
+@pytest.mark.parametrize("hidden_dims", [[8, 8], (8, 8)])
+def test_hidden_dims_may_be_any_sequence(hidden_dims: Any) -> None:
+    assert Actor(2, [-1.0], [1.0], hidden_dims)(torch.zeros(1, 2)).shape == (1, 1)
+    assert Critics(2, 1, hidden_dims)(torch.zeros(1, 2), torch.zeros(1, 1)).shape == (2, 1)
+
+
+# Optimizers: what the sources do otherwise is the same, or has a name here.
+
+
+def test_one_adam_for_all_critics_is_one_for_each() -> None:
+    """The lander agent has an optimizer for each critic; Adam treats every weight by itself."""
+    together = Critics(3, 2, (8, 6), 3).double()
+    apart = [Critics(3, 2, (8, 6), 1).double() for _ in range(3)]
+    for number, critic in enumerate(apart):
+        for own, shared in zip(critic.parameters(), together.parameters(), strict=True):
+            own.data[0] = shared[number].detach()
+    adams = [torch.optim.Adam(net.parameters(), lr=0.01, fused=True) for net in (together, *apart)]
+    for _ in range(20):
+        obs, action, target = torch.randn(16, 3).double(), torch.randn(16, 2).double(), torch.randn(16).double()
+        (together(obs, action) - target).square().mean(dim=1).sum().backward()
+        for critic in apart:
+            (critic(obs, action) - target).square().mean().backward()
+        for adam in adams:
+            adam.step()
+            adam.zero_grad()
+    for number, critic in enumerate(apart):
+        for own, shared in zip(critic.parameters(), together.parameters(), strict=True):
+            torch.testing.assert_close(own[0], shared[number], rtol=1e-12, atol=1e-14)
+
+
+def test_half_a_loss_is_a_loss_with_twice_adams_epsilon() -> None:
+    """The lander agent halves its losses: m / 2 over sqrt(v) / 2 + eps is m over sqrt(v) + 2 eps, to the bit."""
+    half, whole = Critics(3, 2, (8, 6)), Critics(3, 2, (8, 6))
+    whole.load_state_dict(half.state_dict())
+    adams = {half: torch.optim.Adam(half.parameters(), eps=1e-8), whole: torch.optim.Adam(whole.parameters(), eps=2e-8)}
+    for _ in range(20):
+        obs, action, target = torch.randn(16, 3), torch.randn(16, 2), torch.randn(16)
+        for critics, adam in adams.items():
+            loss = (critics(obs, action) - target).square().mean(dim=1).sum()
+            adam.zero_grad()
+            (loss / 2 if critics is half else loss).backward()
+            adam.step()
+    for one, other in zip(half.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -1,0 +1,612 @@
+"""The module beyond its arithmetic: acting, evaluating, checkpoints, resuming."""
+
+import contextlib
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import gymnasium as gym
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger
+
+import toys  # noqa: F401  # registers them
+from one_sentence import refused
+from td3_lightning import TD3, Batch, Collector, Linear, ReplayData, Trunk, UsageError
+from td3_lightning.errors import EnvError
+
+
+def new_data(env_id: str = "toys/Seeded-v0", **kwargs: Any) -> ReplayData:
+    return ReplayData(env_id, **{"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, "eval_episodes": 5, **kwargs})
+
+
+def new_module(data: ReplayData, **kwargs: Any) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, **{"hidden_dims": (8, 8), **kwargs})
+
+
+# Acting
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"encoder": Trunk([6], shared=True)}, {"encoder": Trunk([6], shared=False)}, {"layer_norm": True}]
+)
+def test_an_exported_policy_acts_as_the_agent(settings: dict[str, Any], tmp_path: Path) -> None:
+    agent = TD3(3, [-1.0, 0.0], [1.0, 4.0], hidden_dims=(8, 8), **settings)
+    obs = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    agent.to_torchscript(tmp_path / "policy.pt", method="trace", example_inputs=torch.zeros(2, 3))
+    policy = torch.jit.load(tmp_path / "policy.pt")
+    actions = policy(torch.from_numpy(obs)).detach().numpy()
+    np.testing.assert_allclose(actions, agent.act(obs), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("obs", "got"),
+    [
+        (np.zeros((2, 2)), r"shape \(2, 2\) of float64"),  # as many numbers as an observation has
+        (np.zeros((1, 1, 4)), r"shape \(1, 1, 4\) of float64"),
+        (np.zeros(5), r"shape \(5,\) of float64"),
+        (np.zeros((4, 1)), r"shape \(4, 1\) of float64"),
+        (0.0, r"shape \(\) of float64"),
+        (list("abcd"), r"shape \(4,\) of <U1"),
+        ([None] * 4, r"shape \(4,\) of object"),
+        ([[1], [1, 2]], r"\[\[1\], \[1, 2\]\]"),
+        (torch.zeros(4, device="meta"), r"tensor\(\.\.\., device='meta'.*"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("gradients", ["manual", "autograd"])
+def test_observations_of_another_shape_are_refused(obs: Any, got: str, gradients: Any) -> None:
+    module = TD3(4, [-1.0], [1.0], hidden_dims=(8,), gradients=gradients)
+    message = rf"^obs must be numbers of shape \(4,\) or \(n, 4\), got {got}\. Use a NumPy array with one row per obs"
+    with pytest.raises(UsageError, match=message):
+        module.act(obs)
+    assert module.act(np.zeros((0, 4))).shape == (0, 1)
+
+
+def test_bounds_may_be_arrays() -> None:
+    """As those of a Gymnasium box are."""
+    bounds = np.array([1.0, 2.0], np.float32)
+    module = TD3(3, -bounds, bounds, hidden_dims=np.array([8, 8]))  # type: ignore[arg-type]
+    assert (module.hparams["action_low"], module.hparams["hidden_dims"]) == ([-1.0, -2.0], [8, 8])
+
+
+def test_acts_on_one_and_on_many_observations() -> None:
+    module = TD3(3, [-2.0, 0.0], [6.0, 1.0], hidden_dims=(8,))
+    obs = np.random.default_rng(0).normal(size=(5, 3))
+    many = module.act(obs)
+    assert (many.shape, many.dtype) == ((5, 2), np.float32)
+    for one, action in zip(obs, many, strict=True):
+        assert module.act(one).shape == (2,)
+        np.testing.assert_allclose(module.act(one), action, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(many, module.actor(torch.tensor(obs, dtype=torch.float32)).detach().numpy())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int64, np.uint8, bool])
+def test_acts_on_any_numbers(dtype: Any) -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(8,))
+    obs = np.array([1, 0, 1], dtype)
+    np.testing.assert_array_equal(module.act(obs), module.act(obs.astype(np.float32)))
+    backwards = np.array([1, 0, 1, 7], dtype)[::-1][1:]
+    np.testing.assert_array_equal(module.act(backwards), module.act(backwards.copy()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_acts_in_any_precision(dtype: torch.dtype) -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(8,)).to(dtype)
+    action = module.act(np.zeros(3))
+    assert (action.dtype, action.shape) == (np.float32, (1,))
+
+
+@pytest.mark.parametrize("ends", [np.float32, np.float64])
+def test_no_action_leaves_its_box_by_a_bit(ends: Any) -> None:
+    """Environments assert that their box contains the action, so the rounding of a saturated tanh counts."""
+    rng = np.random.default_rng(0)
+    box = np.sort(rng.normal(size=(300, 2)) * 10 ** rng.uniform(-3, 3, (300, 1)), axis=1).astype(ends)
+    space = gym.spaces.Box(box[:, 0], box[:, 1], dtype=ends)
+    module = TD3(2, space.low.tolist(), space.high.tolist(), hidden_dims=(8,))
+    with torch.no_grad():
+        module.actor.layers[-1].weight.mul_(1e6)
+    for action in module.act(rng.normal(size=(64, 2))):
+        assert space.contains(action)
+
+
+def test_acting_leaves_no_trace() -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(8,))
+    obs, state = np.ones((2, 3), np.float32), torch.get_rng_state()
+    module.act(obs)[:] = 5.0  # the answer is the caller's own
+    assert obs.tolist() == np.ones((2, 3)).tolist()
+    assert np.abs(module.act(obs)).max() <= 1
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+# Targets and gradients
+
+
+def fit(data: ReplayData, module: TD3, make_trainer: Any, *callbacks: Any, **kwargs: Any) -> L.Trainer:
+    trainer: L.Trainer = make_trainer(callbacks=[Collector(10), *callbacks], **kwargs)
+    trainer.fit(module, datamodule=data)
+    return trainer
+
+
+def test_targets_are_frozen_copies_from_birth_and_in_no_optimizer(make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data)
+    targets = [*module.actor_target.parameters(), *module.critics_target.parameters()]
+    online = [*module.actor.parameters(), *module.critics.parameters()]
+    assert all(map(torch.equal, targets, online))
+    assert not {target.data_ptr() for target in targets} & {parameter.data_ptr() for parameter in online}
+    trainer = fit(data, module, make_trainer)
+    assert not any(target.requires_grad or target.grad is not None for target in targets)
+    assert all(parameter.requires_grad for parameter in online)
+    held = [{id(p) for group in optimizer.param_groups for p in group["params"]} for optimizer in trainer.optimizers]
+    assert held == [{id(p) for p in module.actor.parameters()}, {id(p) for p in module.critics.parameters()}]
+    assert not any(map(torch.equal, targets, online))  # they have moved, and not to the online weights
+
+
+def test_an_actor_step_leaves_the_critics_gradients_alone(make_trainer: Any) -> None:
+    """So that a critic's gradient never holds a part of the actor's loss."""
+    data = new_data()
+    module = new_module(data, policy_freq=1, critic_lr=0.0, actor_lr=0.0)
+    seen = []
+
+    class Look(L.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+            found = [parameter.grad.clone() for parameter in module.critics.parameters()]
+            module.noise_generator.set_state(state)
+            expected = torch.autograd.grad(module.critic_loss(batch)[0], list(module.critics.parameters()))
+            seen.append(all(torch.allclose(*pair, atol=1e-7) for pair in zip(found, expected, strict=True)))
+
+        def on_train_batch_start(self, *_: Any) -> None:
+            nonlocal state
+            state = module.noise_generator.get_state()
+
+    state = torch.empty(0)
+    fit(data, module, make_trainer, Look())
+    assert seen == [True] * 20
+
+
+def test_losses_that_are_reported_are_those_before_the_step(make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data, policy_freq=3)
+    outputs: list[dict[str, Any]] = []
+
+    class Look(L.Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Batch, batch_idx: int) -> None:
+            state = module.noise_generator.get_state()
+            loss, q = module.critic_loss(batch)
+            module.noise_generator.set_state(state)
+            outputs.append({"critic_loss": loss.item(), "q_mean": q.mean().item()})
+
+        def on_train_batch_end(self, trainer: Any, module: Any, came: Any, batch: Batch, batch_idx: int) -> None:
+            assert {name: came[name].item() for name in outputs[-1]} == pytest.approx(outputs[-1], rel=1e-6)
+            assert ("actor_loss" in came) == (module.updates % 3 == 0)
+            assert not any(value.requires_grad for value in came.values())
+
+    fit(data, module, make_trainer, Look())
+    assert len(outputs) == 20
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data, max_grad_norm=max_grad_norm)
+    before = [parameter.clone() for parameter in module.parameters()]
+    fit(data, module, make_trainer, precision=precision)
+    assert module.updates == 20
+    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+    actor = list(zip(module.actor.parameters(), before, strict=False))
+    assert not all(torch.equal(parameter, old.to(parameter)) for parameter, old in actor)  # as `precision` rounds it
+
+
+def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch.compile's own tracing of both passes, but without its code generator, which takes half a minute."""
+    compiled, left = [], set()
+    compile_, move_targets = torch.compile, TD3.update_targets
+
+    def noted(module: TD3) -> None:
+        left.add((module.gradients, any(weight.grad is not None for weight in module.parameters())))
+        move_targets(module)
+
+    def traced(loss: Callable[[Batch], Any], mode: str | None) -> Any:
+        compiled.append((getattr(loss, "__name__", ""), mode))
+        return compile_(loss, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(TD3, "update_targets", noted)
+    weights = {}
+    for gradients in ("autograd", "compiled"):
+        L.seed_everything(3)
+        data = new_data()
+        module = new_module(data, gradients=gradients)
+        fit(data, module, make_trainer)
+        assert module.updates == 20
+        weights[gradients] = module.state_dict()
+        assert copy.deepcopy(module)._compiled == {}
+    assert compiled == [("critic_loss", None), ("actor_loss", None)]
+    assert left == {("autograd", True), ("compiled", False)}, "a CUDA graph takes the memory of its gradients back"
+    for name, weight in weights["autograd"].items():
+        torch.testing.assert_close(weights["compiled"][name], weight, rtol=1e-5, atol=1e-6)
+
+
+def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda loss, mode: compile_(loss, backend="eager", fullgraph=True))
+    monkeypatch.setattr(TD3, "_backward", lambda *_: None)  # which wants a trainer
+    data = new_data()
+    modules = [new_module(data, gradients=gradients) for gradients in ("compiled", "autograd")]
+    modules[1].load_state_dict(modules[0].state_dict())
+    obs, action = (data.obs_dim,), (len(data.action_low),)
+    batch = Batch(*(torch.randn(5, *shape) for shape in (obs, action, (), (), obs)))
+    pairs, places = [], set()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(3):
+            pairs.append([module._differentiate_critics(batch)[0] for module in modules])
+            assert modules[0]._noise is not None
+            places.add(modules[0]._noise.data_ptr())
+        torch.testing.assert_close(*(module._differentiate_actor(batch) for module in modules))
+    for compiled, expected in pairs:
+        torch.testing.assert_close(compiled, expected)
+    assert len({float(compiled) for compiled, _ in pairs}) == 3
+    assert len(places) == 1, "a CUDA graph reads it where it was"
+
+
+def test_a_compiled_actor_loss_has_no_gradients_of_critics_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = new_data()
+    module = new_module(data, gradients="compiled")
+    weights = list(module.critics.parameters())
+    weights[0].requires_grad_(False)
+    asked: list[bool] = []
+
+    def loss(batch: Batch) -> torch.Tensor:
+        asked.extend(weight.requires_grad for weight in weights)
+        return torch.zeros(())
+
+    monkeypatch.setattr(module, "_loss", lambda name: loss)
+    monkeypatch.setattr(module, "_backward", lambda *_: None)
+    module._differentiate_actor(Batch(*(torch.zeros(5, 1) for _ in Batch._fields)))
+    assert not any(asked)
+    assert [weight.requires_grad for weight in weights] == [False] + [True] * (len(weights) - 1)
+
+
+def test_an_evaluations_numbers_are_kept_where_the_module_is() -> None:
+    module, episode = new_module(new_data()).to("meta"), MagicMock()
+    episode.play.return_value = {"return": -1.5}
+    module.validation_step(episode, 0)
+    (kept,) = module.evaluation["return"].value
+    assert (kept.device.type, kept.dtype) == ("meta", torch.float64)
+
+
+def test_processes_exchange_no_learning_rate_that_cannot_differ(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(
+        "td3_lightning.algorithm.td3.broadcast_from_rank_zero", lambda rate, device: asked.append(rate) or rate
+    )
+    fit(new_data(), new_module(new_data(), critic_lr=Linear(1e-3, 0, 100)), make_trainer)
+    assert len(asked) == 20, "the critics' alone"
+
+
+def test_the_noise_of_a_compiled_loss_that_raises_is_no_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = new_data()
+    module = new_module(data, gradients="compiled")
+    obs, action = (data.obs_dim,), (len(data.action_low),)
+    batch = Batch(*(torch.zeros(5, *shape) for shape in (obs, action, (), (), obs)))
+    monkeypatch.setattr(module, "_loss", lambda name: lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        module._differentiate_critics(batch)
+    noise = [module.smooth_target_action(batch.action) for _ in range(2)]
+    assert not torch.equal(*noise)
+
+
+def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match="bf16-mixed learns"):
+        fit(new_data(), new_module(new_data()), make_trainer, precision="bf16-true")
+    monkeypatch.setattr(L.Trainer, "precision", "16-true")
+    with pytest.raises(UsageError, match="use bf16-mixed or 32-true"):
+        fit(new_data(), new_module(new_data()), make_trainer)
+
+
+def test_a_device_without_float64_is_one_sentence() -> None:
+    module, trainer = new_module(new_data()), MagicMock()
+    trainer.strategy.root_device = torch.device("mps")
+    module._trainer = trainer
+    with pytest.raises(UsageError, match="take the accelerator cpu"):
+        module.on_fit_start()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "value"),
+    [({"gradients": "by_hand"}, "'by_hand'"), ({"actor_lr": float("inf")}, "inf")],
+)
+def test_what_no_learner_can_have_is_one_sentence(wrong: dict[str, Any], value: str) -> None:
+    with refused(next(iter(wrong)), value):
+        new_module(new_data(), **wrong)
+
+
+def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(L.Trainer, "precision", "16-mixed")  # which wants a GPU
+    with pytest.raises(UsageError, match="16-mixed"):
+        fit(new_data(), new_module(new_data(), max_grad_norm=0.5), make_trainer)
+
+
+def test_an_evaluation_that_was_stopped_leaves_nothing(make_trainer: Any) -> None:
+    """The next one, of the same episodes, is as if there had been none."""
+
+    class Stop(Callback):
+        def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any, **__: Any) -> None:
+            raise InterruptedError
+
+    data = new_data()
+    module = new_module(data)
+    reports = []
+    for callbacks in ([], [Stop()], []):
+        with contextlib.suppress(InterruptedError):
+            reports += make_trainer(callbacks=callbacks).validate(module, datamodule=data, verbose=False)
+    assert reports[0] == reports[1]
+
+
+# Doors
+
+
+class Decaying(TD3):
+    """An agent with other optimizers, one of which has two groups."""
+
+    def configure_optimizers(self) -> Any:
+        first, *rest = self.critics.parameters()
+        groups = [{"params": [first], "weight_decay": 0.1}, {"params": rest}]
+        return torch.optim.SGD(self.actor.parameters(), lr=1.0), torch.optim.AdamW(groups, lr=1.0)
+
+
+def test_other_optimizers_follow_the_schedules_in_all_their_groups(make_trainer: Any) -> None:
+    data = new_data()
+    module = Decaying(data.obs_dim, data.action_low, data.action_high, actor_lr=2e-3, critic_lr=Linear(1e-3, 0, 10))
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=10)])
+    trainer.fit(module, datamodule=data)
+    rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in trainer.optimizers]
+    assert rates == [[2e-3], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong", "value"),
+    [
+        ("tau", 0.0, "0.0"),
+        ("tau", 1.1, "1.1"),
+        ("tau", float("nan"), "nan"),
+        ("policy_freq", 0, "0"),
+        ("num_critics", 0, "0"),
+        ("policy_noise", -0.1, "-0.1"),
+        ("noise_clip", -0.1, "-0.1"),
+        ("max_grad_norm", 0.0, "0.0"),
+        ("max_grad_norm", -1.0, "-1.0"),
+        ("actor_lr", -1e-3, "-0.001"),
+        ("critic_lr", Linear(1e-3, -1e-3, 100), "-0.001"),
+        ("critic_lr", -1e-3, "-0.001"),
+        ("hidden_dims", (0,), "0"),
+        ("hidden_dims", (8, -8), "-8"),
+        ("obs_dim", 0, "0"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(setting: str, wrong: Any, value: str) -> None:
+    settings: dict[str, Any] = {"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0]}
+    with refused(setting, value):
+        TD3(**(settings | {setting: wrong}))
+
+
+# Evaluation
+
+
+def test_an_evaluation_is_numpys_mean_std_min_max(make_trainer: Any, tmp_path: Path) -> None:
+    data = new_data(eval_episodes=6, eval_seed=40)
+    module = new_module(data)
+    logger = CSVLogger(tmp_path)
+    fit(data, module, make_trainer, logger=logger, max_epochs=2)
+    env, returns, steps = gym.make("toys/Seeded-v0"), [], []
+    for seed in range(40, 46):  # with the last weights, as the evaluation at the last epoch's end
+        obs, total, count, ended = env.reset(seed=seed)[0], 0.0, 0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(module.act(obs))
+            total, count, ended = total + float(reward), count + 1, terminated or truncated
+        returns.append(total)
+        steps.append(count)
+    assert len(set(steps)) > 1
+    expected = {
+        "eval/return_mean": np.mean(returns),
+        "eval/return_std": np.std(returns),
+        "eval/return_min": np.min(returns),
+        "eval/return_max": np.max(returns),
+        "eval/length_mean": np.mean(steps),
+        "eval/steps": np.mean(steps),
+        "eval/even": np.mean(np.array(steps) % 2 == 0),
+        "env_steps": 50,
+        "updates": 40,
+        "episodes": module.episodes,
+    }
+    report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
+    for name, value in expected.items():
+        assert report[name] == pytest.approx(value, rel=1e-12), name
+    lines = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
+    rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
+    evaluations = [row for row in rows if row.get("eval/return_mean")]
+    assert [row["step"] for row in evaluations] == ["30", "50"]  # env_steps is the axis
+    assert float(evaluations[-1]["eval/return_mean"]) == pytest.approx(np.mean(returns), rel=1e-9)
+
+
+def test_clocks_of_a_long_run_are_counted_exactly(make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data)
+    module.env_steps = module.updates = 2**24 + 1  # which is no float32
+    report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
+    assert report["env_steps"] == report["updates"] == 2**24 + 1
+
+
+def test_a_test_uses_its_own_episodes(make_trainer: Any) -> None:
+    data = new_data(test_episodes=3, test_seed=70, eval_seed=70, eval_episodes=3)
+    module, other = new_module(data), new_data(test_episodes=3, test_seed=71)
+    names = ("return_mean", "return_std", "return_min", "return_max", "length_mean", "steps")
+    validated = make_trainer().validate(module, datamodule=data, verbose=False)[0]
+    tested = make_trainer().test(module, datamodule=data, verbose=False)[0]
+    elsewhere = make_trainer().test(module, datamodule=other, verbose=False)[0]
+    assert [tested[f"test/{name}"] for name in names] == [validated[f"eval/{name}"] for name in names]
+    assert [tested[f"test/{name}"] for name in names] != [elsewhere[f"test/{name}"] for name in names]
+    assert not any(name.startswith("eval/") for name in tested)
+
+
+def test_an_evaluation_changes_nothing_in_the_run(make_trainer: Any) -> None:
+    runs = []
+    for limit in (0, 1.0):
+        L.seed_everything(8, verbose=False)
+        data = new_data(num_envs=2)
+        module = new_module(data)
+        fit(data, module, make_trainer, max_epochs=2, limit_val_batches=limit, num_sanity_val_steps=2)
+        runs.append([*module.state_dict().values(), *data.replay.sample()])
+    assert all(map(torch.equal, *runs))
+
+
+def evaluate(make_trainer: Any, episodes: int = 2, **env_kwargs: Any) -> tuple[dict[str, float], TD3, ReplayData]:
+    data = new_data("toys/Talkative-v0", eval_episodes=episodes, env_kwargs={"length": 2, **env_kwargs})
+    module = new_module(data)
+    return make_trainer().validate(module, datamodule=data, verbose=False)[0], module, data
+
+
+@pytest.mark.parametrize("awkward", ["dotted", "attribute", "own names", "sometimes", "nan", "nested"])
+def test_an_evaluation_takes_any_info(awkward: str, make_trainer: Any) -> None:
+    report, module, data = evaluate(make_trainer, awkward=awkward)
+    assert report["eval/return_mean"] == 3 + 10  # 1 + 2 and 11 + 12
+    again = make_trainer().validate(module, datamodule=data, verbose=False)[0]
+    assert again["eval/return_mean"] == 3 + 50
+    if awkward == "sometimes":
+        assert report["eval/first_only"] == 1.0  # of the one episode that reports it
+        assert "eval/first_only" not in again
+    if awkward == "nan":
+        assert np.isnan(report["eval/lap_time"])
+    if awkward == "dotted":
+        assert report["eval/TimeLimit.truncated"] == 1.0
+
+
+def test_a_return_that_is_not_a_number_is_not_hidden(make_trainer: Any) -> None:
+    with pytest.raises(EnvError, match=r"reward that is not finite, nan, at step 1 of episode 1 after seed 10001\."):
+        evaluate(make_trainer, bad=("reward", 3))  # in the second episode
+
+
+# Checkpoints
+
+
+def saved(make_trainer: Any, path: Path, **kwargs: Any) -> tuple[TD3, ReplayData]:
+    data = new_data()
+    module = new_module(data, **kwargs)
+    fit(data, module, make_trainer).save_checkpoint(path)
+    return module, data
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "schedules": {"actor_lr": Linear(1e-3, 1e-4, 100), "critic_lr": Linear(1e-4, 1e-3, 50, begin=5)},
+    "other": {"num_critics": 3, "layer_norm": True, "hidden_dims": [6], "policy_freq": 3, "max_grad_norm": 1.0},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_checkpoint_alone_gives_a_policy_that_acts_the_same(settings: str, make_trainer: Any, tmp_path: Path) -> None:
+    module, data = saved(make_trainer, tmp_path / "last.ckpt", **SETTINGS[settings])
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert checkpoint["clocks"] == {"env_steps": 30, "updates": 20, "episodes": module.episodes}
+    loaded = TD3.load_from_checkpoint(tmp_path / "last.ckpt")
+    assert all(map(torch.equal, loaded.state_dict().values(), module.state_dict().values()))
+    assert (loaded.env_steps, loaded.updates, loaded.episodes) == (30, 20, module.episodes)
+    obs = np.random.default_rng(0).normal(size=(50, data.obs_dim))
+    np.testing.assert_array_equal(loaded.act(obs), module.act(obs))
+    for name in ("tau", "policy_noise", "noise_clip", "policy_freq", "max_grad_norm"):
+        assert getattr(loaded, name) == getattr(module, name)
+    for env_steps in (0, 30, 1000):
+        assert loaded.actor_lr(env_steps) == module.actor_lr(env_steps)
+        assert loaded.critic_lr(env_steps) == module.critic_lr(env_steps)
+    assert torch.equal(loaded.noise_generator.get_state(), module.noise_generator.get_state())
+    np.testing.assert_array_equal(loaded.action_box, module.action_box)
+    assert not any(parameter.requires_grad for parameter in loaded.critics_target.parameters())
+
+
+def test_numpy_boxes_may_be_given(make_trainer: Any, tmp_path: Path) -> None:
+    data = new_data()
+    space = data.eval_env.action_space
+    module = TD3(data.obs_dim, space.low, space.high, hidden_dims=(8,))
+    fit(data, module, make_trainer).save_checkpoint(tmp_path / "last.ckpt")
+    loaded = TD3.load_from_checkpoint(tmp_path / "last.ckpt")
+    np.testing.assert_array_equal(loaded.act(np.ones(3)), module.act(np.ones(3)))
+
+
+def test_settings_can_be_changed_while_loading(make_trainer: Any, tmp_path: Path) -> None:
+    saved(make_trainer, tmp_path / "last.ckpt")
+    loaded = TD3.load_from_checkpoint(tmp_path / "last.ckpt", actor_lr=0.5, policy_freq=7)
+    assert (loaded.actor_lr(0), loaded.policy_freq) == (0.5, 7)
+
+
+# Resuming
+
+
+class SaveAt(L.Callback):
+    """Saves after an update, behind the Collector, and what the run has become at its end."""
+
+    def __init__(self, folder: Path, at: int) -> None:
+        self.folder, self.at = folder, at
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        if module.updates == self.at and trainer.global_step:
+            trainer.save_checkpoint(self.folder / "middle.ckpt")
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if module.updates == self.at and not trainer.sanity_checking:
+            trainer.save_checkpoint(self.folder / "epoch.ckpt")
+
+    def on_train_end(self, trainer: Any, *_: Any) -> None:
+        trainer.save_checkpoint(self.folder / "end.ckpt")
+
+
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """Where two checkpoints are not the same to the bit."""
+    if isinstance(one, dict):
+        if set(one) != set(other):
+            return [f"{where}: {set(one) ^ set(other)}"]
+        return [found for name in one for found in differences(one[name], other[name], f"{where}/{name}")]
+    if isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return [f"{where}: lengths"]
+        pairs = zip(one, other, strict=True)
+        return [found for i, pair in enumerate(pairs) for found in differences(*pair, f"{where}/{i}")]
+    if isinstance(one, torch.Tensor):
+        return [] if one.dtype == other.dtype and torch.equal(one, other) else [where]
+    return [] if one == other or (one != one and other != other) else [f"{where}: {one} {other}"]
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "Pendulum": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 17}},
+    "wrapping, 3-step, two": {"env_id": "toys/Seeded-v0", "num_envs": 2, "n_step": 3, "capacity": 50},
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(("at", "file"), [(29, "middle.ckpt"), (40, "epoch.ckpt")])
+def test_a_resumed_run_is_the_same_run(run: str, at: int, file: str, make_trainer: Any, tmp_path: Path) -> None:
+    """Weights, optimizers, replay, generators, clocks: all that the last checkpoint holds, to the bit."""
+    ends = []
+    for resumed in (False, True):
+        L.seed_everything(9 if resumed else 5, verbose=False)  # nothing may come from the process's own seed
+        data = new_data(**RUNS[run])
+        module = new_module(data, actor_lr=Linear(1e-3, 1e-4, 60))
+        folder = tmp_path / str(resumed)
+        trainer = make_trainer(callbacks=[Collector(11, Linear(0.3, 0.1, 50)), SaveAt(folder, at)], max_epochs=3)
+        trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "False" / file if resumed else None)
+        assert module.updates == 60
+        ends.append(torch.load(folder / "end.ckpt", weights_only=True))
+    assert differences(*ends) == []
+    begun = torch.load(tmp_path / "False" / file, weights_only=True)
+    assert differences(begun["state_dict"], ends[0]["state_dict"])  # the comparison has power
+    assert begun["clocks"]["updates"] == at

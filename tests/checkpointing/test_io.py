@@ -1,0 +1,483 @@
+"""Saving survives what interrupts it, reading finds what is wrong, and a signal stops a run where it can go on."""
+
+import contextlib
+import os
+import pickle
+import random
+import re
+import resource
+import signal
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+import toys  # noqa: F401
+from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.atomic_files import atomic_write, link_or_copy
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.interruption import ExitOnSignal, SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
+from td3_lightning.checkpointing.last import LastCheckpoint
+from td3_lightning.errors import EnvError
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.training.evaluation import StopWhenSolved
+
+CONTENT = {"clocks": {"updates": 3}, "weights": torch.arange(20_000.0)}
+Make = Callable[..., L.Trainer]
+
+
+def save(path: Path, content: Any = CONTENT) -> None:
+    AtomicCheckpointIO().save_checkpoint(content, path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Writing.
+
+
+def test_saved_is_loaded_and_nothing_else_is_left(tmp_path: Path) -> None:
+    save(tmp_path / "runs" / "last.ckpt")
+    loaded = AtomicCheckpointIO().load_checkpoint(tmp_path / "runs" / "last.ckpt")
+    assert loaded["clocks"] == CONTENT["clocks"]
+    assert torch.equal(loaded["weights"], CONTENT["weights"])
+    assert names(tmp_path / "runs") == ["last.ckpt"]
+
+
+def test_file_is_on_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def note(name: str) -> None:
+        real = getattr(os, name)
+
+        def noted(*arguments: Any) -> Any:
+            of_folder = name == "fsync" and os.path.isdir(f"/proc/self/fd/{arguments[0]}")
+            order.append(f"{name} folder" if of_folder else name)
+            return real(*arguments)
+
+        monkeypatch.setattr(os, name, noted)
+
+    note("fsync")
+    note("replace")
+    save(tmp_path / "last.ckpt")
+    assert order == ["fsync", "replace", "fsync folder"]
+
+
+def test_a_second_name_is_kept_again_after_a_kill_and_leaves_no_third(tmp_path: Path) -> None:
+    """A kill right after `link_or_copy` leaves one file with both names; the resumed run repeats the step."""
+    save(tmp_path / "last.ckpt")
+    for _ in range(2):
+        link_or_copy(tmp_path / "last.ckpt", tmp_path / "last-1.ckpt")
+        assert names(tmp_path) == ["last-1.ckpt", "last.ckpt"]
+
+
+@pytest.fixture
+def full_disk() -> Any:
+    """No file may grow beyond 20 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_full_disk_leaves_the_old_file_and_says_what_it_was(tmp_path: Path) -> None:
+    save(tmp_path / "last.ckpt", {"clocks": {}})
+    old = (tmp_path / "last.ckpt").read_bytes()
+    with pytest.raises(OSError, match="File too large"):
+        save(tmp_path / "last.ckpt")
+    assert (tmp_path / "last.ckpt").read_bytes() == old
+    assert names(tmp_path) == ["last.ckpt"]
+
+
+def test_interrupted_or_impossible_save_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    save(path)
+
+    def interrupted(file: Any) -> None:
+        file.write(b"half")
+        raise ExitOnSignal(130)
+
+    with pytest.raises(ExitOnSignal):
+        atomic_write(path, interrupted)
+    with pytest.raises(UsageError, match="clocks is a function"):
+        save(path, {"clocks": lambda: None})
+    assert read_checkpoint(path)["clocks"] == CONTENT["clocks"]
+    assert names(tmp_path) == ["last.ckpt"]
+
+
+def test_saving_over_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
+    save(tmp_path / "best.ckpt", {"clocks": {"updates": 1}})
+    (tmp_path / "last.ckpt").symlink_to("best.ckpt")
+    save(tmp_path / "last.ckpt", {"clocks": {"updates": 2}})
+    assert read_checkpoint(tmp_path / "best.ckpt")["clocks"] == {"updates": 1}
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"] == {"updates": 2}
+
+
+def test_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
+    path, moments = tmp_path / "last.ckpt", random.Random(1)
+    save(path)
+    found = set()
+    for _ in range(20):
+        saver = os.fork()
+        if saver == 0:
+            while True:
+                save(path)
+        time.sleep(moments.uniform(0.0, 0.02))
+        os.kill(saver, signal.SIGKILL)
+        os.waitpid(saver, 0)
+        found.add(len(names(tmp_path)))
+        assert torch.equal(read_checkpoint(path)["weights"], CONTENT["weights"])
+    save(path)
+    assert names(tmp_path) == ["last.ckpt"]
+    assert found == {1, 2}, "no kill came in the middle of saving, or files pile up"
+
+
+# Reading.
+
+
+def zip_of(**files: bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+
+    return write
+
+
+def shortened(path: Path) -> None:
+    save(path)
+    os.truncate(path, 30_000)
+
+
+def flipped(path: Path) -> None:
+    save(path)
+    content = bytearray(path.read_bytes())
+    content[40_000] ^= 1
+    path.write_bytes(content)
+
+
+class Hostile:
+    """Makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.folder),))
+
+
+FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing": (lambda path: None, "cannot be read (No such file or directory)"),
+    "folder": (lambda path: path.mkdir(), "cannot be read (Is a directory)"),
+    "empty": (lambda path: path.touch(), "is empty"),
+    "zeros": (lambda path: path.write_bytes(bytes(90_000)), "holds nothing but zeros"),
+    "text": (lambda path: path.write_text("model:\n  tau: 0.005\n"), "is not a checkpoint"),
+    "truncated": (shortened, "is cut short or damaged"),
+    "flipped byte": (flipped, "is damaged: its content does not match its checksums"),
+    "another archive": (zip_of(words=b"none"), "is not a checkpoint, or is damaged"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps(CONTENT)), "is not a checkpoint"),
+    "tensor": (lambda path: torch.save(torch.ones(3), path), "is not a checkpoint of td3_lightning"),
+    "foreign": (lambda path: torch.save({"state_dict": {}}, path), "is not a checkpoint of td3_lightning"),
+    "hostile": (
+        lambda path: torch.save({"clocks": Hostile(path.with_name("ran"))}, path),
+        "is refused, for it holds objects that could run code when loaded",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_unfit_file_is_named_and_a_whole_one_offered(tmp_path: Path, fault: str) -> None:
+    make, reason = FAULTS[fault]
+    path = tmp_path / "last.ckpt"
+    make(path)
+    alone = f"{path} {reason}; give the path of a .ckpt file that a run has saved."
+    with pytest.raises(UsageError, match=f"^{re.escape(alone)}$"):
+        read_checkpoint(path)
+
+    folder = path if path.is_dir() else tmp_path
+    for age, name in enumerate(("newest but empty", "newer", "older")):
+        other = folder / f"{name}.ckpt"
+        save(other) if age else other.touch()
+        os.utime(other, (9e9 - age, 9e9 - age))
+    offer = f"{path} {reason}; the newest whole one there is {folder / 'newer.ckpt'}."
+    with pytest.raises(UsageError, match=f"^{re.escape(offer)}$"):
+        AtomicCheckpointIO().load_checkpoint(path, weights_only=False)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_changed_or_missing_bytes_never_give_wrong_data(tmp_path: Path, rng: Any) -> None:
+    path = tmp_path / "last.ckpt"
+    content = {"clocks": {"updates": 3}, "weights": torch.arange(500.0), "more": [torch.zeros(3), "text", 1.5]}
+    save(path, content)
+    whole = path.read_bytes()
+    refused = 0
+    for place in rng.integers(len(whole), size=500):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        try:
+            read = read_checkpoint(path)
+        except UsageError:
+            refused += 1
+        else:  # the byte was one of the archive's padding
+            assert torch.equal(read.pop("weights"), content["weights"])
+            assert str(read) == str({name: content[name] for name in ("clocks", "more")})
+    assert refused > 200
+    for length in rng.integers(len(whole), size=64):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UsageError):
+            read_checkpoint(path)
+
+
+# Stopping.
+
+
+class Signal(Callback):
+    """Sends this process a signal, once or more, at a moment of the run.
+
+    Args:
+        moment: Name of the hook.
+        updates: Clock at which it does.
+        numbers: The signals.
+    """
+
+    def __init__(self, moment: str, updates: int, *numbers: signal.Signals) -> None:
+        self.updates, self.numbers = updates, numbers
+        setattr(self, moment, self._send)
+
+    def _send(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if module.updates == self.updates:
+            for number in self.numbers:
+                signal.raise_signal(number)
+
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+def handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in HANDLED]
+
+
+@pytest.fixture(autouse=True)
+def _handlers_are_put_back() -> Any:
+    before = handlers()
+    yield
+    assert handlers() == before
+
+
+class Fit:
+    """A run of 3 epochs of 10 updates that the given callbacks may stop.
+
+    Args:
+        make_trainer: Builds a Trainer.
+        folder: Where it saves.
+        callbacks: After the Collector, before StopOnSignal.
+        keep: What keeps its checkpoints.
+    """
+
+    def __init__(self, make_trainer: Make, folder: Path, *callbacks: Callback, keep: Sequence[Callback] = ()) -> None:
+        self.data = ReplayData(
+            "toys/Seeded-v0", batch_size=4, capacity=100, steps_per_epoch=10, eval_episodes=3, num_envs=2
+        )
+        self.module = TD3(3, self.data.action_low, self.data.action_high, hidden_dims=(4,))
+        self.collector, self.stop = Collector(warmup_steps=20), StopOnSignal()
+        keep = keep or [ModelCheckpoint(folder, save_last=True)]
+        self.trainer = make_trainer(
+            callbacks=[SaveOnFailure(), self.collector, *callbacks, self.stop, *keep],
+            enable_checkpointing=True,
+            max_epochs=3,
+            plugins=[AtomicCheckpointIO()],
+        )
+
+    def __call__(self, ckpt_path: Path | None = None) -> int:
+        """The exit status, 0 if the run came to its end."""
+        try:
+            self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
+        except ExitOnSignal as stopped:
+            return int(stopped.code)  # type: ignore[arg-type]
+        return 0
+
+
+@pytest.mark.parametrize(("number", "status"), zip(HANDLED, (130, 143, 75, 129), strict=True))
+def test_signal_ends_the_update_saves_and_exits(
+    make_trainer: Make, tmp_path: Path, number: signal.Signals, status: int, capfd: Any
+) -> None:
+    fit = Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 13, number))
+    assert fit() == status
+    clocks = read_checkpoint(tmp_path / "last.ckpt")["clocks"]
+    assert clocks == {"env_steps": 20 + 14, "updates": 14, "episodes": clocks["episodes"]}
+    assert "Stopping after this update" in capfd.readouterr().err
+    assert Fit(make_trainer, tmp_path)(tmp_path / "last.ckpt") == 0
+
+
+@pytest.mark.parametrize(
+    ("moment", "at", "saved"),
+    [
+        ("on_fit_start", 0, {"env_steps": 0, "updates": 0}),
+        ("on_train_start", 0, {"env_steps": 20, "updates": 0}),
+        ("on_train_batch_end", 1, {"env_steps": 22, "updates": 1}),
+        ("on_train_batch_end", 10, {"env_steps": 30, "updates": 10}),  # an epoch's last
+        ("on_validation_batch_end", 20, {"env_steps": 40, "updates": 20}),  # in the middle of the evaluation
+        ("on_validation_end", 20, {"env_steps": 42, "updates": 21}),
+        ("on_train_epoch_end", 20, {"env_steps": 42, "updates": 21}),
+    ],
+)
+def test_every_moment_has_its_checkpoint(
+    make_trainer: Make, tmp_path: Path, moment: str, at: int, saved: dict[str, int]
+) -> None:
+    assert Fit(make_trainer, tmp_path, Signal(moment, at, signal.SIGTERM))() == 143
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"].items() >= saved.items()
+
+
+class Fails(Callback):
+    """Has an environment fail, at a moment of the run."""
+
+    def __init__(self, moment: str) -> None:
+        setattr(self, moment, self._fail)
+
+    def _fail(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if trainer.should_stop:
+            raise EnvError("The environment raised.")
+
+
+@pytest.mark.parametrize(
+    "spoiler",
+    [
+        Signal("on_train_batch_start", 0, signal.SIGTERM),
+        Signal("on_train_batch_end", 1, signal.SIGTERM),
+        Signal("on_validation_batch_start", 1, signal.SIGTERM),
+        Fails("on_train_batch_end"),
+        Fails("on_validation_batch_start"),
+        Fails("on_validation_batch_end"),
+    ],
+)
+def test_a_solved_run_that_did_not_come_to_its_last_evaluation_does_when_it_is_resumed(
+    make_trainer: Make, tmp_path: Path, spoiler: Callback
+) -> None:
+    def fit(folder: Path, *others: Callback, ckpt_path: Path | None = None) -> list[Any]:
+        solved = StopWhenSolved(-1e9, window=2)
+        best = BestCheckpoint(dirpath=str(folder))
+        run = Fit(make_trainer, folder, solved, *others, keep=[best, LastCheckpoint(folder)])
+        assert run(ckpt_path) == (143 if others else 0)
+        return [run.module.updates, solved.returns, Path(best.best_model_path).name]
+
+    whole = fit(tmp_path / "whole")
+    with contextlib.suppress(EnvError):
+        fit(tmp_path / "stopped", spoiler)
+    last = tmp_path / "stopped" / "last.ckpt"
+    for _ in range(2):  # then it is over
+        assert fit(tmp_path / "stopped", ckpt_path=last) == whole
+
+
+def test_warm_up_stops_at_a_step_and_goes_on(make_trainer: Make, tmp_path: Path, monkeypatch: Any) -> None:
+    step, steps = Collector._step, []
+
+    def signal_at_sixth(collector: Collector, *arguments: Any) -> None:
+        step(collector, *arguments)
+        steps.append(1)
+        if len(steps) == 6:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Collector, "_step", signal_at_sixth)
+    assert Fit(make_trainer, tmp_path)() == 130
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["env_steps"] == 12
+    resumed = Fit(make_trainer, tmp_path)
+    assert resumed(tmp_path / "last.ckpt") == 0
+    assert resumed.module.env_steps == 20 + 30
+
+
+def test_second_ctrl_c_leaves_at_once(make_trainer: Make, tmp_path: Path) -> None:
+    fit = Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 15, signal.SIGINT, signal.SIGINT))
+    assert fit() == 130
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 10
+    assert fit.module.updates == 15
+
+
+def test_second_sigterm_does_not_hurry(make_trainer: Make, tmp_path: Path) -> None:
+    both = Signal("on_train_batch_start", 15, signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
+    assert Fit(make_trainer, tmp_path, both)() == 75
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 16
+
+
+def test_signal_after_the_last_update_changes_nothing(make_trainer: Make, tmp_path: Path) -> None:
+    assert Fit(make_trainer, tmp_path, Signal("on_train_epoch_end", 30, signal.SIGINT))() == 0
+
+
+def test_resumed_run_replaces_the_file_that_the_signal_left(make_trainer: Make, tmp_path: Path) -> None:
+    assert Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 3, signal.SIGINT))() == 130
+    assert names(tmp_path) == ["last.ckpt"]
+    assert Fit(make_trainer, tmp_path)(tmp_path / "last.ckpt") == 0
+    assert "last-v1.ckpt" not in names(tmp_path)
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_ignored(make_trainer: Make, tmp_path: Path, number: signal.Signals) -> None:
+    """A shell's background jobs ignore SIGINT, and nohup ignores SIGHUP."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 3, number))() == 0
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_stop_is_over_in_the_next_fit_of_the_same_callbacks(make_trainer: Make, tmp_path: Path) -> None:
+    fit = Fit(make_trainer, tmp_path, Signal("on_fit_start", 0, signal.SIGTERM))
+    assert fit() == 143
+    assert fit.module.env_steps == 0
+    fit.trainer = make_trainer(callbacks=[fit.collector, fit.stop], max_epochs=3)
+    assert fit() == 0
+    assert fit.module.env_steps == 20 + 30
+
+
+def test_where_no_evaluation_is_due_a_run_stops_at_once(make_trainer: Make, tmp_path: Path) -> None:
+    """After every fifth update there would be one, but in every second epoch alone."""
+    fit = Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 4, signal.SIGTERM))
+    fit.trainer.check_val_every_n_epoch, fit.trainer.val_check_interval = 2, 5
+    assert fit() == 143
+    assert fit.module.updates == 5
+
+
+def test_error_saves_nothing(make_trainer: Make, tmp_path: Path) -> None:
+    class Break(Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
+            if module.updates == 12:
+                signal.raise_signal(signal.SIGTERM)
+                raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        Fit(make_trainer, tmp_path, Break())()
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 10
+
+
+def test_finished_run_trains_no_more(make_trainer: Make, tmp_path: Path) -> None:
+    assert Fit(make_trainer, tmp_path)() == 0
+    again = Fit(make_trainer, tmp_path)
+    assert again(tmp_path / "last.ckpt") == 0
+    assert (again.module.updates, again.module.env_steps) == (30, 50)
+
+
+def test_run_that_keeps_no_checkpoints_stops_without_one(make_trainer: Make, tmp_path: Path) -> None:
+    fit = Fit(make_trainer, tmp_path)
+    fit.trainer = make_trainer(callbacks=[Collector(20), Signal("on_train_batch_start", 3, signal.SIGTERM), fit.stop])
+    assert fit() == 143
+    assert names(tmp_path) == []
+
+
+def test_collector_must_come_first(make_trainer: Make, tmp_path: Path) -> None:
+    fit = Fit(make_trainer, tmp_path)
+    fit.trainer = make_trainer(callbacks=[StopOnSignal(), Collector(20)])
+    with pytest.raises(UsageError, match="put it after"):
+        fit()

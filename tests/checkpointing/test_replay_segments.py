@@ -1,0 +1,519 @@
+"""The replay's rows in files: what is written, what is named, and that nothing wrong is ever read."""
+
+import os
+import resource
+import shutil
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+
+import faulty_disk
+import toys  # noqa: F401
+from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError
+from td3_lightning.atomic_files import atomic_write, temp_path
+from td3_lightning.checkpointing import replay_segments as segments
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
+from td3_lightning.checkpointing.last import LastCheckpoint, stopping_criteria
+from td3_lightning.checkpointing.log_rollback import LogRollback
+from td3_lightning.checkpointing.replay_segments import Segments, delete_unreferenced
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
+from td3_lightning.serialization.segment_files import NAME, UnfitError, check_rows, names_in, with_rows
+from tests.replay.test_buffer import ACTION_DIM, OBS_DIM, World
+
+ROW = 4 * (OBS_DIM + ACTION_DIM + 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "replay"
+
+
+@pytest.fixture(autouse=True)
+def _short_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file takes ten rows."""
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10 * ROW + 3)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def saved(replay: Replay, folder: Path, store: Segments | None = None) -> dict[str, Any]:
+    """What a checkpoint holds, read back from a file as one is."""
+    torch.save((store or Segments(folder, 0)).save(replay), folder.parent / "state.pt")
+    state: dict[str, Any] = torch.load(folder.parent / "state.pt", weights_only=True)
+    return state
+
+
+def like(world: World) -> Replay:
+    """An empty replay of the same settings."""
+    replay = world.replay
+    return Replay(
+        OBS_DIM,
+        ACTION_DIM,
+        capacity=replay.capacity,
+        batch_size=replay.batch_size,
+        n_step=replay.n_step,
+        gamma=replay.gamma,
+        num_envs=len(replay.rings),
+        reward_scale=replay.reward_scale,
+    )
+
+
+def same(one: Replay, two: Replay) -> None:
+    """Memory and lists are the same to the bit, and so is what is drawn."""
+    for left, right in zip(one.rings, two.rings, strict=True):
+        np.testing.assert_array_equal(left.rows, right.rows)
+        starts = [ring.starts.rows(np.array(ring.starts.places, np.int64)) for ring in (left, right)]
+        np.testing.assert_array_equal(*starts)
+        assert left.position() == right.position()
+    if one.num_transitions:
+        assert torch.equal(one.generator.get_state(), two.generator.get_state())
+        assert all(map(torch.equal, one.sample(), two.sample()))
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 5])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_any_number_of_steps_between_saves_reads_back_to_the_bit(folder: Path, n_step: int, num_envs: int) -> None:
+    """Also none at all, more than the ring holds, episodes closed in between, and a new process now and then."""
+    for seed, rows in enumerate([n_step + 2, 13, 37]):
+        world = World(seed, num_envs, n_step, rows, ends=0.2)
+        store = Segments(folder, 0)
+        for _ in range(30):
+            for _ in range(int(world.rng.choice([0, 1, 2, 7, 3 * rows]))):
+                world.step(int(world.rng.integers(num_envs)))
+            if world.rng.random() < 0.3:
+                world.lose(int(world.rng.integers(num_envs)))
+            state = saved(world.replay, folder, store)
+            again = like(world)
+            again.load_state_dict(with_rows(state, folder))
+            same(world.replay, again)
+            if world.rng.random() < 0.2:
+                store = Segments(folder, 0)
+                store.continue_from(world.replay, state)
+
+
+def test_an_episode_closed_after_a_save_was_saved_open(folder: Path) -> None:
+    """Its last step's end is written over in memory; the checkpoint has it as it was."""
+    world = World(0, 1, 2, 30, ends=0.0)
+    for _ in range(7):
+        world.step(0)
+    store, before = Segments(folder, 0), like(world)
+    state = saved(world.replay, folder, store)
+    world.lose(0)
+    after = saved(world.replay, folder, store)
+    before.load_state_dict(with_rows(state, folder))
+    assert before.rings[0].running
+    assert before.rings[0].rows[6, -1] == 0.0
+    before.rings[0].truncate()
+    again = like(world)
+    again.load_state_dict(with_rows(after, folder))
+    same(before, again)
+
+
+def test_a_save_writes_new_rows_alone_at_the_end_of_files(folder: Path) -> None:
+    world, store = World(1, 2, 3, 500, ends=0.0), Segments(folder, 0)
+    for _ in range(200):
+        world.step(0)
+    saved(world.replay, folder, store)
+    before = files(folder)
+    world.step(0)
+    saved(world.replay, folder, store)
+    after = files(folder)
+    assert all(after[name].startswith(content) for name, content in before.items())
+    grown = sum(map(len, after.values())) - sum(map(len, before.values()))
+    assert grown == ROW  # of the step before, which is settled now
+    assert max(map(len, after.values())) == 10 * ROW
+    assert all(NAME.fullmatch(name) for name in after)
+
+
+def test_a_new_process_leaves_the_files_of_the_one_before_as_they_are(folder: Path) -> None:
+    world = World(1, 1, 1, 500)
+    for _ in range(33):
+        world.step(0)
+    state = saved(world.replay, folder)
+    before = files(folder)
+    for _ in range(9):
+        world.step(0)
+    store = Segments(folder, 0)
+    store.continue_from(world.replay, state)
+    later = saved(world.replay, folder, store)
+    after = files(folder)
+    assert {name: after[name] for name in before} == before
+    assert names_in([state]) < names_in([later])
+    again = like(world)
+    again.load_state_dict(with_rows(later, folder))
+    same(world.replay, again)
+
+
+def test_rows_that_were_written_over_leave_the_list_and_then_the_disk(folder: Path) -> None:
+    world, store = World(1, 1, 1, 40), Segments(folder, 0)
+    for _ in range(100):
+        for _ in range(3):
+            world.step(0)
+        state = saved(world.replay, folder, store)
+        delete_unreferenced(folder, names_in([state]))
+    assert 4 <= len(names_in([state])) <= 6
+    assert files(folder).keys() == names_in([state])
+
+
+def test_a_failed_append_is_written_again_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, store = World(1, 1, 1, 500, ends=0.0), Segments(folder, 0)
+    for _ in range(6):
+        world.step(0)
+    first = saved(world.replay, folder, store)
+    for _ in range(60):
+        world.step(0)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8 * ROW, limit[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            store.save(world.replay)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    check_rows(first, folder)
+    state = saved(world.replay, folder, store)
+    check_rows(first, folder)
+    again = like(world)
+    again.load_state_dict(with_rows(state, folder))
+    same(world.replay, again)
+
+
+def test_a_deleted_folder_is_begun_anew(folder: Path) -> None:
+    world, store = World(1, 1, 1, 500), Segments(folder, 0)
+    for _ in range(35):
+        world.step(0)
+    saved(world.replay, folder, store)
+    shutil.rmtree(folder)
+    world.step(0)
+    check_rows(saved(world.replay, folder, store), folder)
+
+
+# Damage.
+
+
+@pytest.fixture
+def world(folder: Path) -> World:
+    world = World(2, 2, 2, 60)
+    for env in [0] * 70 + [1] * 40:
+        world.step(env)
+    return world
+
+
+def test_a_cut_or_changed_file_is_named_and_never_read(folder: Path, world: World, rng: Any) -> None:
+    state = saved(world.replay, folder)
+    names = sorted(names_in([state]))
+    for trial in range(564):
+        path = folder / names[int(rng.integers(len(names)))]
+        whole = path.read_bytes()
+        place = int(rng.integers(len(whole)))
+        changed = bytearray(whole[:place] if trial < 64 else whole)
+        if trial >= 64:
+            changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        with pytest.raises(UnfitError) as unfit:
+            check_rows(state, folder)
+        assert unfit.value.path == path
+        path.write_bytes(whole)
+    check_rows(state, folder)
+
+
+def test_a_swapped_or_missing_file_is_named(folder: Path, world: World) -> None:
+    state = saved(world.replay, folder)
+    one, two = (folder / segment["name"] for segment in state["rings"][0]["segments"][:2])
+    one.rename(folder / "aside")
+    with pytest.raises(UnfitError, match="cannot be read") as unfit:
+        check_rows(state, folder)
+    assert unfit.value.path == one
+    two.rename(one)
+    (folder / "aside").rename(two)
+    with pytest.raises(UnfitError, match="not the file that was saved"):
+        check_rows(state, folder)
+
+
+@pytest.mark.parametrize("name", ["../x.rows", "/etc/passwd", "0123456789ab-0-0-1.rows/../../x", "a.rows", ""])
+def test_a_name_that_leads_elsewhere_is_not_followed(folder: Path, world: World, name: str) -> None:
+    state = saved(world.replay, folder)
+    state["rings"][0]["segments"][0]["name"] = name
+    with pytest.raises(UnfitError, match="is no name"):
+        check_rows(state, folder)
+
+
+def test_rows_that_no_file_has_are_missed(folder: Path, world: World) -> None:
+    for place in (0, 1, -1):
+        state = saved(world.replay, folder)
+        del state["rings"][0]["segments"][place]
+        with pytest.raises(UsageError, match="without its rows"):
+            like(world).load_state_dict(with_rows(state, folder))
+
+
+# A disk that fails.
+
+
+@pytest.fixture
+def _ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 160)
+
+
+@pytest.mark.usefixtures("_ten_rows")
+def test_no_fault_of_the_disk_loses_or_changes_anything() -> None:
+    """A few of those that `faulty_disk.py` goes through."""
+    for seed in (0, 1):  # with links and without
+        assert faulty_disk.every_fault(seed, step=6) > 40
+    faulty_disk.random_faults(30)
+
+
+@pytest.mark.usefixtures("_ten_rows")
+@pytest.mark.parametrize("syncs", ["files", "folders", ""])
+def test_without_its_syncs_the_disk_loses_something(syncs: str) -> None:
+    with pytest.raises(AssertionError, match=r"lost|wrong"):
+        faulty_disk.random_faults(150, syncs)
+
+
+# In a run.
+
+
+def new_fit(make_trainer: Any, folder: Path, epochs: int, **kwargs: Any) -> tuple[TD3, ReplayData, L.Trainer]:
+    data = ReplayData("toys/Seeded-v0", batch_size=4, capacity=100, steps_per_epoch=10, eval_episodes=2, **kwargs)
+    module = TD3(3, data.action_low, data.action_high, hidden_dims=(4,))
+    best = BestCheckpoint(dirpath=str(folder), monitor="updates", filename="best_{updates:.0f}")
+    trainer = make_trainer(
+        callbacks=[Collector(warmup_steps=20), best, LastCheckpoint(folder)],
+        enable_checkpointing=True,
+        max_epochs=epochs,
+        plugins=[AtomicCheckpointIO()],
+    )
+    return module, data, trainer
+
+
+def fit(*arguments: Any, ckpt_path: Path | None = None, **kwargs: Any) -> tuple[TD3, ReplayData]:
+    module, data, trainer = new_fit(*arguments, **kwargs)
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+    return module, data
+
+
+def test_a_run_keeps_two_last_ones_with_their_rows_and_a_best_one_without(make_trainer: Any, tmp_path: Path) -> None:
+    fit(make_trainer, tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["best_30.ckpt", "last-1.ckpt", "last.ckpt"]
+    clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
+    assert clocks == [20, 30]
+    named = [list(replays_in(read_checkpoint(path))) for path in sorted(tmp_path.glob("*.ckpt"))]
+    assert list(map(len, named)) == [0, 1, 1]
+    for replays in named:
+        for replay in replays:
+            check_rows(replay, tmp_path / "replay")
+    assert files(tmp_path / "replay").keys() == names_in(named[1]) | names_in(named[2])
+    assert (tmp_path / "last.ckpt").stat().st_size - (tmp_path / "best_30.ckpt").stat().st_size < 12_000
+
+
+def test_a_run_that_goes_on_from_its_best_one_breaks_no_other(make_trainer: Any, tmp_path: Path) -> None:
+    fit(make_trainer, tmp_path, 3)
+    module, data, trainer = new_fit(make_trainer, tmp_path, 4)
+    data.empty_replay = True
+    trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "best_30.ckpt")
+    for name in ("last-1.ckpt", "last.ckpt"):
+        for replay in replays_in(read_checkpoint(tmp_path / name)):
+            check_rows(replay, tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"monitor": "episodes"},
+        {"mode": "max"},
+        {"min_delta": 1.0},
+        {"patience": 9},
+        {"stopping_threshold": 1.0},
+        {"divergence_threshold": 1.0},
+    ],
+    ids=str,
+)
+def test_another_early_stopping_is_another_criterion(make_trainer: Any, other: dict[str, Any]) -> None:
+    early = [EarlyStopping(**{"monitor": "updates", **settings}) for settings in ({}, other)]
+    before, after = (stopping_criteria(make_trainer(callbacks=[each])) for each in early)
+    assert before != after
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", "two.ckpt"), ("min", "one.ckpt")])
+def test_fewer_best_ones_are_the_best_by_their_mode(mode: Any, best: str) -> None:
+    before, after = (BestCheckpoint(mode=mode, save_top_k=kept) for kept in (2, 1))
+    before.best_k_models = {"one.ckpt": torch.tensor(1.0), "two.ckpt": torch.tensor(2.0)}
+    after.load_state_dict(before.state_dict())
+    assert list(after.best_k_models) == [after.kth_best_model_path] == [best]
+
+
+def test_what_another_process_has_not_finished_is_left_alone(tmp_path: Path) -> None:
+    other = temp_path(tmp_path / "other")
+    other.write_bytes(b"half")
+    atomic_write(tmp_path / "mine", lambda file: file.write(b"whole"))
+    assert other.exists()
+
+
+def test_orphans_are_gone_after_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
+    fit(make_trainer, tmp_path, 1)
+    orphans = [tmp_path / "replay" / "0123456789ab-0-0-1.rows"]
+    orphans += [tmp_path / f".{name}.unfinished" for name in ("next.ckpt", "best_10.ckpt")]
+    for orphan in orphans:
+        orphan.write_bytes(b"left by a kill")
+    mine = tmp_path / "replay" / "notes.rows"
+    mine.write_bytes(b"of the user's")
+    fit(make_trainer, tmp_path, 2, ckpt_path=tmp_path / "last.ckpt")
+    assert not any(orphan.exists() for orphan in orphans)
+    assert mine.exists()
+
+
+def test_a_damaged_file_is_named_and_the_one_before_goes_on(make_trainer: Any, tmp_path: Path) -> None:
+    fit(make_trainer, tmp_path, 2)
+    late = names_in(list(replays_in(read_checkpoint(tmp_path / "last.ckpt")))) - names_in(
+        list(replays_in(read_checkpoint(tmp_path / "last-1.ckpt")))
+    )
+    path = tmp_path / "replay" / min(late)
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(UsageError, match=rf"{path} is damaged.*newest whole one there is {tmp_path}/last-1.ckpt\.$"):
+        fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
+    module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last-1.ckpt")
+    assert module.updates == 30
+    # The damaged one never took the whole one's place.
+    clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
+    assert clocks == [20, 30]
+    fit(make_trainer, tmp_path, 4, ckpt_path=tmp_path / "last-1.ckpt")
+
+
+def test_the_one_before_is_kept_until_there_is_a_new_one(make_trainer: Any, tmp_path: Path) -> None:
+    """Resumed from last-1.ckpt, the first save leaves that as it is: last.ckpt, which it replaces, may be damaged."""
+    fit(make_trainer, tmp_path, 2)
+    (tmp_path / "last.ckpt").write_bytes(b"damaged")
+    fit(make_trainer, tmp_path, 2, ckpt_path=tmp_path / "last-1.ckpt")
+    clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
+    assert clocks == [10, 20]
+
+
+def test_copied_with_its_replay_it_goes_on_elsewhere(make_trainer: Any, tmp_path: Path) -> None:
+    there, copy, here = tmp_path / "there", tmp_path / "copy", tmp_path / "here"
+    fit(make_trainer, there, 1)
+    shutil.copytree(there, copy)
+    shutil.rmtree(there)
+    before = files(copy / "replay")
+    fit(make_trainer, here, 2, ckpt_path=copy / "last.ckpt")
+    assert files(copy / "replay") == before
+    for replay in replays_in(read_checkpoint(here / "last.ckpt")):
+        check_rows(replay, here / "replay")
+
+
+@pytest.mark.parametrize("name", ["best_20.ckpt", "last.ckpt"])
+def test_without_its_replay_it_says_so_and_begins_with_an_empty_one(
+    make_trainer: Any, tmp_path: Path, name: str
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    fit(make_trainer, there, 2)
+    shutil.copy(there / name, tmp_path / name)
+    with pytest.raises(UsageError, match=r"--data\.empty_replay true"):
+        fit(make_trainer, here, 3, ckpt_path=tmp_path / name)
+    module, data = fit(make_trainer, here, 3, ckpt_path=tmp_path / name, empty_replay=True)
+    assert (module.updates, data.replay.steps_stored) == (30, 20 + 10)
+    assert module.env_steps == 40 + 20 + 10  # the policy's own steps fill it first
+    assert data.replay.steps_before == 40
+    module, data = fit(make_trainer, here, 4, ckpt_path=here / "last.ckpt")
+    assert (module.updates, data.replay.steps_stored) == (40, 40)
+    assert data.replay.steps_before == 40  # which the schedule of n_step goes by
+
+
+def test_a_filling_that_was_stopped_goes_on(make_trainer: Any, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    fit(make_trainer, there, 2)
+    module, data, trainer = new_fit(make_trainer, here, 3, empty_replay=True)
+    trainer.callbacks.append(StopOnSignal())  # type: ignore[attr-defined]
+    add = data.replay.add
+
+    def add_and_stop(*step: Any) -> None:
+        add(*step)
+        if data.replay.steps_stored == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    data.replay.add = add_and_stop  # type: ignore[method-assign]
+    with pytest.raises(ExitOnSignal):
+        trainer.fit(module, datamodule=data, ckpt_path=there / "last.ckpt")
+    assert (module.env_steps, module.updates) == (40 + 3, 20)
+    module, data = fit(make_trainer, here, 3, ckpt_path=here / "last.ckpt")
+    assert (module.env_steps, module.updates, data.replay.steps_stored) == (40 + 20 + 10, 30, 20 + 10)
+
+
+class At(Callback):
+    """Does something before an update."""
+
+    def __init__(self, updates: int, do: Callable[[], object]) -> None:
+        self.updates, self.do = updates, do
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
+        if pl_module.updates == self.updates:
+            self.do()
+
+
+def log_and_fit(make_trainer: Any, folder: Path, *callbacks: Callback) -> tuple[TD3, list[str]]:
+    """A run of four epochs with its log beside its checkpoints; what it warned of."""
+    module, data, trainer = new_fit(make_trainer, folder, 4)
+    trainer.loggers = [RunLogger(str(folder), "", "")]
+    trainer.callbacks[:0] = [*callbacks, LogRollback()]  # type: ignore[attr-defined]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        trainer.fit(module, datamodule=data)
+    return module, [str(warning.message) for warning in warned if "run" in str(warning.message)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's
+def test_a_full_disk_is_said_once_and_the_run_goes_on(make_trainer: Any, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept: dict[str, bytes] = {}
+
+    def fill() -> None:
+        kept.update({path.name: path.read_bytes() for path in tmp_path.glob("*.ckpt")})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+
+    try:
+        module, warned = log_and_fit(make_trainer, tmp_path, At(20, fill))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert module.updates == 40
+    assert len([said for said in warned if "last.ckpt could not be saved" in said]) == 1
+    assert len([said for said in warned if "best checkpoint could not be saved" in said]) == 1
+    assert len([said for said in warned if "its log" in said]) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.ckpt")} == kept
+    assert set(kept) == {"best_20.ckpt", "last-1.ckpt", "last.ckpt"}
+    assert module.trainer.checkpoint_callback.best_model_path == str(tmp_path / "best_20.ckpt")  # type: ignore[union-attr]
+    module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
+    assert module.updates == 30
+
+
+def test_a_deleted_folder_is_said_once_and_begun_anew(make_trainer: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    module, warned = log_and_fit(make_trainer, folder, At(22, lambda: shutil.rmtree(folder)))
+    assert module.updates == 40
+    assert len([said for said in warned if "was deleted during the run" in said]) == 1
+    assert read_metrics(folder / "metrics.csv", ["eval/return_mean"])["eval/return_mean"][:, 0].tolist() == [50.0, 60.0]
+    (replay,) = replays_in(read_checkpoint(folder / "last.ckpt"))
+    check_rows(replay, folder / "replay")
+    module, _ = fit(make_trainer, folder, 5, ckpt_path=folder / "last.ckpt")
+    assert module.updates == 50
+
+
+def test_a_save_from_python_is_whole_and_alone(make_trainer: Any, tmp_path: Path) -> None:
+    module, data, _ = new_fit(make_trainer, tmp_path, 1)
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=20)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "x.ckpt")
+    assert os.listdir(tmp_path) == ["x.ckpt"]
+    (replay,) = replays_in(read_checkpoint(tmp_path / "x.ckpt"))
+    assert names_in([replay]) == set()
+    assert sum(len(rows) for _, rows in replay["rings"][0]["rows"]) == len(data.replay.rings[0].held)

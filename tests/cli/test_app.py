@@ -1,0 +1,1083 @@
+"""The command line: what it accepts, what it refuses, and in which order the settings win."""
+
+import os
+import pty
+import pydoc
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch import seed_everything
+from lightning.pytorch.callbacks import Callback
+
+from td3_lightning import TD3, Replay, __version__
+from td3_lightning.__main__ import script
+from td3_lightning.algorithm.distributed import is_lost_peer
+from td3_lightning.cli import app as cli
+from td3_lightning.cli import config_files, suggestions
+from td3_lightning.cli.app import CommandLine, main
+from td3_lightning.cli.error_messages import explain_parser_error, user_message
+from td3_lightning.cli.stage import newest_version
+from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+
+CONFIGS = sorted(Path(__file__).parents[2].joinpath("configs").rglob("*.yaml"))
+EXTRAS = {"bullet": "pybullet_envs_gymnasium", "mujoco": "mujoco"}
+SMALL = [
+    *("--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
+    *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=2"),
+    *("--collector.warmup_steps=10", "--model.hidden_dims=[8,8]"),
+]
+PROGRAM = [sys.executable, "-m", "td3_lightning"]
+PENDULUM = "data: {env_id: Pendulum-v1}\n"
+FIT = ["fit", "--config", "here.yaml"]
+
+
+class Unbounded(gym.Env):
+    """One whose actions have no bounds."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+
+
+gym.register("Unbounded-v0", Unbounded)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A working directory with one configuration."""
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("here.yaml").write_text(PENDULUM)
+    return tmp_path
+
+
+def environment():
+    """A process's, in which the package is found."""
+    return {**os.environ, "PYTHONPATH": str(config_files.PACKAGE.parent)}
+
+
+def run(*words):
+    assert main([*map(str, words)]) == 0
+
+
+def stop(*words):
+    """Runs what ends by itself, as --help does."""
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    assert not ended.value.code
+
+
+def complaint(capsys, *words):
+    """The sentence that a mistake brings."""
+    capsys.readouterr()
+    assert main([*map(str, words)]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("\n")
+    assert said.count("\n") == 1, said
+    assert "Traceback" not in said
+    assert "usage" not in said
+    assert not Path("lightning_logs").exists()
+    return said
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of a short run."""
+    folder = tmp_path_factory.mktemp("trained")
+    before = Path.cwd()
+    os.chdir(folder)
+    folder.joinpath("first.yaml").write_text(PENDULUM + "model: {tau: 0.01}\n")
+    try:
+        run("fit", "--config", "first.yaml", *SMALL)
+    finally:
+        os.chdir(before)
+    return folder / "lightning_logs" / "first" / "version_0"
+
+
+@pytest.fixture
+def last(trained):
+    """Its last checkpoint."""
+    return trained / "checkpoints" / "last.ckpt"
+
+
+# What it makes.
+
+
+def test_a_run_leaves_its_configuration_metrics_and_checkpoints(trained):
+    names = {path.relative_to(trained).as_posix() for path in trained.rglob("*") if path.is_file()}
+    best = next(name for name in names if name.startswith("checkpoints/steps_14_return_-"))
+    assert {"config.yaml", "metrics.csv", "curve.png", "hparams.yaml", "checkpoints/last.ckpt", best} <= names
+    assert len(list(trained.glob("checkpoints/*"))) == 3
+    assert len(list(trained.glob("checkpoints/replay/*.rows"))) == 1
+
+
+def test_a_checkpoint_alone_gives_a_policy(last):
+    policy = TD3.load_from_checkpoint(last)
+    action = policy.act(np.zeros(3, dtype=np.float32))
+    assert action.shape == (1,)
+    assert policy.env_steps == 14
+
+
+def test_the_start_says_what_will_run(capsys):
+    run("fit", "--config", "here.yaml", *SMALL)
+    said = capsys.readouterr()
+    assert "Pendulum-v1: 3 numbers in, 1 out" in said.out
+    assert "lightning_logs/here/version_0" in said.out
+    assert "1,000,000 rows of 26 bytes: 26.0 MB when full" in said.out
+    for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
+        assert noise not in said.out + said.err
+
+
+def test_only_the_settings_of_the_typed_command_are_looked_up(monkeypatch):
+    looked_up, prepare = [], CommandLine._prepare_subcommand_parser
+
+    def noted(line, kind, command, **kwargs):
+        looked_up.append(command)
+        return prepare(line, kind, command, **kwargs)
+
+    monkeypatch.setattr(CommandLine, "_prepare_subcommand_parser", noted)
+    run("fit", "--config", "here.yaml", *SMALL)
+    assert looked_up == ["fit"]
+    with pytest.raises(SystemExit):
+        run("--help")
+    assert looked_up[1:] == ["fit", "validate", "test", "record", "export", "import"]
+
+
+def test_versions_count_up():
+    run("fit", "--config", "here.yaml", *SMALL)
+    run("fit", "--config", "here.yaml", *SMALL, "--name", "there")
+    run("fit", "--config", "here.yaml", *SMALL)
+    assert {path.as_posix() for path in Path("lightning_logs").glob("*/*")} == {
+        "lightning_logs/here/version_0",
+        "lightning_logs/here/version_1",
+        "lightning_logs/there/version_0",
+    }
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(CONFIGS[0].parent).as_posix())
+def test_every_configuration_trains(path):
+    for extra, module in EXTRAS.items():
+        if f'needs the extra "{extra}"' in path.read_text():
+            pytest.importorskip(module)
+    short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # drawing takes long
+    before = yaml.safe_load(path.read_text()).get("ckpt_path")
+    stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
+    for epochs, stage in enumerate(stages, 1):
+        run("fit", "--config", stage, *SMALL, *short, f"--trainer.max_epochs={epochs}")
+    assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == len(stages)
+
+
+def test_mixed_precision():
+    run("fit", "--config", "here.yaml", *SMALL, "--trainer.precision", "bf16-mixed")
+
+
+@pytest.mark.parametrize(
+    "flags", [["--trainer.logger=false", "--trainer.enable_checkpointing=false"], ["--trainer.fast_dev_run=true"]]
+)
+def test_a_run_without_traces(flags):
+    run("fit", "--config", "here.yaml", *SMALL, *flags)
+    assert [path.name for path in Path().iterdir()] == ["here.yaml"]
+
+
+def test_schedules_come_from_a_configuration_and_a_checkpoint(last):
+    Path("linear.yaml").write_text(
+        PENDULUM + "model: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1, end: 0, steps: 9}}}\n"
+    )
+    run("fit", "--config", "linear.yaml", *SMALL)
+    checkpoint = Path("lightning_logs/linear/version_0/checkpoints/last.ckpt")
+    assert TD3.load_from_checkpoint(checkpoint).actor_lr(3) == pytest.approx(2 / 3)
+    run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")
+
+
+# Finding and merging.
+
+
+def test_a_bare_name_is_looked_for_here_then_in_configs_then_in_the_package(folder, monkeypatch):
+    package = folder / "package"
+    monkeypatch.setattr(config_files, "PACKAGE", package)
+    for path in (
+        folder / "a.yaml",
+        folder / "configs/a.yaml",
+        folder / "configs/b.yaml",
+        folder / "configs/sub/b.yaml",
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(PENDULUM)
+    for name in ("a.yaml", "b.yaml", "c.yaml"):
+        package.joinpath("configs").mkdir(parents=True, exist_ok=True)
+        package.joinpath("configs", name).write_text(PENDULUM)
+    found = [config_files.find_config(name) for name in ("a.yaml", "b.yaml", "sub/b.yaml", "c.yaml")]
+    assert [path.resolve().relative_to(folder).as_posix() for path in found] == [
+        "a.yaml",
+        "configs/b.yaml",
+        "configs/sub/b.yaml",
+        "package/configs/c.yaml",
+    ]
+
+
+def test_later_configurations_win_and_flags_win_over_all(capsys):
+    Path("one.yaml").write_text(PENDULUM + "model: {tau: 0.1, policy_freq: 3, policy_noise: 0.3}\n")
+    Path("two.yaml").write_text("model: {tau: 0.2, policy_freq: 4}\n")
+    stop("fit", "--model.tau", "0.4", "--config", "one.yaml", "-c", "two.yaml", "--print_config")
+    model = yaml.safe_load(capsys.readouterr().out)["model"]
+    assert (model["tau"], model["policy_freq"], model["policy_noise"]) == (0.4, 4, 0.3)
+
+
+def test_print_config_wants_no_environment(capsys):
+    stop("fit", "--print_config")
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["tau"] == 0.005
+
+
+def test_print_config_prints_a_file_that_runs(capsys):
+    stop("fit", "--config", "car.yaml", *SMALL, "--print_config")
+    Path("printed.yaml").write_text(capsys.readouterr().out)
+    run("fit", "--config", "printed.yaml")
+    again = yaml.safe_load(Path("lightning_logs/car/version_0/config.yaml").read_text())
+    assert again == yaml.safe_load(Path("printed.yaml").read_text())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["record", "--help"]])
+def test_help(words, capsys):
+    stop(*words)
+    said = capsys.readouterr().out
+    if words[0] == "--help":
+        assert all(command in said for command in ("fit", "validate", "test", "record", "export", "import"))
+    else:
+        assert "--data.batch_size" in said
+        assert "in half-widths of the action box" in re.sub(r"\s+", " ", said)
+
+
+# Going on from a checkpoint.
+
+
+def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
+    Path("other.yaml").write_text(PENDULUM + "model: {tau: 0.5, policy_noise: 0.3}\n")
+    flags = ["--trainer.max_epochs=2", "--model.policy_noise=0.7", "--name", "other"]
+    run("fit", *flags, "--ckpt_path", last, "--config", "other.yaml")
+    assert "model.tau 0.01 (not 0.5)" in capsys.readouterr().out
+    resumed = Path("lightning_logs/other/version_0/checkpoints/last.ckpt")
+    model = torch.load(resumed, weights_only=True)["config"]["model"]
+    assert (model["tau"], model["policy_noise"]) == (0.01, 0.7)
+    clocks = torch.load(resumed, weights_only=True)["clocks"]
+    assert (clocks["env_steps"], clocks["updates"]) == (18, 8)
+
+
+def test_a_file_may_name_the_stage_before_it(last, capsys):
+    text = PENDULUM.replace("}", ", empty_replay: true}") + "model: {policy_noise: 0.3}\n"
+    Path("stage.yaml").write_text(f"{text}ckpt_path: gone.ckpt\n")
+    said = complaint(capsys, "fit", "--config", "stage.yaml")
+    assert said.startswith(
+        "ckpt_path of stage.yaml must be a checkpoint, got gone.ckpt, which does not exist. Train the"
+    )
+    Path("stage.yaml").write_text(f"{text}ckpt_path: {last}\n")
+    assert "test judges a checkpoint, but none came" in complaint(capsys, "test", "--config", "stage.yaml")
+    stop("fit", "--config", "stage.yaml", "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["model"]["policy_noise"], printed["model"]["tau"]) == (0.3, 0.01)  # its own, and the checkpoint's
+    assert (printed["data"]["empty_replay"], printed["ckpt_path"]) == (True, str(last))
+    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2")
+    assert "as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
+    own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
+    assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4
+    for epochs, path in (3, "last"), (4, own.parent / ".." / "checkpoints" / "last.ckpt"):
+        run("fit", "--config", "stage.yaml", *SMALL, f"--trainer.max_epochs={epochs}", f"--ckpt_path={path}")
+        assert "not the configuration" not in capsys.readouterr().out
+    assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
+    assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("trainer.max_epochs is 2, but the checkpoint has 4 behind it, and epochs count on")
+    assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.fast_dev_run=1", "--ckpt_path=last"]) == 2
+    assert "fast_dev_run tries how a run begins, but a checkpoint came" in capsys.readouterr().err
+    line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=4", f"--ckpt_path={own}"]
+    assert main([*line, "--data.empty_replay=true"]) == 2
+    assert capsys.readouterr().err.startswith("trainer.max_epochs is 4, but the checkpoint has 4 behind it")
+    run(*line)
+    assert "was over" in capsys.readouterr().out
+    run(*line, "--data.empty_replay=true", "--trainer.max_epochs=-1", "--trainer.max_time=00:00:00:01")
+
+
+def test_a_stage_starts_from_the_newest_run_of_a_name_and_prints_it(capsys):
+    first = [*FIT, *SMALL, "--name=first"]
+    Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: last:first\n")
+    stage = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2"]
+    said = complaint(capsys, *stage)
+    assert said.startswith(
+        "last:first requires a run in lightning_logs/first, got none with a last.ckpt. Train that run"
+    )
+    stop(*stage, "--print_config")  # of a stage whose run is still to come
+    assert "ckpt_path: last:first" in capsys.readouterr().out
+    for _ in range(2):
+        run(*first)
+    old, new = (f"lightning_logs/first/version_{version}/checkpoints/last.ckpt" for version in (0, 1))
+    os.utime(old)  # the number counts, not the time
+    Path("lightning_logs/first/version_10/checkpoints").mkdir(parents=True)  # nothing is saved there
+    capsys.readouterr()
+    run(*stage)
+    assert f"Starting this stage from {new}.\n" in capsys.readouterr().out
+    run(*stage, f"--ckpt_path={old}", "--data.empty_replay=true")
+    assert f"Starting this stage from {old}.\n" in capsys.readouterr().out
+    run("test", "--ckpt_path=last:first", "--trainer.enable_progress_bar=false")
+    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")  # goes on
+    assert "Starting this stage" not in capsys.readouterr().out
+
+
+def test_the_highest_version_is_the_newest(folder):
+    for version in ("version_9", "version_10", "version_x", "version_11"):
+        folder.joinpath("car", version, "checkpoints").mkdir(parents=True)
+        if version != "version_11":
+            folder.joinpath("car", version, "checkpoints", "last.ckpt").touch()
+    assert newest_version(folder / "car").parent.parent.name == "version_10"
+
+
+@pytest.mark.parametrize("name", ["car_fine.yaml", "walker_fine.yaml"])
+def test_a_published_second_stage_names_the_run_of_its_first(name):
+    (path,) = (path for path in CONFIGS if path.name == name)
+    assert yaml.safe_load(path.read_text())["ckpt_path"] == "last:" + name.replace("_fine.yaml", "")
+
+
+def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
+    """It may be the stage before, or the same stage under another name."""
+    Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: gone.ckpt\n")
+    line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={last}"]
+    said = complaint(capsys, *line)
+    assert f"stage.yaml begins a stage of training, and {last} lies in no folder of a run named stage; type" in said
+    for empty, steps in ("true", 14 + 10 + 4), ("false", 14 + 4):
+        run(*line, f"--data.empty_replay={empty}", f"--name={empty}")
+        own = Path(f"lightning_logs/{empty}/version_0/checkpoints/last.ckpt")
+        assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == steps
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "has"),
+    [
+        ("a/version_0", "a", True),
+        ("a/b/version_0", "a", False),
+        ("a/b/version_0", "a/b", True),
+        ("version_0", "", True),
+    ],
+)
+def test_a_runs_name_is_the_folders_above_it(folder, name, has):
+    assert cli.has_name(Path("lightning_logs", folder), name) == has
+    assert not cli.has_name(None, name)
+
+
+def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
+    schedule = "{class_path: td3_lightning.Linear, init_args: {start: 0.3, end: 0.2, steps: 9}}"
+    Path("stage.yaml").write_text(PENDULUM + f"model: {{policy_noise: 0.3, noise_clip: 0.4, actor_lr: {schedule}}}\n")
+    new = ["--trainer.max_epochs=2", "--data.empty_replay=true", "--model.noise_clip=0.6", "--ckpt_path", last]
+    stop("fit", "--config", "stage.yaml", *SMALL, *new, "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)["model"]
+    assert [printed[name] for name in ("tau", "policy_noise", "noise_clip")] == [0.01, 0.3, 0.6]
+    run("fit", "--config", "stage.yaml", *SMALL, *new)
+    said = capsys.readouterr().out
+    assert "not the checkpoint, as the replay begins empty: model.actor_lr {'class_path': " in said
+    assert "} (not 0.0003), model.policy_noise 0.3 (not 0.2)." in said
+    again = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
+    for epochs in (3, 4):  # as a run that is gone on with
+        config = torch.load(again, weights_only=True)["config"]
+        kept = [config["model"][name] for name in ("tau", "policy_noise", "noise_clip")]
+        assert kept == [0.01, 0.3, 0.6]
+        run("fit", "--config", "here.yaml", *SMALL, f"--trainer.max_epochs={epochs}", "--ckpt_path", again)
+    assert len(list(Path("lightning_logs").glob("*/*"))) == 1
+
+
+@pytest.mark.parametrize("command", ["validate", "test"])
+@pytest.mark.parametrize("config", [["--config", "here.yaml"], []])
+def test_a_checkpoint_is_judged_with_or_without_a_configuration(command, config, last, capsys):
+    run(command, *config, "--ckpt_path", last, "--trainer.enable_progress_bar", "false")
+    said = capsys.readouterr().out
+    assert "return" in said
+    assert ("2 episodes" if command == "test" else "1 episodes") in said
+    assert not Path("lightning_logs").exists()
+
+
+def test_record(last, capsys):
+    run("record", "--ckpt_path", last, "--episodes", "1", "--folder", "films", "--trainer.enable_progress_bar", "false")
+    (video,) = Path("films").iterdir()
+    assert video.suffix == ".mp4"
+    assert video.name in capsys.readouterr().out
+
+
+def test_a_checkpoint_runs_no_code_that_the_user_did_not_name(last, capsys):
+    checkpoint = torch.load(last, weights_only=True)
+    for evil in ("subprocess.Popen", "td3_lightning.checkpoint.os.system"):
+        checkpoint["config"]["data"]["wrappers"] = [{"class_path": evil}]
+        torch.save(checkpoint, "evil.ckpt")
+        for name in ("evil.ckpt", f"{evil}.ckpt"):  # what a file is called is not what the user named
+            torch.save(checkpoint, name)
+            assert f'names "{evil}"' in complaint(capsys, "test", "--ckpt_path", name)
+
+
+def test_a_bar_of_ones_own_takes_the_place_of_ours(capsys):
+    small = [word for word in SMALL if "progress_bar" not in word]
+    run("fit", "--config", "here.yaml", *small, "--trainer.callbacks=RichProgressBar")
+    assert "the best so far" not in capsys.readouterr().out
+
+
+def test_defaults_that_yaml_has_no_word_for_are_kept():
+    run("fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=Timer", "--trainer.callbacks.duration=00:01:00:00")
+    (saved,) = Path("lightning_logs").rglob("config.yaml")
+    assert yaml.safe_load(saved.read_text())["trainer"]["callbacks"][0]["init_args"]["interval"] == "step"
+    run("fit", "--config", saved, "--name", "again")
+
+
+class Noted(Callback):
+    """Notes that it was there."""
+
+    def on_test_end(self, *_):
+        Path("noted").touch()
+
+
+class Counts(Callback):
+    """A state that is plain but for numpy's number."""
+
+    best = np.float64(-np.inf)
+
+    def on_validation_end(self, trainer, pl_module):
+        self.best = np.maximum(self.best, trainer.callback_metrics["eval/return_mean"].numpy())
+
+    def state_dict(self):
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict):
+        self.best = state_dict["best"]
+        Path("restored").write_text(str(self.best))
+
+
+def test_a_callbacks_state_with_a_number_of_numpy_is_saved_and_restored():
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.Counts"]
+    run(*words)
+    run(*words, "--ckpt_path=last", "--trainer.max_epochs=2")
+    evaluations = read_metrics(Path("lightning_logs/here/version_0/metrics.csv"), ["eval/return_mean"])
+    assert float(Path("restored").read_text()) == evaluations["eval/return_mean"][0, 1]
+
+
+class Odd(Callback):
+    """A state that cannot be plain."""
+
+    def state_dict(self):
+        return {"when": timedelta(1)}
+
+
+def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
+    assert main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.Odd"]) == 2
+    said = capsys.readouterr().err
+    assert "callbacks.Odd.when is a timedelta" in said
+    assert "Traceback" not in said
+
+
+class Asking(Callback):
+    """Whose mistake Lightning finds."""
+
+    def on_fit_start(self, trainer, pl_module):
+        seed_everything(-1)
+
+
+class Reading(Callback):
+    """Wants a file that is not there."""
+
+    def on_fit_start(self, trainer, pl_module):
+        Path("nowhere").read_text()
+
+
+@pytest.mark.parametrize(("callback", "said"), [(Asking, "-1 is not in bounds"), (Reading, "No such file")])
+def test_a_mistake_in_code_of_the_users_keeps_its_traceback(callback, said):
+    with pytest.raises((ValueError, OSError), match=said):
+        main(["fit", "--config", "here.yaml", *SMALL, f"--trainer.callbacks+={__name__}.{callback.__name__}"])
+
+
+def test_where_apples_gpu_is_the_default_is_the_cpu(capsys, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    stop("fit", "--config", "here.yaml", "--print_config")
+    assert "accelerator: cpu\n" in capsys.readouterr().out
+
+
+def test_why_a_loss_cannot_be_compiled_is_said_by_every_torch():
+    failed = type("BackendCompilerFailed", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
+    said = user_message(failed("backend='inductor' raised:\nInvalidCxxCompiler: No compiler\n\nSet TORCH_LOGS"))
+    assert said is not None
+    assert "(InvalidCxxCompiler: No compiler)" in said
+
+
+def test_losses_that_cannot_be_compiled_are_one_sentence(capsys, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
+    assert main(["fit", "--config", "here.yaml", *SMALL, "--model.gradients=compiled"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "cannot compile the losses (InvalidCxxCompiler" in said
+    assert "leave --model.gradients compiled out" in said
+
+
+def test_the_script_finds_modules_in_the_working_directory(monkeypatch):
+    Path("mine.py").write_text("from lightning.pytorch.callbacks import Callback\n\nclass Mine(Callback):\n    pass\n")
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=mine.Mine"]
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(Path.cwd()))])
+    monkeypatch.setattr(sys, "argv", ["td3-lightning", *words])
+    assert main(words) == 2
+    assert script() == 0
+
+
+def test_callbacks_of_the_users_are_there_in_a_test(last):
+    run("test", "--ckpt_path", last, "--trainer.callbacks=tests.cli.test_app.Noted")
+    assert Path("noted").exists()
+
+
+def test_a_quick_look_is_not_refused_where_a_run_is():
+    for words in (["--trainer.logger=false"], ["--trainer.fast_dev_run=true"]):
+        run("fit", "--config", "here.yaml", *SMALL, *words)
+    assert Path("checkpoints/last.ckpt").exists()
+
+
+def test_a_run_goes_on_where_nobody_listens(folder):
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=3"]
+    words = [word for word in words if "progress_bar" not in word]
+    program = f"from td3_lightning.cli.app import main; raise SystemExit(main({words}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    process.stdout.close()
+    said = process.stderr.read().decode()
+    assert process.wait() == 0, said
+    assert "Error" not in said
+    assert torch.load("lightning_logs/here/version_0/checkpoints/last.ckpt")["clocks"]["updates"] == 12
+
+
+def test_a_configuration_may_be_read_in_part():
+    command = [*PROGRAM, "fit", "--config", "here.yaml", "--print_config"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 128 + signal.SIGPIPE
+
+
+# Mistakes.
+
+
+MISTAKES = {
+    "no command": ([], "A command is missing"),
+    "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
+    "another program's command": (["train"], '"train" is no command; did you mean fit?'),
+    "a command in capitals": (["FIT"], "did you mean fit?"),
+    "help without dashes": (["help"], "did you mean --help?"),
+    "strange command": (["xyz"], "begin with one of fit, validate, test, record, export, import"),
+    "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
+    "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
+    "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
+    "config without suffix": (["fit", "--config", "car"], "did you mean car.yaml"),
+    "config without value": (["fit", "--config"], "--config requires a value, got none"),
+    "no config at all": (["fit"], "data.env_id is missing"),
+    "unknown flag": (["fit", "--config", "here.yaml", "--data.batchsize", "3"], "did you mean data.batch_size"),
+    "strange flag": (["fit", "--config", "here.yaml", "--zzz"], 'no setting "zzz"'),
+    "stray word": (["fit", "--config", "here.yaml", "stray"], '"stray" belongs to no flag'),
+    "abbreviated flag": (["fit", "--config", "here.yaml", "--data.batch", "3"], "did you mean data.batch_size"),
+    "flag without value": (
+        ["fit", "--config", "here.yaml", "--data.batch_size"],
+        "--data.batch_size requires a value, got none",
+    ),
+    "flag of a wrong kind": (
+        ["fit", "--config", "here.yaml", "--data.batch_size", "x"],
+        "data.batch_size must be an integer, got x.",
+    ),
+    "negative seed": (
+        ["fit", "--config", "here.yaml", "--seed_everything", "-1"],
+        "seed_everything is out of its range: -1",
+    ),
+    "linked": (["fit", "--config", "here.yaml", "--model.obs_dim", "3"], "model.obs_dim is taken from the environment"),
+    "missing checkpoint": (["fit", "--config", "here.yaml", "--ckpt_path", "no.ckpt"], "no.ckpt"),
+    "test without checkpoint": (["test", "--config", "here.yaml"], "add --ckpt_path"),
+    "record without checkpoint": (["record", "--config", "here.yaml"], "add --ckpt_path"),
+    "unknown environment": (["fit", "--data.env_id", "Nope-v1"], "Nope-v1"),
+    "unknown package": (["fit", "--data.env_id", "no_such_package:Nope-v1"], "no_such_package"),
+    "discrete actions": (["fit", "--data.env_id", "CartPole-v1"], "Discrete(2)"),
+    "unbounded actions": (
+        ["fit", "--data.env_id", "Unbounded-v0"],
+        "Add td3_lightning.SymmetricActionBounds to data.wrappers",
+    ),
+    "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
+    "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "or null, got fp3."),
+    "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
+    "barebones": (["fit", "--config", "here.yaml", "--trainer.barebones=true"], "give --trainer.logger false"),
+    "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"], "give --model.max_grad_norm"),
+    "a second Collector": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=td3_lightning.Collector"],
+        "there is one already",
+    ),
+    "a callback for other optimizers": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=LearningRateFinder"],
+        "trainer.callbacks has LearningRateFinder, but it is for optimizers that Lightning steps",
+    ),
+    "a callback whose state no checkpoint holds": (
+        [*FIT, "--trainer.callbacks+=ModelPruning", "--trainer.callbacks.pruning_fn=l1_unstructured"],
+        "trainer.callbacks has ModelPruning, but a resumed run would not be the same",
+    ),
+    "a callback that takes up another run": (
+        [*FIT, "--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath=there"],
+        "trainer.callbacks has OnExceptionCheckpoint, but a run that fails saves last.ckpt by itself",
+    ),
+    "a callback for one loss": (
+        [*FIT, "--trainer.callbacks+=SpikeDetection"],
+        "trainer.callbacks has SpikeDetection, but it looks at one loss",
+    ),
+    "checkpoints by Adam's steps": (
+        [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps=30"],
+        "give it every_n_epochs",
+    ),
+    "checkpoints by the clock": (
+        [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.train_time_interval=00:00:00:01"],
+        "give it every_n_epochs",
+    ),
+    "checkpoints in another thread": (
+        [*FIT, "--trainer.plugins+=lightning.pytorch.plugins.io.AsyncCheckpointIO"],
+        "trainer.plugins has AsyncCheckpointIO",
+    ),
+    "the same batches again": (
+        [*FIT, "--trainer.overfit_batches=10"],
+        "give --trainer.limit_train_batches",
+    ),
+    "a log before every update": (
+        [*FIT, "--trainer.log_every_n_steps=-1"],
+        "trainer.log_every_n_steps must be at least 0, got -1",
+    ),
+    "a package that is not there": (
+        [*FIT, "--trainer.precision=transformer-engine"],
+        "Trainer does not take these settings",
+    ),
+    "Lightning's own mean of the weights": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=EMAWeightAveraging"],
+        "is not the same run; give td3_lightning.AveragedWeights",
+    ),
+    "the mean of the weights twice": (
+        ["fit", "--config", "here.yaml", *2 * ["--trainer.callbacks+=td3_lightning.AveragedWeights"]],
+        "Trainer does not take these settings: Found more than one stateful callback of type `AveragedWeights`",
+    ),
+    "a word for a number of a callback": (
+        ["fit", "--trainer.callbacks+=td3_lightning.AveragedWeights", "--trainer.callbacks.decay=slow"],
+        "trainer.callbacks.decay must be a number, got slow.",
+    ),
+    "an argument of no callback": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks.init_args.decay", "0.9"],
+        'trainer.callbacks: lightning.Callback has no argument "decay"; name the class that does, as',
+    ),
+    "never an evaluation": (
+        ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
+        "trainer.check_val_every_n_epoch is above 0, but 0 came; to evaluate never",
+    ),
+    "evaluations without end": (
+        ["fit", "--config", "here.yaml", "--trainer.val_check_interval", "0"],
+        "trainer.val_check_interval is above 0, but 0 came",
+    ),
+    "a schedule's argument for a number": (
+        ["fit", "--config", "here.yaml", "--model.actor_lr.init_args.start", "0.1"],
+        "model.actor_lr is one value here; write --model.actor_lr td3_lightning.Linear, and its arguments after that.",
+    ),
+    "an argument for a number": (
+        ["fit", "--config", "here.yaml", "--model.tau.init_args.start", "0.1"],
+        "model.tau is one value here; write --model.tau and the value.",
+    ),
+    "an argument for the seed": (["fit", "--config", "here.yaml", "--seed_everything.start", "1"], "one value here"),
+    "devices": (["fit", "--config", "here.yaml", "--trainer.devices", "many"], "Trainer does not take these settings"),
+    "networks beyond memory": (
+        ["fit", "--config", "here.yaml", "--model.hidden_dims", "[100000000,100000000]"],
+        "The memory is not enough (",
+    ),
+    "batches beyond memory": (
+        ["fit", "--config", "here.yaml", "--data.batch_size", "100000000000"],
+        "lower data.batch_size or model.hidden_dims",
+    ),
+    "no folder": (
+        ["fit", "--config", "here.yaml", "--trainer.default_root_dir", "here.yaml", *SMALL],
+        "here.yaml is no folder), so nothing of the run would be kept",
+    ),
+    "an evaluation after more updates than there are": (
+        ["fit", "--config", "here.yaml", *SMALL, "--trainer.val_check_interval", "1000"],
+        "Lightning cannot go on with these settings: `val_check_interval` (1000) must be less",
+    ),
+    "a logger that is not installed": (
+        ["fit", "--config", "here.yaml", "--trainer.logger", "CometLogger"],
+        "Problem with given class_path 'lightning.pytorch.loggers.CometLogger': ",
+    ),
+    "accumulation": (
+        ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],
+        "larger --data.batch_size",
+    ),
+    "frames": (["fit", "--data.env_id", "CarRacing-v3"], "Use data.pixels and model.encoder"),
+    "test without anything": (["test"], "add --ckpt_path"),
+    "last of nothing": (["test", "--ckpt_path", "last"], "lightning_logs/default has none"),
+    "callback on the line": (
+        ["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"],
+        "trainer.callbacks must be a class, got Stop; did you mean td3_lightning.StopWhenSolved?",
+    ),
+}
+BAD_FILES = {
+    "data: [1, {": "bad.yaml cannot be read as YAML",
+    "": "not a configuration",
+    "- 1": "not a configuration",
+    "data: 3": "data",
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" stands there twice',
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" stands there twice',
+    "model: {tau: 0.1}": "data.env_id is missing",
+    "a: &a [*a]": "must not contain itself",
+    "data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 1e2}}": "got 100.0. Use 100.",
+    "data: {env_id: Pendulum-v1, capacity: 1e6}": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
+    "data: {env_id: Pendulum-v1, buffer_size: 9}": 'no setting "data.buffer_size"; use --data.capacity.',
+    "{data: {env_id: Pendulum-v1}, model: {hidden_dims: '8,8'}}": "got 8,8. Use [8,8].",
+    "{data: {env_id: Pendulum-v1}, model: {hidden_dims: [1e2]}}": "must be an integer, got 100.0. Use 100.",
+    "{data: {env_id: Pendulum-v1}, model: {encoder: {class_path: td3_lightning.Trunkk}}}": (
+        "did you mean td3_lightning.Trunk?"
+    ),
+    "{data: {env_id: Pendulum-v1}, model: {encoder: {class_path: td3_lightning.Trunk, init_args: {width: 8}}}}": (
+        'td3_lightning.Trunk has no argument "width"; did you mean widths?'
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.ClipActions}]}": (
+        "got gymnasium.wrappers.ClipActions (module 'gymnasium.wrappers' has no attribute 'ClipActions'); did you mean "
+        "gymnasium.wrappers.ClipAction?"
+    ),
+    "data: {env_id: Pendulum-v1, batchsize: 3}": "did you mean data.batch_size",
+    "data: {env_id: Pendulum-v1}\ndatta: {n_step: 3}": "data.n_step",
+    "data: {env_id: Pendulum-v1}\ntrainer: {max_epoch: 3}": "did you mean trainer.max_epochs",
+    "data: {env_id: Pendulum-v1, batch_size: many}": "data.batch_size must be an integer, got many.",
+    "data: {env_id: Pendulum-v1, batch_size: 2.5}": "data.batch_size must be an integer, got 2.5.",
+    "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs must be a mapping or null, got 3.",
+    "data: {env_id: Pendulum-v1, env_kwargs: {nope: 1}}": "nope",
+    "data: {env_id: Pendulum-v1, train_kwargs: {nope: 1}}": "nope",
+    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size must be at least 1, got 0",
+    "data: {env_id: Pendulum-v1, num_envs: 0}": "num_envs",
+    "data: {env_id: Pendulum-v1, capacity: 1}": "capacity",
+    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale must be finite, got inf",
+    "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.vector.NormalizeObservation}]}": (
+        "does not accept gymnasium.wrappers.vector.NormalizeObservation; did you mean"
+    ),
+    "{data: {env_id: Pendulum-v1}, model: {encoder: torch.nn.Linear}}": (
+        "model.encoder does not accept torch.nn.Linear; use one of td3"
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.GrayscaleObservation}]}": (
+        "GrayscaleObservation does not fit Pendulum-v1"
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "RescaleObs",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat}]}": (
+        "requires repeat, got none. Give it under init_args."
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat, init_args: {repeats: 2}}]}": (
+        "did you mean repeat"
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat, init_args: {repeat: 0}}]}": (
+        "repeat of ActionRepeat must be at least 1, got 0"
+    ),
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Pedals}]}": "Pedals",
+    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps must be at least 1, got 0",
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau must be in (0, 1], got 2.0. The paper uses 0.005.",
+    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims must be a list, got 256. Use [256].",
+    "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: [0]}": "hidden_dims",
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1}}}": (
+        "requires end, steps, got none."
+    ),
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, "
+    "init_args: {start: 1, end: 0, steps: 0}}}": "Linear.steps must be at least 1, got 0",
+    "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": (
+        "actor_lr must be a number or a class such as td3_lightning.Linear, got fast."
+    ),
+    "data: {env_id: Pendulum-v1, n_step: many}": (
+        "n_step must be an integer or a class such as td3_lightning.Linear, got many."
+    ),
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: EarlyStoping}]}": (
+        "got EarlyStoping; did you mean lightning"
+    ),
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStoping}]}": (
+        "EarlyStoping"
+    ),
+    "data: {env_id: Pendulum-v1}\ntrainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping}]}": (
+        "requires monitor, got none."
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_on_the_line_is_one_sentence(case, capsys):
+    words, wanted = MISTAKES[case]
+    assert wanted in complaint(capsys, *words)
+
+
+# What a user of another library, or of a shell, types: the sentence must hold the value and the fix.
+TYPED = {
+    "car.yaml": "car.yaml belongs to no flag; did you mean --config car.yaml?",
+    "car": "did you mean --config car.yaml?",
+    "a.ckpt": "did you mean --ckpt_path a.ckpt?",
+    "-data.gamma 0.9": "-data.gamma must begin with two dashes; did you mean --data.gamma?",
+    "data.gamma=0.9": "data.gamma=0.9 must begin with two dashes; did you mean --data.gamma?",
+    "—data.gamma 0.9": "did you mean --data.gamma?",
+    "-- --data.gamma 0.9": '"--" belongs to no flag',
+    "-x 3": "-x must begin with two dashes",
+    "--Data.Gamma 0.9": "did you mean data.gamma?",
+    "--data-gamma 0.9": "did you mean data.gamma?",
+    "--data.n-step 3": "did you mean data.n_step?",
+    "--gamma 0.9": "did you mean data.gamma?",
+    "--data.batch_size 3 4": '"4" belongs to no flag',
+    "--data.capacity 1e6": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
+    "--data.capacity 1M": "got 1M. Use 1000000.",
+    "--data.capacity 10,000": "got 10,000. Use 10000.",
+    "--data.capacity 1.5": "data.capacity must be an integer, got 1.5.",
+    "--data.capacity inf": "data.capacity must be an integer, got inf.",
+    "--data.capacity ''": "data.capacity must be an integer, got nothing.",
+    "--seed_everything 1e2": "seed_everything must be an integer, got 1e2. Use 100.",
+    "--data.gamma 0,9": "data.gamma must be a number, got 0,9.",
+    "--data.env_kwargs.max_episode_steps 1e2": "max_episode_steps must be an integer, got 100.0. Use 100.",
+    "--data.train_kwargs.max_episode_steps abc": "data.train_kwargs.max_episode_steps must be an integer, got abc.",
+    "--model.hidden_dims 256,256": "model.hidden_dims must be a list, got 256,256. Use [256,256].",
+    "--model.hidden_dims 256 256": "Use [256,256].",
+    "--model.hidden_dims=256 256": "Use [256,256].",
+    "--model.hidden_dims [256 256]": "Use [256,256].",
+    "--model.hidden_dims '(256, 256)'": "got (256, 256). Use [256,256].",
+    "--model.hidden_dims 256x256": "Use [256,256].",
+    "--model.hidden_dims 64,x": "got 64,x. Use the form [1,2].",
+    "--model.hidden_dims [8,a]": "model.hidden_dims must be an integer, got a.",
+    "--data.wrappers ActionRepeat": "Use [td3_lightning.ActionRepeat].",
+    "--data.wrappers+=ActionRepeat --data.wrappers.repeat=x": "data.wrappers.repeat must be an integer, got x.",
+    "--data.n_step Liner": "got Liner. Did you mean td3_lightning.Linear?",
+    "--data.n_step td3_lightning.Liner": "did you mean td3_lightning.Linear?",
+    "--data.n_step td3_lightnin.Linear": "did you mean td3_lightning.Linear?",
+    "--model.encoder td3_lightning.Trunkk": "did you mean td3_lightning.Trunk?",
+    "--model.encoder Trunkk": "model.encoder must be a class, got Trunkk; did you mean td3_lightning.Trunk?",
+    "--trainer.callbacks+=EarlyStoping": "did you mean lightning.pytorch.callbacks.EarlyStopping?",
+    "--trainer.logger WandLogger": "did you mean lightning.pytorch.loggers.WandbLogger?",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=a": "did you mean monitor?",
+    "--trainer.callbacks+=LambdaCallback --trainer.callbacks.on_fit_start=3": "on_fit_start has a value that lightning",
+    "--data.wrappers '[{ActionRepeat: {repeat: 2}}]'": "the class that does, as {class_path: NAME, init_args: {}}.",
+    "--data.wrappers '[{class_path: ActionRepeat, init_args: [2]}]'": "does not accept these init_args of td3_",
+    "--data.batch_size null": "data.batch_size must be an integer, got null.",
+    "--model 3": "model must be a mapping, got 3.",
+    "--learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--lr 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--model.learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
+    "--buffer_size 1000": "use --data.capacity.",
+    "--learning_starts 100": "use --collector.warmup_steps.",
+    "--total_timesteps 1e6": "use --trainer.max_epochs (an epoch has --data.steps_per_epoch environment steps).",
+    "--net_arch [256,256]": "use --model.hidden_dims",
+    "--hidden_sizes [256,256]": "use --model.hidden_dims",
+    "--policy_delay 2": "use --model.policy_freq.",
+    "--train_freq 1": "use --collector.collect and --data.updates_per_step.",
+    "--gradient_steps 1": "use --data.updates_per_step.",
+    "--device cuda": "use --trainer.accelerator.",
+    "--seed 3": "use --seed_everything.",
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_a_common_slip_is_told_the_right_form(typed, capsys):
+    assert TYPED[typed] in complaint(capsys, *FIT, *shlex.split(typed))
+
+
+def test_every_suggested_setting_exists(capsys):
+    stop("fit", "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)
+    for ours in suggestions.FOREIGN.values():
+        for flag in re.findall(r"--([\w.]+)", ours):
+            section, _, name = flag.removesuffix(".max_episode_steps").partition(".")
+            assert section in printed, flag
+            assert not name or name in printed[section], flag
+
+
+def test_every_suggested_class_can_be_imported():
+    for key in suggestions.CLASSES:
+        assert suggestions.known_classes(key)
+    for path in (path for key in ("n_step", "encoder", "pixels") for path in suggestions.known_classes(key)):
+        assert pydoc.locate(path) is not None, path
+    assert pydoc.locate("td3_lightning.ActionRepeat")
+    assert pydoc.locate("td3_lightning.Pedals")
+
+
+@pytest.mark.parametrize(
+    "message",
+    ['Parser key "data.a":\n  Expected a thing', "Parser key \"a\": Expected a <class 'int'>", "Strange.\nLines.", ""],
+)
+def test_an_unknown_message_of_the_parser_is_never_explained_with_empty_parts(message):
+    said = explain_parser_error(message, ["data.a"])
+    assert "\n" not in said
+    for empty in ("is ,", "got .", "but  is", "got ,", "  ", "must be ,"):
+        assert empty not in said
+
+
+@pytest.mark.parametrize("words", [["--version"], ["fit", "--version"]])
+def test_the_version_is_printed(words, capsys):
+    run(*words)
+    assert capsys.readouterr().out == f"td3-lightning {__version__}\n"
+
+
+@pytest.mark.parametrize("text", BAD_FILES)
+def test_a_mistake_in_a_file_is_one_sentence(text, capsys):
+    Path("bad.yaml").write_text(text)
+    assert BAD_FILES[text] in complaint(capsys, "fit", "--config", "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"), [(b"", "empty"), (b"nonsense", "not a checkpoint"), (bytes(9999), "zeros")]
+)
+def test_a_broken_checkpoint_is_one_sentence(content, wanted, capsys):
+    Path("broken.ckpt").write_bytes(content)
+    assert wanted in complaint(capsys, "test", "--config", "here.yaml", "--ckpt_path", "broken.ckpt")
+
+
+def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
+    Path("short.ckpt").write_bytes(last.read_bytes()[:-999])
+    assert "short.ckpt is cut short or damaged" in complaint(capsys, "test", "--ckpt_path", "short.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["fit", "--config", "here.yaml", "--model.hidden_dims", "[16]"], "hidden_dims [8, 8] (here [16])"),
+        (["test", "--model.num_critics", "3"], "num_critics 2 (here 3)"),
+        (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
+        (["fit", "--config", "car.yaml"], "is of Pendulum-v1, but the configuration is for td3_lightning/CarRacing-v0"),
+        (["fit"], "add its configuration"),
+        (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
+        (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
+        (["fit", "--config", "here.yaml", "--data.capacity", "99"], "capacity=1000000, but 99 came"),
+    ],
+)
+def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsys):
+    assert wanted in complaint(capsys, *words, "--ckpt_path", last)
+
+
+def test_a_published_checkpoint_has_its_configuration_beside_it(last, capsys):
+    Path("best.ckpt").write_bytes(last.read_bytes())
+    Path("config.yaml").write_bytes(last.parent.parent.joinpath("config.yaml").read_bytes())
+    assert "such as --config config.yaml." in complaint(capsys, "fit", "--ckpt_path", "best.ckpt")
+
+
+@pytest.mark.parametrize(("held", "wanted"), [(None, "is of format 0, but a run goes on from format 1"), (2, "newer")])
+def test_a_checkpoint_of_another_format_is_one_sentence(held, wanted, last, capsys):
+    checkpoint = torch.load(last, weights_only=True)
+    del checkpoint["format"]
+    torch.save(checkpoint | ({} if held is None else {"format": held}), "other.ckpt")
+    assert wanted in complaint(capsys, "fit", "--config", "here.yaml", "--ckpt_path", "other.ckpt")
+    if held is None:
+        run("test", "--ckpt_path", "other.ckpt", "--trainer.enable_progress_bar", "false")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Replay, "__init__", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["fit", "--config", "here.yaml"])
+
+
+# As a program.
+
+
+def program(*words):
+    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, env=environment())
+
+
+def test_the_program_trains():
+    ended = program("fit", "--config", "here.yaml", *SMALL)
+    assert ended.returncode == 0, ended.stderr
+    assert Path("lightning_logs/here/version_0/metrics.csv").exists()
+
+
+def test_the_program_refuses(folder):
+    ended = program("fit", "--config", "here.yaml", "--data.batch_size", "0")
+    assert ended.returncode == 2
+    assert ended.stderr == "batch_size must be at least 1, got 0. Use a larger value.\n"
+    assert [path.name for path in folder.iterdir()] == ["here.yaml"]
+
+
+def test_a_closed_terminal_saves_and_stops_the_run():
+    last = Path("lightning_logs/here/version_0/checkpoints/last.ckpt")
+    process, terminal = pty.fork()
+    if process == 0:
+        small = [word for word in SMALL if "progress_bar" not in word]
+        os.execve(sys.executable, [*PROGRAM, *FIT, *small, "--trainer.max_epochs=100000"], environment())
+    try:
+        until = time.monotonic() + 60
+        while not last.exists() and time.monotonic() < until:
+            if select.select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 65536)
+        before = read_checkpoint(last)["clocks"]["updates"]
+        time.sleep(0.5)
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert read_checkpoint(last)["clocks"]["updates"] > before
+
+
+def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_lightning_ends(_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+    monkeypatch.setattr(cli, "CommandLine", as_lightning_ends)
+    assert cli.main([]) == 130
+    monkeypatch.setattr(cli, "CommandLine", lambda _: sys.exit(3))
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 3
+
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+LOST = [
+    f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:21416.\nGood luck!",
+    f"{GLOO}pair.cc:534] Read error [127.0.0.1]:3512: Connection reset by peer",
+    f"{GLOO}pair.cc:534] Connection reset by peer [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:497] writev [127.0.0.1]:3512: Broken pipe",
+    f"{GLOO}pair.cc:760] Read timeout [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:700] Socket closed [127.0.0.1]:3512",
+    f"{GLOO}pair.cc:280] Pair is not connected ([127.0.0.1]:3512)",
+    f"{GLOO}pair.cc:144] Application timeout caused pair closure",
+    f"{GLOO}unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete",
+    f"{GLOO}socket.cc:200] connect [127.0.0.1]:3512: Connection refused",
+    "Gloo connectFullMesh failed with [../rendezvous/context.cc:42] no pair",
+    "failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+    "The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29500).",
+    "NCCL error in: NCCLUtils.hpp:268, remote process exited or there was a network error, NCCL version 2.21.5\n"
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "NCCL error: internal error\nLast error:\nNet : Connection closed by remote peer node<43236>",
+    "NCCL communicator was aborted on rank 0.",
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",
+]
+
+
+@pytest.mark.parametrize("text", LOST)
+def test_a_lost_peer_is_one_sentence(text, monkeypatch, capsys):
+    def lose(words):
+        raise RuntimeError("in a hook") from RuntimeError(text)
+
+    monkeypatch.setattr("td3_lightning.cli.app.CommandLine", lose)
+    assert main(["fit"]) == 1
+    assert capsys.readouterr().err == (
+        "Another process of this run has ended, so this one ends too. Read the output of the other process.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 4x8)"),
+        RuntimeError(
+            "[enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find interface: eth9"
+        ),
+        ConnectionResetError("Connection reset by peer"),
+    ],
+)
+def test_other_errors_are_no_lost_peers(error):
+    assert not is_lost_peer(error)

@@ -1,0 +1,255 @@
+"""Processes that agree before they form a process group, and that leave none behind when one of them fails."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from td3_lightning.cli import rendezvous
+from td3_lightning.cli.rendezvous import Rendezvous
+from td3_lightning.errors import RunError, UsageError
+
+SMALL = shlex.split(
+    "--trainer.accelerator=cpu --trainer.enable_progress_bar=false --data.steps_per_epoch=20 --data.batch_size=4 "
+    "--data.eval_episodes=1 --collector.warmup_steps=10 --model.hidden_dims=[8] --data.capacity=10000"
+)
+FIT = ["fit", "--config", "here.yaml"]
+LIMIT = 60.0  # seconds in which all processes must end
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:
+    """Run one part per rank, each in its own thread, and return the exceptions."""
+    port, raised = free_port(), [None for _ in parts]
+
+    def work(rank: int) -> None:
+        meeting = Rendezvous(rank, len(parts), "127.0.0.1", port, rank == 0)
+        meetings.append(meeting)  # the store of rank 0 lives until every rank has read it
+        try:
+            with meeting.guard():
+                parts[rank](meeting)
+        except (UsageError, RunError, KeyError) as error:
+            raised[rank] = error  # type: ignore[call-overload]
+
+    meetings: list[Rendezvous] = []
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return list(raised)
+
+
+def ready(**facts: Any) -> Callable[[Rendezvous], None]:
+    return lambda meeting: meeting.agree(facts)
+
+
+def broken(error: BaseException) -> Callable[[Rendezvous], None]:
+    def fail(_: Rendezvous) -> None:
+        raise error
+
+    return fail
+
+
+def test_ready_processes_agree() -> None:
+    assert meet(*3 * [ready(ckpt_path="none")]) == [None, None, None]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_failure_of_one_process_ends_all_others(rank: int) -> None:
+    parts = 3 * [ready()]
+    parts[rank] = broken(UsageError("gamma must be in [0, 1], got 2."))
+    start = time.monotonic()
+    raised = meet(*parts)
+    assert time.monotonic() - start < 10
+    assert str(raised.pop(rank)) == "gamma must be in [0, 1], got 2."
+    for other in raised:
+        assert str(other) == f"Rank {rank} cannot start this run: gamma must be in [0, 1], got 2."
+
+
+def test_a_bug_in_one_process_ends_all_others_too() -> None:
+    raised = meet(ready(), broken(KeyError("tau")))
+    assert isinstance(raised[1], KeyError)
+    assert str(raised[0]) == "Rank 1 cannot start this run: 'tau'"
+
+
+def test_processes_that_fail_alike_keep_their_own_reasons_and_do_not_wait() -> None:
+    start = time.monotonic()
+    raised = meet(*2 * [broken(UsageError("No file."))])
+    assert [str(error) for error in raised] == ["No file.", "No file."]
+    assert time.monotonic() - start < 10
+
+
+def test_a_silent_process_ends_all_others_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "PATIENCE", 1.0)
+    raised = meet(ready(), lambda _: None)
+    assert isinstance(raised[0], RunError)
+    assert "within 1 seconds, got no report from rank 1. Read its output" in str(raised[0])
+
+
+def test_processes_must_have_the_same_checkpoint_and_model() -> None:
+    for raised in meet(ready(ckpt_path="none"), ready(ckpt_path="last.ckpt (SHA-256 12)")):
+        assert "ckpt_path must be the same in every process, got none on rank 0 and last.ckpt" in str(raised)
+
+
+def test_a_process_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Rendezvous.of_launcher() is None
+    env = {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert Rendezvous.of_launcher() is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert Rendezvous.of_launcher() is not None
+
+
+# Processes.
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own; its output goes to a file in its folder."""
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("w") as log:
+        return subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+@contextmanager
+def ended(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Kill what is left of some sessions."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            for pid in [process.pid, *descendants(process.pid)]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return children + [each for child in children for each in descendants(child)]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = LIMIT) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "too late"
+        time.sleep(0.1)
+
+
+def nodes(folder: Path, *words: str) -> list[subprocess.Popen[bytes]]:
+    """Start torchrun on two nodes, each in a folder of its own."""
+    port = str(free_port())
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--master_addr=127.0.0.1"]
+    torchrun += ["--master_port", port, "-m", "--node_rank"]
+    small = [*SMALL, "--trainer.num_nodes=2"]
+    for number in "01":
+        folder.joinpath(number).mkdir(exist_ok=True)
+    return [start([*torchrun, n, "td3_lightning", *words, *small], folder / n) for n in "01"]
+
+
+def said(folder: Path) -> str:
+    """What a program printed, without what torchrun adds."""
+    return (folder / "log").read_text().split("\nE1")[0].split("\nW1")[0]
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@linux
+@pytest.mark.parametrize("broken_node", [0, 1])
+def test_two_nodes_end_when_one_has_no_checkpoint(broken_node: int, tmp_path: Path) -> None:
+    for number in (0, 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        folder.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+        if number != broken_node:
+            words = [sys.executable, "-m", "td3_lightning", *FIT, *SMALL, "--trainer.max_epochs=1"]
+            assert start(words, folder).wait(LIMIT) == 0
+    began = time.monotonic()
+    both = nodes(tmp_path, *FIT, "--ckpt_path=last", "--trainer.max_epochs=2")
+    with ended(both):
+        for process in both:
+            assert process.wait(max(LIMIT - time.monotonic() + began, 1)) != 0
+    reason = "lightning_logs/here has none"
+    own, other = (said(tmp_path / str(number)) for number in (broken_node, 1 - broken_node))
+    assert reason in own
+    assert f"Rank {broken_node} cannot start this run: --ckpt_path last" in other
+    assert reason in other
+    for text in own, other:
+        assert "Traceback" not in text
+
+
+@linux
+def test_a_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
+    for number in "01":
+        tmp_path.joinpath(number).mkdir()
+        tmp_path.joinpath(number, "here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+    both = nodes(tmp_path, *FIT, "--trainer.max_epochs=100000")
+    with ended(both):
+        wait_for(lambda: any(tmp_path.rglob("last.ckpt")))
+        for pid in descendants(both[1].pid):
+            os.kill(pid, signal.SIGKILL)
+        for process in both:
+            assert process.wait(LIMIT) != 0
+    text = said(tmp_path / "0")
+    assert "because another process has ended" in text or "Another process of this run has ended" in text
+    assert "Traceback" not in text
+
+
+def pair(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a run of two processes, the second by Lightning."""
+    folder.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+    words = [*FIT, *SMALL, "--trainer.devices=2", "--trainer.max_epochs=100000"]
+    return start([sys.executable, "-m", "td3_lightning", *words], folder)
+
+
+@linux
+@pytest.mark.parametrize("early", [True, False])
+def test_a_killed_launcher_leaves_no_process_behind(early: bool, tmp_path: Path) -> None:
+    process = pair(tmp_path)
+    with ended([process]):
+        wait_for(lambda: descendants(process.pid) and (early or any(tmp_path.rglob("last.ckpt"))))
+        children = descendants(process.pid)
+        process.kill()
+        wait_for(lambda: not any(map(is_running, children)))
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@linux
+def test_a_killed_torchrun_leaves_no_worker_behind_and_saves(tmp_path: Path) -> None:
+    tmp_path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1", "-m", "td3_lightning", *FIT, *SMALL]
+    process = start([sys.executable, *words, "--trainer.max_epochs=100000"], tmp_path)
+    with ended([process]):
+        wait_for(lambda: any(tmp_path.rglob("last.ckpt")))
+        workers = descendants(process.pid)
+        process.kill()
+        wait_for(lambda: not any(map(is_running, workers)))
+    assert "Stopped by SIGTERM" in (tmp_path / "log").read_text()

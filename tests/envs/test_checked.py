@@ -1,0 +1,674 @@
+"""An environment that fails: one sentence with its name, the step and the seed; what was good is saved and goes on."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.checkpointing.interruption import ExitOnSignal, SaveOnFailure, StopOnSignal
+from td3_lightning.envs.checked import CheckedEnv
+from td3_lightning.envs.episode import Episode
+from td3_lightning.envs.lifetime import StepTimeout
+from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.errors import EnvError
+from td3_lightning.seeding import derive_seed
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from toys import Counter, Seeded
+
+LENGTH = 5  # steps of an episode
+NAN, INF = float("nan"), float("inf")
+
+
+def raising(*_: Any) -> Any:
+    raise ZeroDivisionError("a wheel\n came off. It rolls")
+
+
+class RudeError(Exception):
+    """Cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+def throw(error: BaseException) -> Any:
+    raise error
+
+
+# What the environment makes of its good answer, and what is said of it.
+STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
+    "raises": (raising, r"raised ZeroDivisionError: a wheel came off; It rolls \(.*test_checked.py, line \d+\)"),
+    "four answers": (lambda *answer: answer[:4], r"returned \(array\(.*, expected a tuple of 5,"),
+    "no answer": (lambda *_: None, "returned None, expected a tuple of 5,"),
+    "nan": (lambda obs, *rest: (obs * [1, NAN, 1], *rest), "observation that is not finite, nan at index 1"),
+    "too large": (lambda obs, *rest: (np.array([0, 0, -1e39]), *rest), "not finite, -1e[+]39 at index 2"),
+    "shape": (
+        lambda obs, *rest: (obs[None], *rest),
+        r"of shape \(1, 3\) and type float32, expected shape \(3,\) and type float32",
+    ),
+    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, expected"),
+    "ragged": (
+        lambda obs, *rest: ([[1], [1, 2], 3], *rest),
+        r"an observation of type list that NumPy cannot convert, ValueError: setting an array element",
+    ),
+    "meta tensor": (
+        lambda obs, *rest: (torch.empty(3, device="meta"), *rest),
+        r"an observation of type Tensor that NumPy cannot convert, \w+: .*\(.*, line \d+\), at",
+    ),
+    "tensor with a gradient": (
+        lambda obs, *rest: (torch.zeros(3, requires_grad=True), *rest),
+        "an observation of type Tensor that NumPy cannot convert, RuntimeError: Can't call numpy",
+    ),
+    "huge integers": (lambda obs, *rest: ([10**400, 0, 0], *rest), r"of shape \(3,\) and type object, expected shape"),
+    "exits": (lambda *_: sys.exit(0), r"raised SystemExit: 0 \(.*test_checked.py, line \d+\)"),
+    "generator exit": (lambda *_: throw(GeneratorExit()), r"raised GeneratorExit \(.*test_checked.py, line \d+\)"),
+    "rude": (lambda *_: throw(RudeError()), r"raised RudeError \(.*test_checked.py, line \d+\)"),
+    "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, expected shape"),
+    "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf at index 1"),
+    "reward nan": (lambda obs, reward, *rest: (obs, NAN, *rest), "reward that is not finite, nan"),
+    "reward inf": (lambda obs, reward, *rest: (obs, -INF, *rest), "reward that is not finite, -inf"),
+    "reward large": (lambda obs, reward, *rest: (obs, 1e39, *rest), r"reward that is not finite, 1e\+39"),
+    "reward huge": (lambda obs, reward, *rest: (obs, 10**400, *rest), "reward that is not finite, inf"),
+    "reward complex": (
+        lambda obs, reward, *rest: (obs, np.complex64(1), *rest),
+        r"reward of \(1\+0j\), expected",
+    ),
+    "reward meta": (
+        lambda obs, reward, *rest: (obs, torch.empty((), device="meta"), *rest),
+        r"reward of tensor\(\.\.\., device='meta'.*, expected one number,",
+    ),
+    "reward rude": (
+        lambda obs, reward, *rest: (obs, RudeError(), *rest),
+        "reward of an object of type RudeError, exp",
+    ),
+    "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, expected one number,"),
+    "reward text": (lambda obs, reward, *rest: (obs, "1.0", *rest), "reward of '1.0', expected one number"),
+    "reward array": (
+        lambda obs, reward, *rest: (obs, np.ones(1), *rest),
+        r"reward of array\(\[1.\]\), expected one num",
+    ),
+    "terminated": (
+        lambda obs, reward, end, *rest: (obs, reward, None, *rest),
+        "returned None as terminated, expected true",
+    ),
+    "truncated": (
+        lambda *answer: (*answer[:3], np.zeros(3, bool), {}),
+        r"returned array\(\[False, .* as truncated, expected true",
+    ),
+    "info": (lambda *answer: (*answer[:4], [1] * 99), r"returned \[1, 1, .{60,75}\.\.\. as info, expected a dict"),
+}
+RESET_FAULTS = {
+    "raises": STEP_FAULTS["raises"],
+    "exits": STEP_FAULTS["exits"],
+    "meta tensor": STEP_FAULTS["meta tensor"],
+    "one answer": (lambda obs, info: obs, r"returned array\(.*, expected a tuple of 2,"),
+    "nan": STEP_FAULTS["nan"],
+    "shape": STEP_FAULTS["shape"],
+    "info": (lambda obs, info: (obs, None), "returned None as info, expected a dict"),
+}
+# Odd, but it can be meant in one way only.
+FINE: list[Callable[..., Any]] = [
+    lambda obs, *rest: (obs.tolist(), *rest),
+    lambda obs, *rest: (obs.astype(np.float64), *rest),
+    lambda obs, *rest: (obs.astype(np.int64), *rest),
+    lambda obs, reward, *rest: (obs, np.float32(reward), *rest),
+    lambda obs, reward, *rest: (obs, np.array(reward), *rest),
+    lambda obs, reward, *rest: (obs, int(reward), *rest),
+    lambda obs, reward, *rest: (obs, torch.tensor(reward), *rest),
+    lambda obs, *rest: (torch.tensor(obs), *rest),
+    lambda obs, reward, end, *rest: (obs, reward, np.bool_(end), *rest),
+]
+
+
+class Faulty(Counter):
+    """Spoils its answer at a step of an episode; step 0 is its reset. Both count in the class, over all instances."""
+
+    spoil: Callable[..., Any] | None = None
+    where = (0, 0)
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self._spoilt(*super().reset(**kwargs))
+
+    def step(self, action: Any) -> Any:
+        return self._spoilt(*super().step(action))
+
+    def _spoilt(self, *answer: Any) -> Any:
+        spoil = type(self).spoil
+        return spoil(*answer) if spoil and (self.episode + 1, self.steps) == self.where else answer
+
+
+gym.register("Faulty-v0", Faulty, disable_env_checker=True)
+
+
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has every Faulty spoil its answer somewhere."""
+
+    def set_up(how: Callable[..., Any] | None, episode: int = 0, step: int = 0) -> None:
+        monkeypatch.setattr(Faulty, "spoil", how and staticmethod(how))
+        monkeypatch.setattr(Faulty, "where", (episode, step))
+
+    return set_up
+
+
+# The sentence.
+
+
+def check_sentence(sentence: str, begin: str, said: str, where: str) -> None:
+    assert sentence.startswith(begin)
+    assert re.search(said, sentence), sentence
+    assert where in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("step", [1, 3, LENGTH])
+@pytest.mark.parametrize("fault", STEP_FAULTS)
+def test_a_bad_step_is_one_sentence(fault: str, step: int, num_envs: int, spoil: Any) -> None:
+    how, said = STEP_FAULTS[fault]
+    envs = TrainingVectorEnv(lambda: Faulty(length=LENGTH), num_envs)
+    envs.reset()
+    for _ in range(LENGTH + step - 1):
+        envs.step(np.zeros((num_envs, 1), np.float32))
+    type(envs.envs[-1].unwrapped).spoil = None
+    spoil(how, 2, step)
+    for env in envs.envs[:-1]:  # the last one is to blame
+        env.unwrapped.episode += 7
+    with pytest.raises(EnvError) as caught:
+        envs.step(np.zeros((num_envs, 1), np.float32))
+    seed = derive_seed("training environment", num_envs - 1)
+    where = f"at step {step} of episode 2 after seed {seed}. This step is not stored. "
+    check_sentence(str(caught.value), f"Environment {num_envs - 1} of Faulty ", said, where)
+
+
+@pytest.mark.parametrize("episode", [1, 3])
+@pytest.mark.parametrize("fault", RESET_FAULTS)
+def test_a_bad_reset_is_one_sentence(fault: str, episode: int, spoil: Any) -> None:
+    how, said = RESET_FAULTS[fault]
+    spoil(how, episode, 0)
+    envs = TrainingVectorEnv(lambda: Faulty(length=LENGTH), 2)
+
+    def play() -> None:
+        envs.reset()
+        for _ in range(2 * LENGTH):
+            envs.step(np.zeros((2, 1), np.float32))
+
+    with pytest.raises(EnvError) as caught:
+        play()
+    where = f"at the reset of episode {episode} after seed {derive_seed('training environment')}. "
+    check_sentence(str(caught.value), "Environment 0 of Faulty ", said, where)
+
+
+@pytest.mark.parametrize("how", FINE)
+def test_what_can_be_meant_in_one_way_works(how: Callable[..., Any], spoil: Any) -> None:
+    spoil(None)
+    wanted = Episode(Faulty(length=LENGTH), 1).play(lambda _: 0.0)
+    spoil(how, 1, 3)
+    assert Episode(Faulty(length=LENGTH), 1).play(lambda _: 0.0) == wanted
+
+
+def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
+    spoil(raising, 1, 1)
+    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9\.") as caught:
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def mistake(*_: Any) -> Any:
+        raise UsageError("Not so.")
+
+    spoil(mistake, 1, 1)
+    with pytest.raises(UsageError, match=r"^Not so\.$"):
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ExitOnSignal(143)], ids=repr)
+def test_a_signal_in_an_environment_is_not_its_fault(error: BaseException, spoil: Any) -> None:
+    spoil(lambda *_: throw(error), 1, 1)
+    with pytest.raises(type(error)) as caught:
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+    assert caught.value is error
+
+
+def test_an_interrupt_that_no_signal_raises_is_a_fault(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training Ctrl-C has another handler, which raises nothing."""
+    spoil(lambda *_: throw(KeyboardInterrupt()), 1, 1)
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with pytest.raises(EnvError, match=r"^Faulty raised KeyboardInterrupt \("):
+            Episode(Faulty(), 9).play(lambda _: 0.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Shifting(Counter):
+    """Changes a space with an episode."""
+
+    def __init__(self, name: str = "observation_space", since: int = 1) -> None:
+        super().__init__()
+        self.name, self.since = name, since
+
+    def reset(self, **kwargs: Any) -> Any:
+        _, info = super().reset(**kwargs)
+        if self.episode >= self.since:
+            setattr(self, self.name, gym.spaces.Box(-0.5, 1.0, (2,) if self.name == "observation_space" else (1,)))
+        return self._obs(), info
+
+    def _obs(self) -> Any:
+        return super()._obs()[: self.observation_space.shape[0]]
+
+
+gym.register("Shifting-v0", Shifting, disable_env_checker=True)
+CHANGES = {
+    "observation_space": r"returned an observation of shape \(2,\) and type float32, expected shape \(3,\) and",
+    "action_space": r"changed its action_space from Box\(-0.5, 1.5, .* to Box\(-0.5, 1.0, ",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_space_that_changes_is_compared_with_the_first(name: str, num_envs: int) -> None:
+    data = ReplayData("Shifting-v0", {"name": name}, num_envs=num_envs, capacity=99, eval_episodes=3)
+    first, second, third = data.val_dataloader()
+    first.play(lambda _: np.zeros(1))
+    for episode in (second, third):  # the space that it has now is not the first one any more
+        with pytest.raises(EnvError, match=rf"^Shifting-v0 {CHANGES[name]}"):
+            episode.play(lambda _: np.zeros(1))
+    data.setup("fit")
+    data.begin_episodes()
+    for _ in range(LENGTH - 1):
+        data.envs.step(np.zeros((num_envs, 1), np.float32))
+    with pytest.raises(EnvError, match=rf"^Environment 0 of Shifting-v0 {CHANGES[name]}.* at the reset of episode 2 "):
+        data.envs.step(np.zeros((num_envs, 1), np.float32))
+
+
+def test_an_equal_action_space_may_be_another_object() -> None:
+    env = CheckedEnv(Counter())
+    for _ in range(3):
+        env.unwrapped.action_space = gym.spaces.Box(-0.5, 1.5, (1,))
+        env.reset()
+
+
+FATAL = type("FatalError", (RuntimeError,), {"__module__": "mujoco"})
+
+
+@pytest.mark.parametrize(
+    ("error", "backend", "fix"),
+    [
+        (FATAL("an OpenGL platform library has not been loaded"), None, "variable MUJOCO_GL=egl."),
+        (FATAL("gladLoadGL error"), "glfw", "variable MUJOCO_GL=egl."),
+        (FATAL("gladLoadGL error"), "egl", "variable MUJOCO_GL=osmesa."),
+        (ValueError("wrong"), None, "Correct the environment, or wrap it."),
+    ],
+)
+def test_rendering_without_a_display_names_the_variable(
+    error: Exception, backend: str | None, fix: str, spoil: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    if backend:
+        monkeypatch.setenv("MUJOCO_GL", backend)
+    spoil(lambda *_: throw(error), 1, 1)
+    with pytest.raises(EnvError) as caught:
+        Episode(Faulty(), 9).play(lambda _: 0.0)
+    assert str(caught.value).endswith(fix)
+
+
+def test_episodes_count_from_the_last_seed(spoil: Any) -> None:
+    spoil(raising, 2, 1)
+    env = CheckedEnv(Faulty())
+    env.reset(seed=1)
+    env.reset(seed=2)
+    with pytest.raises(EnvError, match=r"at step 1 of episode 1 after seed 2\."):
+        env.step(0.0)
+
+
+def test_the_seed_and_the_episode_are_known_after_a_restoration(spoil: Any) -> None:
+    spoil(None)
+    envs, again = (TrainingVectorEnv(lambda: Faulty(length=LENGTH), 1) for _ in range(2))
+    envs.reset()
+    for _ in range(LENGTH + 2):
+        envs.step(np.zeros((1, 1), np.float32))
+    state = envs.state_dict()
+    state["episodes"][0]["obs"][0] = 0  # the toy counts its episodes, so it does not come back the same
+    state["episodes"][0]["obs"][2] = 2
+    del state["episodes"][0]["return"]  # as in an older checkpoint
+    assert again.load_state_dict(state) == []
+    spoil(raising, 1, 3)
+    with pytest.raises(EnvError, match=f"step 3 of episode 2 after seed {derive_seed('training environment')}\\."):
+        again.step(np.zeros((1, 1), np.float32))
+
+
+# In a run.
+
+
+def new_run(
+    folder: Path, num_envs: int, make_trainer: Callable[..., L.Trainer], env_id: str = "Faulty-v0"
+) -> tuple[TD3, ReplayData, L.Trainer]:
+    L.seed_everything(1, verbose=False)
+    data = ReplayData(
+        env_id,
+        {"length": LENGTH},
+        num_envs=num_envs,
+        steps_per_epoch=12,
+        batch_size=4,
+        capacity=99,
+        eval_episodes=2,
+    )
+    last = ModelCheckpoint(folder, "last", enable_version_counter=False)
+    callbacks = [SaveOnFailure(), Collector(12), StopOnSignal(), last]
+    trainer = make_trainer(callbacks=callbacks, enable_checkpointing=True, max_epochs=3)
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), data, trainer
+
+
+@pytest.mark.parametrize(
+    # Episode and step of the fault; the first two episodes are the warm-up's.
+    ("num_envs", "episode", "step", "env_steps"),
+    [
+        *((1, 1, 1, 0), (1, 1, 3, 2), (1, 2, 5, 9), (1, 3, 3, 12), (1, 3, 4, 13), (1, 5, 5, 24), (1, 6, 0, 24)),
+        *((1, 4, 3, 17), (1, 8, 1, 35), (3, 1, 1, 0), (3, 1, 2, 3), (3, 1, 5, 12), (3, 2, 1, 15), (3, 2, 3, 21)),
+    ],
+)
+def test_what_was_good_is_saved_and_goes_on(
+    num_envs: int, episode: int, step: int, env_steps: int, make_trainer: Any, spoil: Any, tmp_path: Path
+) -> None:
+    spoil(raising, episode, step)
+    module, data, trainer = new_run(tmp_path, num_envs, make_trainer)
+    with pytest.raises(EnvError, match=r"^Environment 0 of Faulty-v0 raised"):
+        trainer.fit(module, datamodule=data)
+    last = tmp_path / "last.ckpt"
+    assert last.exists() == (env_steps > 0)
+    spoil(None)  # mended
+    again, more, trainer = new_run(tmp_path, num_envs, make_trainer)
+    trainer.fit(again, datamodule=more, ckpt_path=last if env_steps else None)
+    assert again.updates == 36
+    assert abs(again.env_steps - 48) < num_envs
+    assert sum(ring.starts.count for ring in more.replay.rings) == again.env_steps  # every step is a transition
+    for ring in more.replay.rings:
+        ends = ring.rows[: ring.cursor, -1]
+        assert ends.astype(bool).sum() >= 3
+        assert (ends == 2).sum() == (env_steps > 0 and step != 1 and env_steps // num_envs % LENGTH != 0)
+
+
+class Evaluated(L.Callback):
+    """Notes at which `env_steps` there were evaluations."""
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self.at.append(pl_module.env_steps)
+
+
+@pytest.mark.parametrize(
+    # The step after an epoch's last update; the next one; the same where the evaluation is every second epoch's.
+    ("step", "every", "before", "after"),
+    [(1, 1, [24], [35, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [35]), (2, 2, [36], [])],
+)
+def test_an_evaluation_that_was_due_when_a_step_failed_comes_first(
+    step: int, every: int, before: list[int], after: list[int], make_trainer: Any, spoil: Any, tmp_path: Path
+) -> None:
+    evaluated = []
+    for ckpt_path in (None, tmp_path / "last.ckpt"):
+        spoil(None if ckpt_path else raising, 8, step)
+        module, data, trainer = new_run(tmp_path, 1, make_trainer)
+        trainer.check_val_every_n_epoch = every
+        evaluated.append(Evaluated())
+        trainer.callbacks.append(evaluated[-1])  # type: ignore[attr-defined]
+        with nullcontext() if ckpt_path else pytest.raises(EnvError):
+            trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+    assert [each.at for each in evaluated] == [before, after]
+    assert module.updates == 36
+
+
+def test_the_steps_before_a_fault_in_a_round_have_their_updates(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    """The warm-up takes 12 steps, the first round as many, and 7 of the second come before the fault."""
+    spoil(raising, 7, 2)
+    for ckpt_path in (None, tmp_path / "last.ckpt"):
+        module, data, trainer = new_run(tmp_path, 1, make_trainer)
+        trainer.callbacks[1].collect = 12  # type: ignore[attr-defined]
+        with contextlib.suppress(EnvError):
+            trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        spoil(None)
+        ahead = trainer.callbacks[1].updates_ahead  # type: ignore[attr-defined]
+        assert module.env_steps == 12 + module.updates - ahead
+    assert module.updates == 36
+
+
+class FaultySeeded(Faulty, Seeded):
+    """Whose episodes can be brought back."""
+
+
+gym.register("FaultySeeded-v0", FaultySeeded, disable_env_checker=True)
+
+
+@pytest.mark.parametrize(("episode", "step"), [(1, 0), (1, 1), (2, 3), (4, 0)])
+def test_an_evaluation_that_fails_is_begun_again(
+    episode: int, step: int, make_trainer: Any, spoil: Any, tmp_path: Path
+) -> None:
+    """Nothing of the run is lost, so it is the same to the bit."""
+    spoil(None)
+    whole, data, trainer = new_run(tmp_path / "whole", 1, make_trainer, "FaultySeeded-v0")
+    trainer.fit(whole, datamodule=data)
+    spoil(raising)
+    module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
+    data.eval_env.unwrapped.where = (episode, step)  # type: ignore[attr-defined]
+    seed = data.eval_seeds[(episode - 1) % 2]
+    with pytest.raises(EnvError, match=rf"^FaultySeeded-v0 raised .* of episode 1 after seed {seed}\."):
+        trainer.fit(module, datamodule=data)
+    spoil(None)
+    again, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
+    trainer.fit(again, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
+    assert again.env_steps == whole.env_steps
+    assert all(torch.equal(one, other) for one, other in zip(again.parameters(), whole.parameters(), strict=True))
+
+
+def test_resumed_after_a_fault_the_episodes_are_other_ones(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    spoil(raising, 3, 2)
+    starts = []
+    for resumed in (False, True):
+        module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
+        reset = data.begin_episodes
+        data.begin_episodes = lambda: (reset(), starts.append(data.envs.obs[0, 0]))  # type: ignore[misc]  # noqa: B023
+        if not resumed:
+            with pytest.raises(EnvError):
+                trainer.fit(module, datamodule=data)
+            spoil(None)
+        else:
+            trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
+    assert len(set(starts)) == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_another_exception_saves_nothing(error: Any, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    spoil(None)
+    module, data, trainer = new_run(tmp_path, 1, make_trainer)
+    trainer.callbacks.append(Breaks(error))
+    with pytest.raises((error, SystemExit)):
+        trainer.fit(module, datamodule=data)
+    assert not (tmp_path / "last.ckpt").exists()
+
+
+class Breaks(L.Callback):
+    def __init__(self, error: Any) -> None:
+        self.error = error
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        raise self.error
+
+
+def test_a_fault_while_resuming_leaves_the_checkpoint(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    spoil(None)
+    module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
+    trainer.fit(module, datamodule=data)
+    before = (tmp_path / "last.ckpt").read_bytes()
+    spoil(raising, 1, 1)  # where the running episode is played again
+    module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
+    with pytest.raises(EnvError):
+        trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
+    assert (tmp_path / "last.ckpt").read_bytes() == before
+
+
+def test_all_environments_are_closed_even_if_one_cannot_be(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    spoil(raising, 3, 1)
+    module, data, trainer = new_run(tmp_path, 3, make_trainer)
+    data.setup("fit")
+    closed: list[int] = []
+    for index, env in enumerate(data.envs.envs):
+        env.unwrapped.close = lambda index=index: (closed.append(index), 1 / index)  # type: ignore[misc]
+    with pytest.raises(EnvError, match=r"^Environment 0 of Faulty-v0 raised ZeroDivisionError: a wheel"):
+        trainer.fit(module, datamodule=data)
+    assert closed == [0, 1, 2]
+
+
+# The clock.
+
+
+class Slow(Counter):
+    """Takes its time."""
+
+    def step(self, action: Any) -> Any:
+        action(self)
+        return super().step(0.0)
+
+
+def looping(_: Any) -> None:
+    while True:
+        pass
+
+
+@pytest.fixture
+def alarm() -> Any:
+    """SIGALRM as a process has it in which nobody took it."""
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("wait", [looping, lambda _: time.sleep(50), lambda _: threading.Event().wait(50)])
+def test_an_environment_that_does_not_answer_is_one_sentence(wait: Any) -> None:
+    began = time.monotonic()
+    env = CheckedEnv(StepTimeout(Slow(), 0.2))
+    env.reset(seed=5)
+    env.step(lambda _: None)
+    with pytest.raises(
+        EnvError, match=r"^Slow did not answer within 0.2 seconds at step 2 of episode 1 after seed 5\."
+    ):
+        env.step(wait)
+    assert 0.2 <= time.monotonic() - began < 5
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.usefixtures("alarm")
+def test_a_suspended_process_is_not_late() -> None:
+    """The clock goes on while it is suspended: it has rung once when it is awake again."""
+    env = CheckedEnv(StepTimeout(Slow(), 20.0))
+    env.reset(seed=5)
+    env.step(lambda _: signal.raise_signal(signal.SIGALRM))
+    env.step(lambda _: signal.raise_signal(signal.SIGALRM))  # each step has a clock of its own
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.usefixtures("alarm")
+def test_the_clock_of_somebody_else_is_left_alone() -> None:
+    rung: list[int] = []
+    CheckedEnv(StepTimeout(Slow(), 0.02)).reset()  # which takes the signal
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        env = CheckedEnv(StepTimeout(Slow(), 0.02))
+        env.reset()
+        env.step(lambda _: time.sleep(0.3))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert rung == [1]
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.usefixtures("alarm")
+def test_a_signal_that_somebody_waits_for_is_not_taken() -> None:
+    signal.alarm(50)
+    try:
+        CheckedEnv(StepTimeout(Slow(), 0.02)).reset()
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    finally:
+        signal.alarm(0)
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.usefixtures("alarm")
+def test_in_another_thread_there_is_no_clock() -> None:
+    env = CheckedEnv(StepTimeout(Slow(), 0.02))
+    env.reset()
+    thread = threading.Thread(target=env.step, args=(lambda _: time.sleep(0.1),))
+    thread.start()
+    thread.join()
+    assert env.steps == 1
+
+
+HANGING = """
+import gymnasium, subprocess, time
+from pathlib import Path
+from toys import Counter
+
+class Hanging(Counter):
+    def __init__(self):
+        super().__init__()
+        self.simulator = subprocess.Popen(["sleep", "1000"])
+        with Path("pids").open("a") as file:
+            file.write(f"{self.simulator.pid}\\n")
+
+    def step(self, action):
+        while self.episode == 6:
+            time.sleep(0.01)
+        return super().step(action)
+
+    def close(self):
+        self.simulator.kill()
+        self.simulator.wait()
+
+gymnasium.register("Hanging-v0", Hanging)
+"""
+
+
+def test_a_program_whose_environment_hangs_ends_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    words = ["--data.env_id=hanging:Hanging-v0", "--data.step_timeout=0.5", "--data.num_envs=2", "--data.batch_size=4"]
+    words += ["--data.steps_per_epoch=100", "--collector.warmup_steps=20", "--trainer.enable_progress_bar=false"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "td3_lightning", "fit", *words, "--model.hidden_dims=[8]", "--trainer.accelerator=cpu"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 1, ended.stderr
+    said = ended.stderr.splitlines()[-1]
+    assert said.startswith("Environment 0 of Hanging-v0 did not answer within 0.5 seconds at step 1 of episode 7 after")
+    (last,) = tmp_path.rglob("last.ckpt")
+    assert read_checkpoint(last)["clocks"]["env_steps"] == 60
+    assert re.search(r"An environment failed after 60 env_steps: \S*lightning_logs/", ended.stdout + ended.stderr)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 3
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

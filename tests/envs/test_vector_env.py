@@ -1,0 +1,446 @@
+"""Wrappers, vectors, episodes, and episodes that are brought back in the middle."""
+
+import io
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from td3_lightning import ReplayData, UsageError
+from td3_lightning.envs.car_racing import Pedals
+from td3_lightning.envs.episode import Episode, Episodes
+from td3_lightning.envs.reports import MOST_NAMES, scalar_info
+from td3_lightning.envs.restorable import RestorableEnv
+from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.envs.wrappers import ActionRepeat, PyBulletWarmReset, RebuildBox2DWorld, SymmetricActionBounds
+from td3_lightning.errors import EnvError
+from td3_lightning.seeding import derive_seed
+from toys import Counter, Fussy, InPlace, Restless, Seeded, Talkative
+
+ACTION = np.array([0.5], np.float32)
+
+
+def car(**kwargs: Any) -> gym.Env[Any, Any]:
+    return ActionRepeat(Pedals(gym.make("td3_lightning/CarRacing-v0", **kwargs)), 4)
+
+
+def simulator(package: str, env_id: str) -> gym.Env[Any, Any]:
+    pytest.importorskip(package)
+    return gym.make(env_id)
+
+
+# How to make it, and how many steps an episode may take here.
+WORLDS: dict[str, tuple[Callable[[], gym.Env[Any, Any]], int]] = {
+    "pendulum": (lambda: gym.make("Pendulum-v1", max_episode_steps=40), 40),
+    "lander": (lambda: gym.make("LunarLanderContinuous-v3"), 300),
+    "windy lander": (lambda: gym.make("LunarLanderContinuous-v3", enable_wind=True), 300),
+    "walker": (lambda: RebuildBox2DWorld(gym.make("BipedalWalker-v3", max_episode_steps=60)), 60),
+    "car, one track": (lambda: car(track_seed=123, stall_limit=100), 50),
+    "car, any track": (lambda: car(max_episode_steps=70), 18),
+    "seeded toy": (Seeded, 8),
+    "MuJoCo walker": (lambda: simulator("mujoco", "Walker2d-v5"), 12),
+    "PyBullet walker": (
+        lambda: PyBulletWarmReset(simulator("pybullet", "pybullet_envs_gymnasium:Walker2DBulletEnv-v0")),
+        10,
+    ),
+}
+
+
+# ActionRepeat
+
+
+def test_a_repeated_action_sums_the_rewards_of_its_frames() -> None:
+    env = ActionRepeat(Counter(length=10), 4)
+    env.reset()
+    assert [env.step(ACTION)[:2][1] for _ in range(2)] == [1 + 2 + 3 + 4, 5 + 6 + 7 + 8]
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_a_repeated_action_stops_where_the_episode_does(end: str) -> None:
+    env = ActionRepeat(Counter(length=6, end=end), 4)
+    env.reset()
+    env.step(ACTION)
+    obs, reward, terminated, truncated, info = env.step(ACTION)
+    assert (obs.tolist(), reward, info["steps"]) == ([0, 6, 6], 5 + 6, 6)
+    assert (terminated, truncated) == (end == "terminated", end == "truncated")
+
+
+def test_a_repeated_action_is_the_same_in_every_frame() -> None:
+    env = ActionRepeat(InPlace(), 3)
+    env.reset()
+    Counter.log.clear()
+    action = ACTION.copy()
+    env.step(action)
+    assert [given.tolist() for _, given in Counter.log] == [[0.5]] * 3
+    assert action.tolist() == [0.5]
+
+
+def test_no_repeat_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="repeat"):
+        ActionRepeat(Counter(), 0)
+
+
+# SymmetricActionBounds
+
+
+def test_one_bound_is_offered_and_clipped_to_the_box() -> None:
+    env = SymmetricActionBounds(Counter(low=(-0.5, 0.0), high=(1.5, 1.0)), 1.25)
+    assert (env.action_space.low.tolist(), env.action_space.high.tolist()) == ([-1.25, -1.25], [1.25, 1.25])
+    env.reset()
+    Counter.log.clear()
+    for action in ([1.25, -1.25], [-1.25, 1.25], [0.25, 0.75]):
+        env.step(np.array(action, np.float32))
+    assert [given.tolist() for _, given in Counter.log] == [[1.25, 0.0], [-0.5, 1.0], [0.25, 0.75]]
+
+
+def test_no_bound_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="bound"):
+        SymmetricActionBounds(Counter(), 0.0)
+
+
+# Settled
+
+
+def test_it_settles_once_and_again_when_it_was_closed() -> None:
+    env = PyBulletWarmReset(Counter())
+    begun = [env.reset()[0][0], env.reset()[0][0]]
+    env.close()
+    assert [*begun, env.reset()[0][0], env.reset()[0][0]] == [1, 2, 4, 5]
+
+
+# TrainingVectorEnv
+
+
+@pytest.mark.parametrize("kind", [Counter, InPlace, Seeded])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_vectors_bring_what_each_environment_brings_alone(kind: type[Counter], num_envs: int) -> None:
+    """Against plain environments that are stepped one by one and reset by hand, ends included."""
+    envs, alone = TrainingVectorEnv(kind, num_envs), [kind() for _ in range(num_envs)]
+    envs.reset()
+    obs = [env.reset(seed=derive_seed("training environment", i))[0].copy() for i, env in enumerate(alone)]
+    returns, lengths, ends = [0.0] * num_envs, [0] * num_envs, 0
+    rng = np.random.default_rng(2)
+    for _ in range(60):
+        np.testing.assert_array_equal(envs.obs, obs)
+        action = rng.uniform(-0.5, 1.5, (num_envs, 1)).astype(np.float32)
+        step, reports = envs.step(action.copy()), []
+        for i, env in enumerate(alone):
+            last, reward, terminated, truncated, info = env.step(action[i].copy())
+            np.testing.assert_array_equal(step.last_obs[i], last)  # after an end: not the reset's
+            assert (step.reward[i], step.terminated[i], step.truncated[i]) == (reward, terminated, truncated)
+            returns[i], lengths[i] = returns[i] + float(reward), lengths[i] + 1
+            obs[i] = last.copy()
+            if terminated or truncated:
+                reports.append(
+                    {"return": returns[i], "length": lengths[i], "steps": info["steps"], "even": info["even"]}
+                )
+                obs[i], returns[i], lengths[i], ends = env.reset()[0].copy(), 0.0, 0, ends + 1
+        assert step.reports == reports
+    assert ends >= 7 * num_envs
+    assert envs.obs.dtype == step.last_obs.dtype == np.float32
+
+
+def test_environments_are_seeded_apart() -> None:
+    envs = TrainingVectorEnv(Seeded, 4)
+    envs.reset()
+    assert len({float(envs.step(np.zeros((4, 1), np.float32)).reward[i]) for i in range(4)}) == 4
+
+
+def test_episodes_that_begin_later_have_seeds_of_their_own() -> None:
+    envs, seeds = TrainingVectorEnv(Seeded, 3), []
+    for steps_before in range(4):
+        envs.reset(steps_before)
+        seeds += [env.first_seed for env in envs.envs]
+    assert len(set(seeds)) == 12
+
+
+def test_what_was_given_out_does_not_change_afterwards() -> None:
+    envs = TrainingVectorEnv(InPlace, 2)
+    envs.reset()
+    before, action = envs.obs, np.ones((2, 1), np.float32)
+    step = envs.step(action)
+    copies = before.copy(), step.last_obs.copy()
+    for _ in range(7):
+        envs.step(action)
+    np.testing.assert_array_equal(before, copies[0])
+    np.testing.assert_array_equal(step.last_obs, copies[1])
+    assert action.tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("awkward", ["dotted", "attribute", "own names", "sometimes", "nan", "nested"])
+def test_a_report_takes_any_info(awkward: str) -> None:
+    envs = TrainingVectorEnv(lambda: Talkative(awkward=awkward, length=2), 2)
+    envs.reset()
+    for _ in range(4):
+        reports = envs.step(np.zeros((2, 1), np.float32)).reports
+    assert [report["return"] for report in reports] == [11.0 + 12.0] * 2
+    assert [report["length"] for report in reports] == [2.0] * 2
+    assert not any(name.startswith("_") for report in reports for name in report)
+
+
+def test_numbers_are_picked_from_an_info() -> None:
+    info = {"a": 1, "b": True, "c": np.float32(0.5), "d": np.int64(3), "e": np.bool_(False), "f": 2.5}
+    others = {"g": "text", "h": None, "i": [1.0], "j": np.zeros(2), "k": {"l": 1}}
+    assert scalar_info(info | others) == {"a": 1.0, "b": 1.0, "c": 0.5, "d": 3.0, "e": 0.0, "f": 2.5}
+
+
+def test_numbers_beyond_the_float_range_are_infinite() -> None:
+    assert scalar_info({"a": 10**400, "b": -(10**400)}) == {"a": np.inf, "b": -np.inf}
+
+
+class Novel(Counter):
+    """Has a new name in the info of every episode."""
+
+    def _info(self) -> Any:
+        return {"steps": self.steps, f"episode_{self.episode}": 1.0, f"also_{self.episode}": 1.0}
+
+
+def test_new_names_in_infos_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that were there in time are logged on, and one warning says that there are more."""
+    envs = TrainingVectorEnv(lambda: Novel(length=1), 2)
+    envs.reset()
+    with caplog.at_level(logging.WARNING, logger="td3_lightning"):
+        reports = [report for _ in range(100) for report in envs.step(np.zeros((2, 1), np.float32)).reports]
+    assert len(reports) == 200
+    assert len({name for report in reports for name in report}) == 2 + MOST_NAMES
+    assert all({"return", "length", "steps"} <= report.keys() for report in reports)
+    assert caplog.text.count("Infos have over 100 names, so also_49 and later ones are not logged.") == 1
+
+
+def test_new_names_in_evaluations_are_bounded() -> None:
+    gym.register("Novel-v0", Novel, disable_env_checker=True)
+    data = ReplayData("Novel-v0", {"length": 1}, capacity=99, eval_episodes=30)
+    names = [set(episode.play(lambda _: ACTION)) for _ in range(4) for episode in data.val_dataloader()]
+    assert len(set().union(*names)) == 2 + MOST_NAMES
+    assert len(names[-1]) == 3
+
+
+def test_a_number_of_an_info_takes_no_name_from_a_log_and_no_line_from_a_file() -> None:
+    info = {"return": 1, "return_mean": 2, "critic_loss": 3, "two\nlines": 4, 5: 5}
+    expected = {"info_return": 1.0, "info_return_mean": 2.0, "info_critic_loss": 3.0, "two lines": 4.0, "5": 5.0}
+    assert scalar_info(info) == expected
+
+
+# Episodes
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_an_episode_by_hand(end: str) -> None:
+    env = Counter(length=4, end=end)
+    seen: list[list[float]] = []
+
+    def policy(obs: Any) -> Any:
+        seen.append(obs.tolist())
+        return ACTION
+
+    played = Episode(env, 3).play(policy)
+    assert played == {"return": 1 + 2 + 3 + 4, "length": 4, "steps": 4, "even": 1}
+    assert seen == [[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, 3, 3]]
+
+
+def test_an_episode_that_never_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.envs.episode.MOST_STEPS", 50)
+    with pytest.raises(EnvError, match="has not ended its episode of seed 8 after 50 steps"):
+        Episode(Counter(length=10**9), 8).play(lambda _: ACTION)
+    assert Episode(gym.make("Pendulum-v1"), 8).play(lambda _: np.zeros(1))["length"] == 200  # it has a limit
+
+
+def test_episodes_come_from_their_seeds_every_time() -> None:
+    episodes = Episodes(Seeded(), range(5, 9))
+    assert len(episodes) == 4
+    once, twice = ([episode.play(lambda _: ACTION) for episode in episodes] for _ in range(2))
+    assert once == twice
+    assert len({played["return"] for played in once}) == 4
+    assert once[2] == Episode(Seeded(), 7).play(lambda _: ACTION)
+
+
+@pytest.mark.parametrize("world", [world for world in WORLDS if world not in ("pendulum", "seeded toy")])
+def test_an_episode_does_not_depend_on_those_before_it(world: str) -> None:
+    env = WORLDS[world][0]()
+    low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
+
+    def policy(obs: Any) -> Any:  # feels every bit of the observation
+        share = 0.5 + 0.5 * np.sin(1e3 * np.float64(obs).sum() + np.arange(len(low)))
+        return (low + share * (high - low)).astype(np.float32)
+
+    played = [Episode(env, seed).play(policy) for seed in (5, 6, 5)]
+    assert played[0] == played[2]
+    assert played[0] != played[1] or world == "car, one track"
+
+
+def test_the_environment_does_not_overrule_return_and_length() -> None:
+    played = Episode(Talkative(awkward="own names", length=2), 0).play(lambda _: ACTION)
+    assert (played["return"], played["length"]) == (3.0, 2.0)
+
+
+# RestorableEnv
+
+
+def through_a_file(state: dict[str, Any]) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("seeded", [True, False], ids=["first episode", "third episode"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_episode_is_brought_back_to_the_bit(world: str, seeded: bool) -> None:
+    """In an environment that has seen other episodes; the rest of it, and the next episode, are the same too."""
+    make, longest = WORLDS[world]
+    rng = np.random.default_rng(4)
+    one, two = RestorableEnv(make()), RestorableEnv(make())
+    actions = rng.uniform(one.action_space.low, one.action_space.high, (longest + 5, *one.action_space.shape))
+    actions = (0.7 * actions + 0.3 * actions[:1]).astype(one.action_space.dtype)  # with a drift, so that cars move
+    one.reset(seed=11)
+    for _ in range(0 if seeded else 2):
+        for action in actions:
+            if any(one.step(action)[2:4]):
+                break
+        one.reset()
+    two.reset(seed=99)
+    for action in actions[:7]:
+        two.step(action)
+    middle = min(longest // 2, 30) if longest > 8 else 3
+    for action in actions[:middle]:
+        assert not any(one.step(action)[2:4])
+    assert two.load_state_dict(through_a_file(one.state_dict()))
+    np.testing.assert_array_equal(two.obs, one.obs)
+    episodes = 0
+    for action in [*actions[middle:], *actions]:
+        came = [env.step(action) for env in (one, two)]
+        np.testing.assert_array_equal(came[0][0], came[1][0])
+        assert came[0][1:4] == came[1][1:4]
+        assert one.report == two.report
+        if any(came[0][2:4]):
+            np.testing.assert_array_equal(one.reset()[0], two.reset()[0])
+            episodes += 1
+            if episodes == 2:
+                break
+    assert episodes or "lander" not in world
+
+
+def test_an_episode_remembers_actions_from_an_array_that_is_used_again() -> None:
+    one, two, action = (
+        RestorableEnv(gym.make("Pendulum-v1")),
+        RestorableEnv(gym.make("Pendulum-v1")),
+        np.zeros(1, np.float32),
+    )
+    one.reset(seed=3)
+    for torque in (0.5, -1.0, 2.0):
+        action[:] = torque
+        one.step(action)
+    state = one.state_dict()
+    one.step(action)
+    assert state["actions"].tolist() == [[0.5], [-1.0], [2.0]]  # nor does what was saved go on
+    assert two.load_state_dict(state)
+
+
+def test_an_episode_is_brought_back_before_its_first_step_and_twice() -> None:
+    one, two = RestorableEnv(Seeded()), RestorableEnv(Seeded())
+    one.reset(seed=3)
+    one.reset()
+    state = through_a_file(one.state_dict())
+    assert two.load_state_dict(state)
+    assert two.load_state_dict(through_a_file(two.state_dict()))  # what was brought back is saved again
+    one.step(ACTION)
+    two.step(ACTION)
+    assert one.report == two.report
+
+
+class Twister(Seeded):
+    """Its generator is of another kind, as it is from its first seed on."""
+
+    kind: Any = staticmethod(lambda seed: np.random.Generator(np.random.MT19937(seed)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.np_random = self.kind(seed)
+        super().reset()
+        return self._obs(), {}
+
+
+class Antique(np.random.RandomState):
+    """numpy's old kind of generator, with the new one's name for a number."""
+
+    integers = np.random.RandomState.randint
+
+
+class Old(Twister):
+    """Its generator is of numpy's old kind."""
+
+    kind: Any = staticmethod(Antique)
+
+
+@pytest.mark.parametrize(("kind", "back"), [(Twister, True), (Old, False)])
+def test_an_episode_from_another_generator(kind: type[Twister], back: bool) -> None:
+    one, two = RestorableEnv(kind()), RestorableEnv(kind())
+    one.reset(seed=3)
+    one.reset()
+    one.step(ACTION)
+    two.reset(seed=4)
+    assert two.load_state_dict(through_a_file(one.state_dict())) is back
+    assert two.load_state_dict(through_a_file(two.state_dict())) is back
+    assert np.array_equal(one.obs, two.obs) is back
+
+
+@pytest.mark.parametrize("kind", [Restless, Fussy])
+def test_an_episode_that_does_not_come_back_is_given_up(kind: type[Counter]) -> None:
+    env, again = RestorableEnv(kind()), RestorableEnv(kind())
+    env.reset(seed=1)
+    for _ in range(4):
+        env.step(ACTION)
+    assert again.load_state_dict(through_a_file(env.state_dict())) is False
+    assert again.obs[1] == 0  # a new episode has begun
+    again.step(ACTION)
+    assert again.report["length"] == 1
+
+
+def test_an_episode_that_ends_where_it_went_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fussy, "lengths", [6, 3])
+    env, again = RestorableEnv(Fussy()), RestorableEnv(Fussy())
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step(ACTION)
+    assert again.load_state_dict(through_a_file(env.state_dict())) is False
+    again.step(ACTION)
+
+
+def test_vectors_say_which_episodes_are_lost() -> None:
+    makers = iter([Seeded, Restless, Seeded] * 2)
+    envs, again = (TrainingVectorEnv(lambda: next(makers)(), 3) for _ in range(2))
+    envs.reset()
+    for _ in range(3):
+        envs.step(np.zeros((3, 1), np.float32))
+    assert again.load_state_dict(through_a_file(envs.state_dict())) == [1]
+    np.testing.assert_array_equal(again.obs[[0, 2]], envs.obs[[0, 2]])
+    assert again.obs[1, 1] == 0
+    steps = [both.step(np.zeros((3, 1), np.float32)) for both in (envs, again)]
+    np.testing.assert_array_equal(steps[0].last_obs[[0, 2]], steps[1].last_obs[[0, 2]])
+
+
+class Unpaid(gym.Env):
+    """Its observations repeat themselves, its rewards do not."""
+
+    observation_space = gym.spaces.Box(-9, 9, (1,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    paid = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        Unpaid.paid += 1
+        return np.ones(1, np.float32), float(Unpaid.paid), False, False, {}
+
+
+def test_an_episode_with_other_rewards_is_not_the_same() -> None:
+    one, two = RestorableEnv(Unpaid()), RestorableEnv(Unpaid())
+    one.reset(seed=1)
+    one.step(np.zeros(1, np.float32))
+    assert not two.load_state_dict(one.state_dict())

@@ -1,0 +1,262 @@
+"""Adam's steps without the way to them, against `optimizer.step()`, and who has them take that way."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, LambdaCallback
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import toys  # noqa: F401  # registers them
+from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.fast.adam import FastAdam, is_plain_step
+
+SHAPES = [(2, 5, 7), (2, 1, 7), (3,), ()]
+
+
+def new_adam(kind: type[torch.optim.Optimizer] = torch.optim.Adam, **kwargs: Any) -> Any:
+    """With two groups of weights, which have gradients."""
+    torch.manual_seed(1)
+    weights = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    groups = [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.3}]
+    return kind(groups, **{"lr": 1e-3, "fused": True, **kwargs})
+
+
+def held(adam: torch.optim.Optimizer) -> list[Tensor]:
+    """A copy of all that a step changes."""
+    weights = [weight for group in adam.param_groups for weight in group["params"]]
+    memories = [memory for weight in weights for memory in adam.state[weight].values()]
+    return [each.detach().clone() for each in (*weights, *memories)]
+
+
+def same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return len(some) == len(others) and all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.1}, {"betas": (0.5, 0.8), "eps": 0.1}], ids=str)
+def test_steps_are_adams_to_the_bit(settings: dict[str, Any]) -> None:
+    usual, direct = new_adam(**settings), new_adam(**settings)
+    usual.step()
+    step_directly = FastAdam().step
+    assert not step_directly(direct), "the first step makes Adam's memory"
+    assert not direct.state
+    assert not direct.state[direct.param_groups[0]["params"][0]]  # looked at, which leaves an empty one
+    assert not step_directly(direct)
+    direct.step()
+    for step in range(20):
+        before = held(direct)
+        for adam in (usual, direct):
+            generator = torch.Generator().manual_seed(step)
+            for group in adam.param_groups:
+                group["lr"] *= 0.9
+                for weight in group["params"]:
+                    weight.grad = torch.randn(weight.shape, generator=generator)
+        usual.step()
+        assert step_directly(direct)
+        assert not any(torch.equal(one, other) for one, other in zip(before, held(direct), strict=True))
+        assert same(held(usual), held(direct))
+        if step == 10:  # another memory, as a checkpoint brings it
+            direct.load_state_dict(copy.deepcopy(direct.state_dict()))
+
+
+def forget(adam: Any) -> None:
+    adam.state.clear()
+
+
+def begin_a_count_anew(adam: Any) -> None:
+    weight = adam.param_groups[0]["params"][1]
+    adam.state[weight]["step"] = torch.ones_like(adam.state[weight]["step"])
+
+
+def begin_a_mean_anew(adam: Any) -> None:
+    entry = adam.state[adam.param_groups[1]["params"][0]]
+    entry["exp_avg"] = torch.zeros_like(entry["exp_avg"])
+
+
+def keep_one_entry_elsewhere(adam: Any) -> None:
+    weight = adam.param_groups[0]["params"][0]
+    adam.state[weight] = {name: 2 * kept for name, kept in adam.state[weight].items()}
+
+
+def take_another_group(adam: Any) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    adam.add_param_group({"params": [weight]})
+
+
+@pytest.mark.parametrize(
+    "change", [forget, begin_a_count_anew, begin_a_mean_anew, keep_one_entry_elsewhere, take_another_group]
+)
+def test_what_others_do_to_its_memory_counts(change: Callable[[Any], None]) -> None:
+    usual, other, direct = new_adam(), new_adam(), FastAdam()
+    for step in range(9):
+        if step == 4:
+            change(usual)
+            change(other)
+        usual.step()
+        if not direct.step(other):
+            assert step == 0 or (step == 4 and change in (forget, take_another_group))
+            other.step()
+        assert same(held(usual), held(other))
+
+
+class Careful(torch.optim.Adam):
+    """Might step in another way."""
+
+
+def without_a_gradient(adam: Any) -> None:
+    adam.param_groups[1]["params"][0].grad = None
+
+
+def with_a_scheduler(adam: Any) -> None:
+    torch.optim.lr_scheduler.StepLR(adam, 1)  # counts the calls of `step`
+
+
+@pytest.mark.parametrize(
+    ("made", "change"),
+    [
+        ({"amsgrad": True}, None),
+        ({"maximize": True}, None),
+        ({"fused": False}, None),
+        ({"capturable": True}, None),
+        ({"kind": Careful}, None),
+        ({"kind": torch.optim.AdamW}, None),
+        ({"kind": torch.optim.SGD}, None),
+        ({}, without_a_gradient),
+        ({}, lambda adam: adam.param_groups[0].update(decoupled_weight_decay=True)),
+        ({}, with_a_scheduler),
+        ({}, lambda adam: adam.register_step_pre_hook(lambda *_: None)),
+        ({}, lambda adam: adam.register_step_post_hook(lambda *_: None)),
+    ],
+)
+def test_what_is_not_plain_adam_is_left_alone(made: dict[str, Any], change: Callable[[Any], Any] | None) -> None:
+    plain, other = new_adam(), new_adam(**made)
+    for adam in (plain, other):
+        adam.step()
+    if change is not None:
+        change(other)
+    before = held(other)
+    assert FastAdam().step(plain)
+    assert not FastAdam().step(other)
+    assert same(before, held(other))
+
+
+def test_a_hook_of_all_optimizers_is_heard() -> None:
+    adam = new_adam()
+    adam.step()
+    step_directly = FastAdam().step
+    hook = register_optimizer_step_pre_hook(lambda *_: None)
+    assert not step_directly(adam)
+    hook.remove()
+    assert step_directly(adam)
+
+
+def fit(trainer: L.Trainer, module: type[TD3] = TD3) -> TD3:
+    data = ReplayData("toys/Seeded-v0", steps_per_epoch=30, batch_size=8, eval_episodes=1)
+    agent = module(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,))
+    trainer.fit(agent, datamodule=data)
+    return agent
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
+def test_a_run_is_the_same_and_lightning_counts_its_steps(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    runs, taken, step_directly = [], [], FastAdam.step
+    for direct in (True, False):
+        asked: list[bool] = []
+
+        def step(adam: FastAdam, optimizer: Any, direct: bool = direct, asked: list[bool] = asked) -> bool:
+            asked.append(direct and step_directly(adam, optimizer))
+            return asked[-1]
+
+        monkeypatch.setattr(FastAdam, "step", step)
+        L.seed_everything(3, verbose=False)
+        trainer = make_trainer(callbacks=[Collector(warmup_steps=10)], precision=precision)
+        agent = fit(trainer)
+        assert agent.updates == 30
+        assert trainer.global_step == 30 + 15
+        runs.append([weight.detach() for weight in agent.parameters()] + [held(adam) for adam in trainer.optimizers])
+        taken.append(sum(asked))
+    assert taken == [30 + 15 - 2, 0]
+    for one, other in zip(*runs, strict=True):
+        assert torch.equal(one, other) if isinstance(one, Tensor) else same(one, other)
+
+
+class Listener(Callback):
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def on_before_optimizer_step(self, *_: Any) -> None:
+        self.heard += 1
+
+
+def test_a_callback_is_told_of_every_step(make_trainer: Any) -> None:
+    listener = Listener()
+    fit(make_trainer(callbacks=[Collector(warmup_steps=10), listener]))
+    assert listener.heard == 30 + 15
+
+
+def test_a_lambda_and_the_module_are_told_too(make_trainer: Any) -> None:
+    heard: list[str] = []
+
+    class Told(TD3):
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            heard.append("module")
+
+    listener = LambdaCallback(on_before_optimizer_step=lambda *_: heard.append("lambda"))
+    fit(make_trainer(callbacks=[Collector(warmup_steps=10), listener]), Told)
+    assert sorted(set(heard)) == ["lambda", "module"]
+    assert len(heard) == 2 * 45
+    heard.clear()
+    fit(make_trainer(callbacks=[Collector(warmup_steps=10)]), Told)
+    assert heard == ["module"] * 45
+
+
+def test_a_callback_of_a_later_run_of_the_same_agent_is_told_too(make_trainer: Any) -> None:
+    agent, listener = fit(make_trainer(callbacks=[Collector(warmup_steps=10)])), Listener()
+    data = ReplayData("toys/Seeded-v0", steps_per_epoch=30, batch_size=8, eval_episodes=1)
+    make_trainer(callbacks=[Collector(warmup_steps=10), listener]).fit(agent, datamodule=data)
+    assert listener.heard == 30 + 15
+
+
+class Counting(Precision):
+    """A precision with a step of its own."""
+
+    steps = 0
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.steps += 1
+        return super().optimizer_step(*args, **kwargs)
+
+
+def test_a_precision_of_ones_own_takes_every_step(make_trainer: Any) -> None:
+    plugin = Counting()
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=10)], plugins=[plugin])
+    agent = fit(trainer)
+    assert plugin.steps == 45
+    assert not is_plain_step(agent)
+
+
+class Watchful(SingleDeviceStrategy):
+    """A strategy with a step of its own."""
+
+    steps = 0
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.steps += 1
+        return super().optimizer_step(*args, **kwargs)
+
+
+def test_a_strategy_of_ones_own_takes_every_step(make_trainer: Any) -> None:
+    strategy = Watchful()
+    fit(make_trainer(callbacks=[Collector(warmup_steps=10)], strategy=strategy))
+    assert strategy.steps == 45

@@ -1,0 +1,94 @@
+"""Adam's memory of silent units."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import toys  # noqa: F401  # registers them
+from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.fast.adam import FLUSH_INTERVAL, TINY, flush_denormals
+
+
+def gradients(shape: torch.Size, updates: int) -> Iterator[torch.Tensor]:
+    """Of a unit that learns, one that is silent after a while, and one that hardly learns."""
+    generator = torch.Generator().manual_seed(0)
+    for update in range(updates):
+        gradient = torch.randn(shape, generator=generator)
+        gradient[1] *= update < 50
+        gradient[2] *= 1e-20
+        yield gradient
+
+
+def memories(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [memory for state in optimizer.state.values() for memory in state.values() if memory.ndim]
+
+
+def subnormal(memory: torch.Tensor) -> torch.Tensor:
+    return (memory != 0) & (memory.abs() < TINY)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_no_weight_changes_by_a_bit(fused: bool) -> None:
+    cleared = nn.Parameter(torch.randn(3, 64))
+    left = copy.deepcopy(cleared)
+    optimizers = [torch.optim.Adam([weight], lr=1e-3, fused=fused) for weight in (cleared, left)]
+    for update, gradient in enumerate(gradients(cleared.shape, 2_000), start=1):
+        for weight, optimizer in zip((cleared, left), optimizers, strict=True):
+            weight.grad = gradient.clone()
+            optimizer.step()
+        if update % FLUSH_INTERVAL == 0:
+            flush_denormals(optimizers[0])
+    assert torch.equal(cleared, left)
+    assert any(subnormal(memory)[1].any() for memory in memories(optimizers[1])), "nothing had to be cleared"
+    assert not any(subnormal(memory).any() for memory in memories(optimizers[0]))
+    for kept, whole in zip(memories(optimizers[0]), memories(optimizers[1]), strict=True):
+        assert torch.equal(kept[0], whole[0])  # what is large enough stays
+
+
+def test_leaves_what_is_not_finite_and_what_counts() -> None:
+    weight = nn.Parameter(torch.zeros(5))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.zeros(5)
+    optimizer.step()
+    mean = optimizer.state[weight]["exp_avg"]
+    mean.copy_(torch.tensor([float("nan"), float("-inf"), 2e-38, -1e-39, 1e-45]))
+    flush_denormals(optimizer)
+    assert mean[0].isnan()
+    assert mean[1:].tolist() == [float("-inf"), pytest.approx(2e-38), 0.0, 0.0]
+    assert optimizer.state[weight]["step"] == 1
+
+
+def test_leaves_other_optimizers_alone() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], momentum=0.9)
+    weight.grad = torch.full((1,), 1e-40)
+    optimizer.step()
+    flush_denormals(optimizer)
+    assert subnormal(optimizer.state[weight]["momentum_buffer"]).all()
+
+
+def test_a_run_clears_them_in_both_optimizers(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ReplayData(
+        "toys/Seeded-v0", steps_per_epoch=2 * FLUSH_INTERVAL + 1, batch_size=4, capacity=500, eval_episodes=1
+    )
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8, 8))
+    cleared = []
+
+    def clear(optimizer: torch.optim.Optimizer) -> None:
+        cleared.append((module.updates, optimizer.state))
+        flush_denormals(optimizer)
+
+    monkeypatch.setattr("td3_lightning.algorithm.td3.flush_denormals", clear)
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=10)])
+    trainer.fit(module, datamodule=data)
+    expected = [
+        (updates, optimizer.state)
+        for updates in (FLUSH_INTERVAL, 2 * FLUSH_INTERVAL)
+        for optimizer in trainer.optimizers
+    ]
+    assert [updates for updates, _ in cleared] == [updates for updates, _ in expected]
+    assert all(state is wanted for (_, state), (_, wanted) in zip(cleared, expected, strict=True))

@@ -1,0 +1,602 @@
+"""The known attacks by a checkpoint, one by one, through the command line and through Python."""
+
+import io
+import os
+import pickle
+import re
+import sys
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from td3_lightning import TD3, ReplayData, UsageError
+from td3_lightning.cli.app import main
+from td3_lightning.cli.config_files import as_yaml
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+
+LAST = Path("lightning_logs/here/version_0/checkpoints/last.ckpt")
+SMALL = [
+    *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--data.steps_per_epoch=4"),
+    *("--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=1", "--data.capacity=100"),
+    *("--collector.warmup_steps=10", "--model.hidden_dims=[8]"),
+]
+COMMANDS = {
+    "test": ["test", "--trainer.enable_progress_bar=false"],
+    "validate": ["validate", "--trainer.enable_progress_bar=false"],
+    "record": ["record", "--episodes=1", "--trainer.enable_progress_bar=false"],
+    "export": ["export", "--files=weights/x", "--trainer.enable_progress_bar=false"],
+    "fit": ["fit", "--config=here.yaml", *SMALL, "--trainer.max_epochs=3"],
+}
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A working directory with a short run, a module and a file that nothing may load, and a file to be deleted."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("here.yaml").write_text("data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 20}}\n")
+    assert main(["fit", "--config=here.yaml", *SMALL, "--trainer.max_epochs=2"]) == 0
+    Path("evilmod.py").write_text("open('PWNED', 'w').close()\nclass Evil: pass\n")
+    Path("evilfile").write_text("class_path: evilmod.Evil\n")
+    Path("victim.txt").write_text("precious")
+    return torch.load(LAST, weights_only=True)
+
+
+def refused(capsys: Any, checkpoint: Any, *wanted: str, commands: Any = COMMANDS) -> None:
+    """Load a checkpoint with several commands: each ends with one sentence, and leaves nothing behind."""
+    torch.save(checkpoint, LAST)
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
+    for command in commands:
+        capsys.readouterr()
+        assert main([*COMMANDS[command], f"--ckpt_path={LAST}"]) == 2, command
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, said
+        for words in wanted:
+            assert words in said
+        assert before == {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}, command
+    assert "evilmod" not in sys.modules
+
+
+POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch PWNED", "shell": True}}
+
+
+@pytest.mark.parametrize("value", [(POPEN,), [POPEN], POPEN, OrderedDict(POPEN), [[{"a": (POPEN,)}]]], ids=str)
+@pytest.mark.parametrize("name", ["train_kwargs", "env_kwargs"])
+def test_free_arguments_name_no_class(run: Any, capsys: Any, name: str, value: Any) -> None:
+    run["config"]["data"][name] = {"g": value}
+    refused(capsys, run, f'names "subprocess.Popen" in data.{name}', "give the run's own configuration too")
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (({"class_path": "evilmod.Evil"},), "evilmod.Evil"),
+        ('["evilmod\\u002eEvil"]', "["),
+        (["evilfile"], "evilfile"),
+        ([{"class_path": "td3_lightning.checkpoint.os.system"}], "td3_lightning.checkpoint.os.system"),
+        (
+            [{"class_path": "td3_lightning.reporting.metrics_csv.MetricsFile", "init_args": {"path": "victim.txt"}}],
+            "MetricsFile",
+        ),
+        ([{"class_path": "gymnasium.wrappers.RecordVideo", "init_args": {"video_folder": "x"}}], "RecordVideo"),
+        ([{"class_path": "gymnasium.wrappers.TransformReward", "init_args": {"func": "evilmod.Evil"}}], "evilmod.Evil"),
+        ([{"class_path": "Evil"}], "Evil"),
+    ],
+    ids=str,
+)
+def test_wrappers_are_ours_or_gymnasiums(run: Any, capsys: Any, value: Any, named: str) -> None:
+    run["config"]["data"]["wrappers"] = value
+    refused(capsys, run, "wrappers", *([named] if isinstance(value, list | tuple) else ["must be"]))
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "wanted"),
+    [
+        ("data", None, "data must be a mapping, got 'evilfile'"),
+        ("model", None, "model must be a mapping, got 'evilfile'"),
+        ("collector", None, "collector must be a mapping, got 'evilfile'"),
+        ("data", "wrappers", "data.wrappers must be"),
+        ("data", "pixels", 'names "evilfile" in data.pixels'),
+        ("data", "env_kwargs", "data.env_kwargs must be"),
+        ("model", "encoder", 'names "evilfile" in model.encoder'),
+        ("model", "actor_lr", "model.actor_lr"),
+        ("model", "hidden_dims", "model.hidden_dims must be a list, got 'evilfile'"),
+        ("collector", "exploration_noise", "collector.exploration_noise"),
+    ],
+)
+def test_text_in_the_place_of_a_section_opens_no_file(run: Any, capsys: Any, section: str, name: Any, wanted: str):
+    if name is None:
+        run["config"][section] = "evilfile"
+    else:
+        run["config"][section][name] = "evilfile"
+    refused(capsys, run, wanted)
+
+
+@pytest.mark.parametrize("env_id", ["evilmod:Evil-v0", "evilmod.Evil", "../x", "a/b/c"])
+def test_an_environment_of_a_module_is_named_by_the_user(run: Any, capsys: Any, env_id: str) -> None:
+    run["config"]["data"]["env_id"] = env_id
+    if ":" in env_id or "/" in env_id:
+        refused(capsys, run, f'names "{env_id}" in data.env_id', commands=["test", "record"])
+    else:
+        refused(capsys, run, env_id, commands=["test"])
+
+
+@pytest.mark.parametrize("path", ["evilmod.Evil", "subprocess.Popen", ["evilmod.Evil"], {"a": 1}, 3])
+def test_python_imports_nothing(run: Any, path: Any) -> None:
+    run["hyper_parameters"] |= {
+        "_instantiator": "lightning.pytorch.cli.instantiate_module",
+        "_class_path": "evilmod.Evil",
+        "encoder": {"class_path": path, "init_args": {"args": "touch PWNED"}},
+    }
+    torch.save(run, LAST)
+    for kind in (str, Path, lambda path: io.BytesIO(Path(path).read_bytes())):
+        with pytest.raises(UsageError, match="encoder"):
+            TD3.load_from_checkpoint(kind(LAST))
+    assert "evilmod" not in sys.modules
+    assert not Path("PWNED").exists()
+
+
+def test_an_instantiator_alone_is_not_used(run: Any) -> None:
+    run["hyper_parameters"] |= {
+        "_instantiator": "lightning.pytorch.cli.instantiate_module",
+        "_class_path": "evilmod.Evil",
+    }
+    torch.save(run, LAST)
+    assert isinstance(TD3.load_from_checkpoint(LAST), TD3)
+    assert "evilmod" not in sys.modules
+
+
+def test_networks_have_no_more_weights_than_the_file(run: Any, capsys: Any) -> None:
+    for widths in ([10**9], [10**5, 10**5], [8] * 10_000):
+        run["hyper_parameters"]["hidden_dims"] = run["config"]["model"]["hidden_dims"] = widths
+        refused(
+            capsys, run, "model.hidden_dims must be of at most" if len(widths) > 1 else "model.hidden_dims must be at"
+        )
+        with pytest.raises(UsageError, match=r"hyper_parameters\.hidden_dims must be"):
+            TD3.load_from_checkpoint(LAST)
+
+
+@pytest.mark.parametrize("part", ["loops", "callbacks", "optimizer_states", "lr_schedulers", "clocks", "target_noise"])
+def test_a_missing_part_is_one_sentence(run: Any, capsys: Any, part: str) -> None:
+    del run[part]
+    refused(
+        capsys,
+        run,
+        "is not a checkpoint of" if part == "clocks" else f"{part} must be in the checkpoint",
+        commands=["fit"],
+    )
+
+
+@pytest.mark.parametrize("name", ["obs_dim", "action_low"])
+def test_a_missing_argument_is_one_sentence(run: Any, name: str) -> None:
+    value = run["hyper_parameters"].pop(name)
+    torch.save(run, LAST)
+    with pytest.raises(UsageError, match=f"hyper_parameters.{name} must be in the checkpoint"):
+        TD3.load_from_checkpoint(LAST)
+    assert isinstance(TD3.load_from_checkpoint(LAST, **{name: value}), TD3)
+
+
+def test_a_datamodule_is_not_made_from_a_checkpoint(run: Any) -> None:
+    torch.save(run | {"datamodule_hyper_parameters": {"env_id": "evilmod:Evil-v0"}}, LAST)
+    with pytest.raises(UsageError, match="must be made from your own settings"):
+        ReplayData.load_from_checkpoint(LAST)
+    assert "evilmod" not in sys.modules
+
+
+def test_weights_may_be_missing_where_python_allows_it(run: Any) -> None:
+    del run["state_dict"]["actor.scale"]
+    torch.save(run, LAST)
+    with pytest.raises(UsageError, match=r"state_dict\.actor\.scale must be in the checkpoint and the model, got None"):
+        TD3.load_from_checkpoint(LAST)
+    assert isinstance(TD3.load_from_checkpoint(LAST, strict=False), TD3)
+
+
+def test_a_remote_checkpoint_is_not_fetched() -> None:
+    with pytest.raises(UsageError, match="must be a local file, got http"):
+        TD3.load_from_checkpoint("http://localhost:1/x.ckpt")
+
+
+# Paths.
+
+
+def best_state(checkpoint: Any) -> Any:
+    (key,) = (key for key in checkpoint["callbacks"] if key.startswith("BestCheckpoint"))
+    return checkpoint["callbacks"][key]
+
+
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "../../../../victim.txt",
+        "last-1.ckpt",
+        "replay",
+        "../config.yaml",
+        "notes.txt",
+        "mine.ckpt",
+        "link/steps_1_return_1.ckpt",
+    ],
+)
+@pytest.mark.parametrize("absolute", [False, True])
+def test_only_files_that_the_run_writes_are_deleted(run: Any, victim: str, absolute: bool) -> None:
+    folder = LAST.parent
+    for name in ("notes.txt", "mine.ckpt"):
+        (folder / name).write_text("precious")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/steps_1_return_1.ckpt").write_text("precious")
+    (folder / "link").symlink_to(Path("elsewhere").resolve())
+    state = best_state(run)
+    path = str((folder.resolve() if absolute else folder) / victim)
+    state.update(best_k_models={path: torch.tensor(-1e9)}, kth_best_model_path=path, best_model_path=path)
+    state.update(last_model_path=path, dirpath=str(folder.resolve() if absolute else folder))
+    torch.save(run, LAST)
+    kept = [each for each in folder.rglob("*") if each.suffix in (".txt", ".yaml")]
+    kept += [Path("victim.txt"), Path("elsewhere/steps_1_return_1.ckpt"), folder / "mine.ckpt", folder / "replay"]
+    assert main([*COMMANDS["fit"], f"--ckpt_path={LAST}"]) == 0
+    assert all(each.exists() for each in kept)
+    assert (folder / "last-1.ckpt").exists()
+    assert any(path.name.startswith("steps_22") for path in folder.iterdir())
+
+
+def test_a_file_of_the_run_is_still_replaced(run: Any) -> None:
+    state, folder = best_state(run), LAST.parent
+    (old,) = state["best_k_models"]
+    state["best_k_models"][old] = state["kth_value"] = torch.tensor(-1e9)
+    torch.save(run, LAST)
+    assert Path(old).exists()
+    assert main([*COMMANDS["fit"], f"--ckpt_path={LAST}"]) == 0
+    assert not Path(old).exists()
+    assert len(list(folder.glob("steps_*.ckpt"))) == 1
+
+
+def test_a_model_checkpoint_of_the_users_deletes_its_own_files_alone(run: Any) -> None:
+    callback = "ModelCheckpoint{'monitor': 'eval/return_mean', 'mode': 'max', 'every_n_train_steps': 0, "
+    callback += "'every_n_epochs': 1, 'train_time_interval': None}"
+    for dirpath in (str(Path("own").resolve()), "own"):
+        victim = os.path.join(dirpath, "..", "victim.txt")
+        run["callbacks"][callback] = {
+            "dirpath": dirpath,
+            "best_model_path": victim,
+            "best_k_models": {victim: torch.tensor(-1e9)},
+            "kth_best_model_path": victim,
+            "kth_value": torch.tensor(-1e9),
+            "last_model_path": victim,
+            "best_model_score": torch.tensor(-1e9),
+            "current_score": torch.tensor(-1e9),
+            "monitor": "eval/return_mean",
+        }
+        torch.save(run, "evil.ckpt")
+        Path("evil.yaml").write_text(
+            "data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 20}}\ntrainer: {callbacks: [{class_path: "
+            "ModelCheckpoint, init_args: {dirpath: own, monitor: eval/return_mean, mode: max}}]}\n"
+        )
+        fit = ["fit", "--config=evil.yaml", *SMALL, "--trainer.max_epochs=3", "--data.empty_replay=true"]
+        assert main([*fit, "--ckpt_path=evil.ckpt"]) == 0
+        assert Path("victim.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../../ESCAPED_{env_steps:.0f}",
+        "/tmp/ESCAPED",
+        "a/b",
+        "..",
+        "last",
+        "{env_steps:999999999d}",
+        "{x.__class__}",
+        "",
+    ],
+)
+def test_a_stored_file_name_stays_in_the_folder(run: Any, capsys: Any, name: str) -> None:
+    run["config"]["checkpoint"]["filename"] = name
+    refused(
+        capsys,
+        run,
+        f"checkpoint.filename must be a file name without a folder, with metrics in braces, got {name!r}",
+        commands=["fit"],
+    )
+
+
+# Values by hand.
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "wanted"),
+    [
+        ("clocks.env_steps", -5, "clocks.env_steps must be a non-negative integer, got -5"),
+        ("clocks.updates", 1.5, "clocks.updates must be a non-negative integer, got 1.5"),
+        ("clocks.updates", True, "clocks.updates must be a non-negative integer, got True"),
+        ("clocks.episodes", 10**400, "clocks.episodes must be a non-negative integer, got an integer of 1329 bits"),
+        ("config.data.gamma", b"x", "config.data.gamma must be made of numbers, strings, lists and mappings"),
+        ("config.data.gamma", {1, 2}, "config.data.gamma must be made of numbers, strings, lists and mappings"),
+        ("config.data.gamma", torch.ones(2), "config.data.gamma must be made of numbers, strings, lists and mappings"),
+        ("config.data.num_envs", "2", "data.num_envs must be an integer, got '2'"),
+        ("config.data.nothing", 1, "a key of data must be one of"),
+        ("config.seed_everything", -1, "seed_everything must be an integer from 0"),
+        ("loops.fit_loop", {}, 'loops.fit_loop must be a mapping with the key "epoch_progress"'),
+        ("loops.fit_loop.state_dict", (), "loops.fit_loop.state_dict must be a mapping"),
+        ("loops", 3, "loops must be a mapping, got 3"),
+        ("loops.fit_loop.epoch_progress.current.processed", "x", "processed must be a non-negative integer, got 'x'"),
+        ("format", "x", "format must be a non-negative integer, got 'x'"),
+        ("pytorch-lightning_version", "0.1", "pytorch-lightning_version must be a version of Lightning from 2.0 on"),
+        (
+            "state_dict.actor.scale",
+            torch.ones(7),
+            "state_dict.actor.scale must be a tensor of shape (1,), got a tensor of",
+        ),
+        ("state_dict.actor.scale", "x", "state_dict.actor.scale must be a dense tensor on the CPU, got 'x'"),
+        (
+            "state_dict.actor.scale",
+            torch.ones(1).expand(10**9),
+            "must be a tensor whose elements are all stored in the file",
+        ),
+        ("state_dict.extra", torch.ones(7), "state_dict.extra must be in the checkpoint and the model"),
+        ("target_noise", [torch.ones(3)], "target_noise.0 must be the state of a torch generator"),
+        ("callbacks", [], "callbacks must be a mapping"),
+        ("stopped_early", [{"a": torch.ones(2)}], "stopped_early.0.a must be made of numbers"),
+    ],
+    ids=str,
+)
+def test_values_made_by_hand_are_one_sentence(run: Any, capsys: Any, path: str, value: Any, wanted: str) -> None:
+    put(run, path, value)
+    refused(capsys, run, wanted, commands=["fit", "test"])
+
+
+EPISODE = {"actions": torch.ones(1, 1), "obs": torch.ones(3)}
+RING = "ReplayData.ranks.0.replay.rings.0."
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "wanted"),
+    [
+        (RING + "segments.0.rows", -5, "segments.0.rows must be a non-negative integer, got -5"),
+        (RING + "segments.0.rows", "x", "segments.0.rows must be a non-negative integer, got 'x'"),
+        (RING + "segments.0.rows", 2**52, "is cut short"),
+        (RING + "segments.0.name", "../x.rows", "segments.0.name must be the name of a segment file, got '../x.rows'"),
+        (RING + "pending", 10**6, "pending must be at most"),
+        (RING + "running", 7, "running must be at most 1, got 7"),
+        (RING + "written", -1, "written must be a non-negative integer, got -1"),
+        (RING + "written", 2**50, "without its rows"),
+        (RING + "transitions", 10**6, "transitions must be at most"),
+        (RING + "rows", "x", "rows must be a list, got 'x'"),
+        ("ReplayData.ranks.0.replay.rings", [], "layout.num_envs must be 0"),
+        ("ReplayData.ranks.0.replay.layout", {}, 'must be a mapping with the key "obs_dim"'),
+        ("ReplayData.ranks.0.replay.generator", torch.ones(3), "generator must be the state of a torch generator"),
+        (
+            "ReplayData.ranks.0.envs.episodes.0.actions",
+            torch.ones(2, 9),
+            "actions must be a list of actions of 1 numbers",
+        ),
+        ("ReplayData", 3, "ReplayData must be a mapping, got 3"),
+        ("ReplayData.ranks.0.envs.episodes", [], None),
+        ("optimizer_states", [], None),  # as in a published checkpoint
+        ("ReplayData.ranks.0.envs.episodes", [EPISODE] * 2, "episodes must be a list of 1, one for each ring"),
+        ("optimizer_states.0.state.0.exp_avg", torch.ones(3), "exp_avg' must be a tensor of shape (8, 3)"),
+        ("optimizer_states.0.param_groups.0.betas", "x", "betas must be a list, got 'x'"),
+        ("optimizer_states.0.param_groups.0.params", [torch.ones(2)] * 4, "params.0 must be a non-negative integer"),
+        ("optimizer_states", [{"state": {}, "param_groups": []}], "optimizer_states must be a list of 2"),
+        ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1, got 1e+18"),
+        ("callbacks.Collector.ranks.0.rng.bit_generator", "os", "bit_generator must be one of PCG64"),
+        ("callbacks.LogRollback.position.events", {"../../x": 3}, "must be the name of a file without a folder"),
+        ("callbacks.LogRollback.position", {"rows": 3}, 'must be a mapping with the key "events"'),
+        ("callbacks.LogRollback.position.rows", -3, "rows must be a non-negative integer, got -3"),
+    ],
+    ids=str,
+)
+def test_states_made_by_hand_are_one_sentence(run: Any, capsys: Any, path: str, value: Any, wanted: Any) -> None:
+    put(run, path, value)
+    if wanted is None:
+        torch.save(run, LAST)
+        assert main([*COMMANDS["fit"], f"--ckpt_path={LAST}"]) == 0
+    else:
+        refused(capsys, run, wanted, commands=["fit"])
+
+
+def put(checkpoint: Any, path: str, value: Any) -> None:
+    """Put a value into nested mappings and lists; weights' names have dots in them."""
+    if path.startswith("state_dict."):
+        checkpoint["state_dict"][path.partition(".")[2]] = value
+        return
+    *above, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    for key in above:
+        checkpoint = checkpoint[key]
+    checkpoint[last] = value
+
+
+def test_an_older_torch_had_fewer_switches_for_adam(run: Any, capsys: Any) -> None:
+    for state in run["optimizer_states"]:
+        del state["param_groups"][0]["decoupled_weight_decay"]
+    torch.save(run, LAST)
+    assert main([*COMMANDS["fit"], f"--ckpt_path={LAST}"]) == 0
+    del run["optimizer_states"][1]["param_groups"][0]["betas"]
+    refused(capsys, run, 'param_groups must be a mapping with the key "betas"')
+
+
+def test_deep_nesting_and_cycles_are_refused(run: Any, capsys: Any) -> None:
+    deep: Any = []
+    for _ in range(3000):
+        deep = [deep]
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    wide: Any = ["x"] * 10
+    for _ in range(25):  # 10**26 values, few of them different
+        wide = [wide] * 10
+    for value, wanted in ((deep[0][0], "32 levels deep"), (cycle, "32 levels deep"), (wide, "at most 20,000 values")):
+        run["config"]["data"]["env_kwargs"] = {"g": value}
+        with io.BytesIO() as file:
+            sys.setrecursionlimit(50_000)
+            torch.save(run, file)
+            sys.setrecursionlimit(1000)
+            LAST.write_bytes(file.getvalue())
+        assert main([*COMMANDS["test"], f"--ckpt_path={LAST}"]) == 2
+        assert wanted in capsys.readouterr().err
+
+
+# Archives.
+
+
+def rewritten(change: Any, compression: int = zipfile.ZIP_STORED) -> Path:
+    """The last checkpoint with its records changed."""
+    with zipfile.ZipFile(LAST) as archive:
+        records = {record.filename: archive.read(record) for record in archive.infolist()}
+    change(records)
+    path = LAST.with_name("changed.ckpt")
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked() -> None:
+    def blow_up(records: dict[str, bytes]) -> None:
+        name = next(name for name in records if "/data/" in name)
+        records[name] = bytes(200 * 2**20)
+
+    path = rewritten(blow_up, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**20
+    with pytest.raises(UsageError, match="has compressed content, which no checkpoint has"):
+        read_checkpoint(path)
+
+
+def test_a_tensor_that_claims_more_than_the_file_holds_is_refused() -> None:
+    def enlarge(records: dict[str, bytes]) -> None:
+        (name,) = (name for name in records if name.endswith("data.pkl"))
+        huge = pickle.BININT + (2**31 - 1).to_bytes(4, "little")
+        elements = re.compile(rb"(?:K.|M..|J....)(tq.Q)", re.DOTALL)  # the last of the five that tell a storage
+        records[name], changed = elements.subn(lambda found: huge + found.group(1), records[name], count=1)
+        assert changed
+
+    with pytest.raises(UsageError, match=r"claims a tensor of [\d,]+ bytes, which it does not hold"):
+        read_checkpoint(rewritten(enlarge))
+
+
+class Reserve:
+    def __reduce__(self) -> Any:
+        return (bytearray, (2**40,))
+
+
+def test_a_pickle_cannot_reserve_memory(run: Any) -> None:
+    torch.save(run | {"x": Reserve()}, LAST)
+    with pytest.raises(UsageError, match="is refused, for it holds objects that could run code"):
+        read_checkpoint(LAST)
+
+
+def test_a_long_pickle_is_refused_before_it_is_read() -> None:
+    def lengthen(records: dict[str, bytes]) -> None:
+        (name,) = (name for name in records if name.endswith("data.pkl"))
+        records[name] = b"\x80\x02" + pickle.MARK * (17 * 2**20) + b"."
+
+    with pytest.raises(UsageError, match=r"holds 17,825,795 bytes besides its tensors, which is more than 16,777,216"):
+        read_checkpoint(rewritten(lengthen))
+
+
+def test_an_archive_behind_an_old_pickle_is_refused() -> None:
+    path = LAST.with_name("changed.ckpt")
+    path.write_bytes(pickle.dumps({"clocks": {}}, protocol=2) + LAST.read_bytes())
+    with pytest.raises(UsageError, match="claims more content than it holds"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["archive/constants.pkl", "other/data.pkl"])
+def test_an_archive_of_another_kind_is_refused(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    def add(records: dict[str, bytes]) -> None:
+        records[name.replace("archive", next(iter(records)).split("/")[0])] = b"x"
+
+    with pytest.raises(UsageError, match="is not a checkpoint, or is damaged"):
+        read_checkpoint(rewritten(add))
+    assert not recwarn.list
+
+
+def test_records_that_overlap_or_repeat_are_refused() -> None:
+    path = rewritten(lambda records: None)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr(archive.namelist()[0], b"again")
+    with pytest.raises(UsageError, match="claims more content than it holds"):
+        read_checkpoint(path)
+
+
+# What must survive.
+
+
+VALUES = {
+    "text": "word",
+    "yes_text": "a yes",
+    "long": "1e3 x",
+    "inf": float("inf"),
+    "minus": -float("inf"),
+    "one": 1,
+    "one_float": 1.0,
+    "small": 1e-5,
+    "large": 1e20,
+    "truth": True,
+    "nothing": None,
+    "list": [0.5, float("inf"), "yes", "1e3", "Infinity", "null", "0x1F", "12:30", None, [1, 1.0]],
+    "map": {"a": "2024-01-01", "b": "no", "c": "1_000", "d": {"e": "é ü 😀"}, 1: "int", 2.5: "float"},
+}
+
+
+class Keeps(gym.Env[Any, Any]):
+    """An environment that notes its keyword arguments."""
+
+    seen: list[Any] = []  # noqa: RUF012
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.pop("render_mode", None)
+        self.seen.append(kwargs)
+        self.observation_space, self.action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample() * 0, {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample() * 0, 1.0, False, False, {}
+
+
+gym.register("Keeps-v0", Keeps, max_episode_steps=5)
+
+
+@pytest.mark.parametrize("command", ["test", "validate", "fit"])
+def test_settings_keep_their_types_in_a_checkpoint(command: str) -> None:
+    Path("keeps.yaml").write_text(as_yaml({"data": {"env_id": "Keeps-v0", "env_kwargs": VALUES}}))
+    assert main(["fit", "--config=keeps.yaml", *SMALL, "--trainer.max_epochs=1"]) == 0
+    assert typed(Keeps.seen[-1]) == typed(VALUES)
+    Keeps.seen.clear()
+    words = ["fit", "--config=other.yaml", "--trainer.max_epochs=2"] if command == "fit" else [command]
+    Path("other.yaml").write_text("data: {env_id: Keeps-v0}\n")  # the checkpoint's settings win
+    assert main([*words, "--ckpt_path=lightning_logs/keeps/version_0/checkpoints/last.ckpt"]) == 0
+    assert typed(Keeps.seen[-1]) == typed(VALUES)
+
+
+def typed(value: Any) -> str:
+    """A text that tells types apart."""
+    return re.sub(r"\s+", " ", repr(value))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "trainer:\n",
+        "model:\n",
+        "data:\n",
+        "collector:\n",
+        "checkpoint:\n  # all\n",
+        "model:\ntrainer: {log_every_n_steps: 1e1}\n",
+    ],
+)
+def test_a_section_without_content_changes_nothing(content: str, capsys: Any) -> None:
+    Path("second.yaml").write_text(content.replace("1e1", "10"))
+    first = "model: {hidden_dims: [9]}\ndata: {env_id: Pendulum-v1, capacity: 321}\ncollector: {warmup_steps: 11}\n"
+    Path("first.yaml").write_text(first + "checkpoint: {save_top_k: 2}\n")
+    assert (
+        main(["fit", "--config=first.yaml", "--config=second.yaml", "--trainer.fast_dev_run=1", "--data.batch_size=4"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "networks     9" in said
+    assert "replay       321 rows" in said

@@ -1,0 +1,251 @@
+"""Run every command and example of the README and the documentation, with short epochs."""
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import yaml
+
+from td3_lightning.cli.app import main
+from td3_lightning.training.collector import Collector
+from td3_lightning.training.data_module import ReplayData
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+SMALL = shlex.split(
+    "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
+    "--data.eval_episodes 1 --trainer.enable_progress_bar false"
+)
+SMALL_PYTHON = [
+    (r"max_epochs=\d+", "max_epochs=1"),
+    (r"steps_per_epoch=\d+", "steps_per_epoch=4"),
+    (r"warmup_steps=\d+", "warmup_steps=10"),
+    (r"eval_episodes=\d+", "eval_episodes=1"),
+]
+STAGES = {"car_fine.yaml", "walker_fine.yaml"}
+PYBULLET = {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"}
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = {"bash", "bibtex", "py", "python", "text", "yaml"}  # others are Sphinx directives
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the code blocks of a page in a language."""
+    return [block for name, block in FENCE.findall(PAGES[page]) if name == language]
+
+
+def commands(page: Path) -> list[str]:
+    """Return the command lines of a page without comments."""
+    lines = [re.split(r"(?:^|\s)#", line)[0].strip() for block in blocks(page, "bash") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def with_blocks(language: str) -> list[Any]:
+    return [pytest.param(page, id=name_of(page)) for page in PAGES if blocks(page, language)]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder that has the published runs."""
+    monkeypatch.chdir(tmp_path)
+    Path("lightning_logs").mkdir()
+    Path("lightning_logs", "reference").symlink_to(ROOT / "lightning_logs" / "reference")
+    return tmp_path
+
+
+# Commands.
+
+
+@pytest.mark.parametrize("page", with_blocks("bash"))
+def test_every_command_runs(page: Path, scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = commands(page)
+    for line in lines:
+        run_line(line.removeprefix("OMP_NUM_THREADS=1 "), capsys)
+    if any("mine.yaml" in line for line in lines):
+        assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["env_id"] == "Pendulum-v1"
+    if any("--folder videos" in line for line in lines):
+        assert list(Path("videos").glob("*.mp4"))
+
+
+def test_every_subcommand_is_documented() -> None:
+    lines = [shlex.split(line) for page in PAGES for line in commands(page)]
+    found = {words[3] for words in lines if words[1:3] == ["-m", "td3_lightning"]}
+    assert found >= {"fit", "validate", "test", "record", "export", "import"}
+
+
+def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command, or check what would change this machine."""
+    words = shlex.split(line)
+    if words[:3] == ["python", "-m", "td3_lightning"]:
+        if not PYBULLET & set(words) or find_spec("pybullet_envs_gymnasium") is not None:
+            run(words[3:], capsys)
+    elif words[0] == "td3-lightning":
+        run(words[1:], capsys)
+    elif words[:2] == ["python", "-m"] and words[2].startswith("benchmarks."):
+        run_benchmark(words[2], words[3:])
+    elif words[0] == "find":
+        assert "benchmarks.laps" in words
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        subprocess.run(words, env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}, check=True)
+    else:
+        check_setup(words)
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Run td3_lightning, and write its output where the command says."""
+    if ">" in words:
+        words, target = words[: words.index(">")], Path(words[-1])
+        capsys.readouterr()  # drop earlier output
+        run(words, capsys)
+        target.write_text(capsys.readouterr().out)
+        return
+    small = {"fit": SMALL, "record": ["--episodes", "1"], "test": ["--data.test_episodes", "2"]}.get(words[0], [])
+    if words[0] == "fit" and (STAGES & set(words) or "--data.empty_replay" in words):
+        small = [*small, "--trainer.max_epochs", "2"]  # the first epoch belongs to the stage before
+    if "--trainer.devices" in words:  # Lightning starts the other processes with the command of this one
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([sys.executable, "-m", "td3_lightning", *words, *small], env=environment, check=True)
+        return
+    try:
+        assert main([*words, *([] if "--help" in words else small)]) == 0
+    except SystemExit as ended:  # --help and --print_config end this way
+        assert not ended.code  # noqa: PT017
+
+
+def run_benchmark(name: str, words: list[str]) -> None:
+    """Run a benchmark for a moment; those that take minutes only read their arguments."""
+    if name == "benchmarks.results":
+        flags = ["--trainer.max_epochs", "1", "--data.steps_per_epoch", "4", "--collector.warmup_steps", "20"]
+        small = ["--seeds", "1", "--jobs", "1", "--data.batch_size", "8", "--data.eval_episodes", "1", *flags]
+        assert importlib.import_module(name).main([*words, *small]) == 0
+    elif name == "benchmarks.car_frames":
+        assert importlib.import_module(name).main([*words, "--windows", "1", "--seconds", "0.1"]) == 0
+    else:
+        assert name in {"benchmarks.profile", "benchmarks.speed"}
+        here = [sys.executable if word.endswith("/python") else word for word in words]
+        importlib.import_module(name).parse(here)
+
+
+def check_setup(words: list[str]) -> None:
+    """Check the names in a command that installs, builds or opens a browser."""
+    if words[0] == "make":
+        targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert words[1] in targets, words
+        variables = re.findall(r"^(\w+) =", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert {word.split("=")[0] for word in words[2:]} <= set(variables), words
+    elif words[0].endswith("pip"):
+        extras = re.findall(r"\[(\w+)\]", words[-1])
+        declared = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1]
+        assert all(f"\n{extra} = " in declared for extra in extras), words
+    else:
+        assert words in (["source", ".venv/bin/activate"], ["tensorboard", "--logdir", "lightning_logs"]), words
+
+
+# Examples.
+
+
+@pytest.mark.parametrize("page", with_blocks("yaml"))
+def test_every_yaml_block_is_a_valid_configuration(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(page, "yaml")):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+        with pytest.raises(SystemExit) as ended:
+            main(["fit", "--config", str(path), "--data.env_id", "Pendulum-v1", "--print_config"])
+        assert not ended.value.code, block
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_every_python_block_runs(page: Path, scratch: Path) -> None:
+    """Run the blocks of a page in order and in one namespace, as a reader does."""
+    names: dict[str, Any] = {"__name__": f"example_{page.stem}"}
+    for block in blocks(page, "python"):
+        for long, short in SMALL_PYTHON:
+            block = re.sub(long, short, block)
+        exec(compile(block, name_of(page), "exec"), names)
+    if page.stem in ("README", "quickstart"):
+        assert isinstance(names["data"], ReplayData)
+        assert isinstance(names["trainer"], L.Trainer)
+        assert any(isinstance(each, Collector) for each in names["trainer"].callbacks)  # type: ignore[attr-defined]
+        assert names["policy"].env_steps == 14
+
+
+def test_the_example_of_the_readme_has_at_most_ten_lines() -> None:
+    (example,) = blocks(ROOT / "README.md", "python")
+    assert len([line for line in example.splitlines() if line and "import" not in line]) <= 10
+
+
+@pytest.mark.parametrize("page", with_blocks("py"))
+def test_every_example_of_another_library_compiles(page: Path) -> None:
+    for block in blocks(page, "py"):
+        compile(block, name_of(page), "exec")
+
+
+def test_every_code_block_has_a_known_language() -> None:
+    for page in PAGES:
+        for language, _ in FENCE.findall(PAGES[page]):
+            assert language in LANGUAGES or language.startswith("{"), (name_of(page), language)
+
+
+# References.
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", PAGES[page])
+
+
+def test_every_linked_file_exists() -> None:
+    for page in PAGES:
+        for path in re.findall(r"\]\(((?!https?:)[^)#]+)", prose(page)):
+            assert (page.parent / path).exists(), (name_of(page), path)
+        for name in re.findall(r"`((?:original/)?\w+\.yaml)`", prose(page)):
+            assert (ROOT / "configs" / name).is_file() or name in ("mine.yaml", "config.yaml"), (name_of(page), name)
+
+
+def test_every_linked_section_exists() -> None:
+    for page in PAGES:
+        for path, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", prose(page)):
+            target = page.parent / path if path else page
+            headings = re.findall(r"^#+ (.*)$", FENCE.sub("", target.read_text()), re.MULTILINE)
+            anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert section in anchors, (name_of(page), section)
+
+
+def test_every_class_path_on_the_pages_can_be_imported() -> None:
+    paths = {path for page in PAGES for path in re.findall(r"td3_lightning(?:\.\w+)*\.[A-Z]\w+", PAGES[page])}
+    assert len(paths) >= 10
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), path
+
+
+def test_every_configuration_has_a_result_and_every_page_is_in_the_table_of_contents() -> None:
+    results = PAGES[ROOT / "docs" / "results" / "index.md"]
+    for config in (ROOT / "configs").glob("*.yaml"):
+        assert f"`{config.name}`" in results, config.name
+    listed = PAGES[ROOT / "docs" / "index.md"] + results
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert re.search(rf"^(\w+/)*{page.stem}$", listed, re.MULTILINE), name_of(page)
+
+
+def test_every_package_is_described() -> None:
+    described = PAGES[ROOT / "docs" / "architecture.md"]
+    for package in (ROOT / "td3_lightning").glob("*/__init__.py"):
+        assert f"`{package.parent.name}/`" in described, package.parent.name
+
+
+def test_every_named_test_exists() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", PAGES[ROOT / "docs" / "fault_tolerance.md"])
+    assert len(named) >= 18
+    assert [name for name in named if f"def {name}(" not in tests] == []

@@ -1,0 +1,58 @@
+"""Tables of the documentation that are recomputed from the committed metrics."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.laps import HEADER, main, read_evaluations, summarize
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = DOCS.parent / "lightning_logs" / "reference"
+
+
+def rows_of_laps(page: Path) -> list[list[str]]:
+    """Return the rows, without their first cell, of the tables with the header of benchmarks.laps."""
+    rows = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in page.open() if line.startswith("|")]
+    return [cells[1:] for cells in rows if len(cells) == 1 + len(HEADER) and cells[-1].replace(".", "").isdigit()]
+
+
+@pytest.mark.parametrize(("page", "rows"), [("results/car.md", 17), ("experiment_log.md", 9)])
+def test_every_row_of_laps_follows_from_the_metrics_of_one_run(page: str, rows: int) -> None:
+    found = rows_of_laps(DOCS / page)
+    assert len(found) >= rows
+    runs = [summarize(read_evaluations(path)) for path in sorted(REFERENCE.glob("car*/**/*.csv.gz")) if has_laps(path)]
+    for cells in found:
+        assert runs.count(cells) == 1, cells
+
+
+def has_laps(path: Path) -> bool:
+    return path.relative_to(REFERENCE).parts[0] in ("car", "car_xeon", "car_fine")
+
+
+@pytest.mark.parametrize("run", ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716"])
+def test_every_evaluation_of_mujoco_follows_from_the_metrics_of_one_run(run: str) -> None:
+    task, seed = run.split()
+    page = (DOCS / "results" / f"{task}.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{task}.yaml`, seed {seed}")]
+    runs = [evaluations(path) for path in sorted((REFERENCE / task).rglob("*.csv.gz"))]
+    assert sum(f"| {cells} |" in row for cells in runs) == 1
+
+
+def evaluations(path: Path) -> str:
+    """Return the steps, the best evaluation and the mean of the last ten of a run, as cells of a table."""
+    returns = {int(each["env_steps"]): float(each["eval/return_mean"]) for each in read_evaluations(path)}
+    step = max(returns, key=lambda step: returns[step])
+    last = list(returns.values())[-10:]
+    return f"{max(returns):,} | {returns[step]:,.1f}, {step:,} | {sum(last) / 10:,.1f}"
+
+
+def test_a_run_without_a_lap_is_summarized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = tmp_path / "metrics.csv"
+    names = "env_steps,eval/return_mean,eval/frames,eval/tiles,eval/tiles_total"
+    metrics.write_text(f"{names}\n2000,10.5,1000,30,322\n2250,,,,\n4500,920.0,800,322,322\n7000,90.0,1000,300,322\n")
+    assert main([str(metrics)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split(" | ")[1:] == [
+        *("920.0", "800", "4,500", "4,500", "4,500"),
+        *("1 of 3", "1", "90.0 |"),
+    ]
+    assert summarize(read_evaluations(metrics)[:1])[3:6] == ["never", "never", "0 of 1"]

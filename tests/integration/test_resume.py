@@ -1,0 +1,361 @@
+"""A run that is stopped anywhere and resumed in another process is the same run, to the last bit.
+
+The file is also the program of those processes: one runs to the end and saves on its way, the next resumes from each
+of these checkpoints and says what is not as it was, and a third is a new process for every run that it is asked for.
+"""
+
+import copy
+import csv
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import conftest  # noqa: F401  # no screen, one thread
+from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
+from td3_lightning.checkpointing.last import LastCheckpoint
+from td3_lightning.checkpointing.log_rollback import LogRollback
+from td3_lightning.envs.car_racing import Pedals
+from td3_lightning.envs.wrappers import ActionRepeat
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.serialization.segment_files import FOLDER, with_rows
+from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
+from td3_lightning.training.weight_averaging import AveragedWeights
+
+EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
+WALL_CLOCK = "train/steps_per_second"
+PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 9}}
+LANDER: dict[str, Any] = {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"max_episode_steps": 90}}
+CAR: dict[str, Any] = {
+    "env_id": "td3_lightning/CarRacing-v0",
+    "env_kwargs": {"max_episode_steps": 150},
+    "train_kwargs": {"stall_limit": 40},
+    "wrappers": [Pedals, lambda env: ActionRepeat(env, 4)],
+}
+STACK = [lambda env: FrameStackObservation(env, 2), FlattenObservation]
+DATA: dict[str, dict[str, Any]] = {
+    "Pendulum": PENDULUM,
+    "Pendulum, n-step": {**PENDULUM, "n_step": 3, "capacity": 100},
+    "Lander, several": {**LANDER, "num_envs": 3, "n_step": 5},
+    "Lander, wind": {**LANDER, "train_kwargs": {"enable_wind": True}},
+    "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40}, "n_step": 3},
+    "car, several": {**CAR, "wrappers": [*CAR["wrappers"], *STACK], "num_envs": 2},
+    "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
+    "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
+    "Pendulum, averaged": PENDULUM,
+    "Pendulum, doubles": PENDULUM,
+    "Pendulum, averaged doubles": PENDULUM,
+    "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
+}
+SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
+for package, env_id in SIMULATORS.items():
+    if find_spec(package):
+        DATA[package] = {"env_id": env_id, "num_envs": 2}
+COLLECTORS: dict[str, dict[str, Any]] = {
+    "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
+}
+AVERAGED: dict[str, list[Callback]] = {
+    case: [AveragedWeights(decay=0.9)] for case in ("Pendulum, averaged", "Pendulum, averaged doubles")
+}
+MOMENTS = {
+    *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
+    *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
+}
+
+
+class Run:
+    """A short training of a case in a folder.
+
+    Args:
+        case: A key of DATA.
+        folder: Where it logs and saves.
+        seed: Seed of everything; a resumed run must not care.
+        callbacks: Further ones, before StopOnSignal.
+    """
+
+    def __init__(self, case: str, folder: Path, seed: int = 1, callbacks: tuple[Callback, ...] = ()) -> None:
+        L.seed_everything(seed, verbose=False)
+        settings = {"batch_size": 4, "capacity": 2_000, "eval_episodes": 2, **DATA[case]}
+        updates_per_step = settings.setdefault("updates_per_step", 1.0)
+        self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
+        self.module = TD3(
+            self.data.obs_dim, self.data.action_low, self.data.action_high, hidden_dims=(8,), policy_freq=3
+        )
+        self.folder = folder
+        self.last = folder / "last.ckpt"
+        self.trainer = L.Trainer(
+            accelerator="cpu",
+            callbacks=[
+                *copy.deepcopy(averaged := AVERAGED.get(case, [])),
+                Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
+                *([] if averaged else [StopWhenSolved(threshold=1e9, window=3)]),  # which no return is above
+                SaveEvaluations(),
+                *callbacks,
+                StopOnSignal(),
+                LogRollback(),
+                ModelCheckpoint(folder, "best", monitor="eval/return_mean", mode="max"),
+                LastCheckpoint(folder),
+            ],
+            default_root_dir=folder,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            log_every_n_steps=5,
+            logger=RunLogger(str(folder), name="", version=""),
+            max_epochs=EPOCHS,
+            num_sanity_val_steps=0,
+            plugins=[AtomicCheckpointIO()],
+            precision="64-true" if "doubles" in case else "32-true",
+        )
+
+    def fit(self, ckpt_path: Path | None = None) -> None:
+        self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
+
+
+class Snapshots(Callback):
+    """Saves at every moment at which a run may be stopped or save of itself, as far as they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _save(self, trainer: L.Trainer, moment: str) -> None:
+        name = f"{trainer.lightning_module.updates:03d} {moment}"
+        if name in MOMENTS:
+            trainer.save_checkpoint(self.folder / f"{name}.ckpt")
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._save(trainer, "update")
+
+    def on_validation_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._save(trainer, f"evaluation {batch_idx}")
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._save(trainer, "evaluation end")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self._save(trainer, "epoch end")
+
+
+class Stops(Callback):
+    """Sends a signal to this process at a moment of the run."""
+
+    def __init__(self, moment: str, updates: int, number: int = signal.SIGTERM) -> None:
+        self.updates, self.number = updates, number
+        setattr(self, moment, self._send)
+
+    def _send(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if module.updates == self.updates:
+            signal.raise_signal(self.number)
+
+
+# Comparing.
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every number in a checkpoint, by name, in a form that differs if a bit does."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{name}/{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{name}/{index}")
+    elif isinstance(value, torch.Tensor):
+        flat = value.flatten().clone(memory_format=torch.contiguous_format)
+        bits = flat.view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16
+        yield name, f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(bits).hexdigest()}"
+    else:
+        yield name, repr(value)
+
+
+def whole(path: Path) -> dict[str, Any]:
+    """A checkpoint with its replay's rows in place of the names of their files."""
+    checkpoint = read_checkpoint(path)
+    for rank in checkpoint["ReplayData"]["ranks"]:
+        rank["replay"] = with_rows(rank["replay"], path.parent / FOLDER)
+        length = rank["replay"]["layout"]["capacity"] // rank["replay"]["layout"]["num_envs"]
+        for ring in rank["replay"]["rings"]:
+            ring.pop("segments", None)
+            ring["rows"] = torch.cat([rows for _, rows in ring["rows"]])[-length:]  # the first file has older ones
+    return checkpoint
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """The names of what is not the same to the bit in two checkpoints; paths and lengths of files are none of it."""
+    left, right = dict(leaves(whole(one))), dict(leaves(whole(other)))
+    return sorted(
+        name
+        for name in left.keys() | right.keys()
+        if not {"ModelCheckpoint", "LogRollback"} & set(re.split("[/{]", name)) and left.get(name) != right.get(name)
+    )
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """The rows of `metrics.csv` without empty cells and without the wall clock."""
+    path = folder / "metrics.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    return [{name: cell for name, cell in row.items() if cell and name != WALL_CLOCK} for row in table]
+
+
+def events(folder: Path) -> list[tuple[str, int, float]]:
+    """What TensorBoard shows, without the wall clock."""
+    shown = EventAccumulator(str(folder)).Reload()
+    return [
+        (name, event.step, event.value)
+        for name in sorted(shown.Tags()["scalars"])
+        for event in shown.Scalars(name)
+        if name != WALL_CLOCK
+    ]
+
+
+# The processes.
+
+
+def record(root: Path) -> None:
+    """Runs every case to its end."""
+    for case in DATA:
+        Run(case, root / case, callbacks=(Snapshots(root / case / "snapshots"),)).fit()
+
+
+def resume(root: Path) -> None:
+    """Goes on from every snapshot, and writes down what came out otherwise."""
+    report: dict[str, list[str]] = {}
+    for case in DATA:
+        whole = rows(root / case)
+        for snapshot in sorted((root / case / "snapshots").glob("*.ckpt")):
+            again = Run(case, root / case / f"from {snapshot.stem}", seed=2)
+            again.fit(snapshot)
+            found = differences(root / case / "last.ckpt", again.last)
+            came = rows(again.folder)
+            report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (came != whole[len(whole) - len(came) :])
+    (root / "report.json").write_text(json.dumps(report))
+
+
+def serve(_: Path) -> None:
+    """Runs what standard input asks for, each in a process of its own, and says how it ended and how long it worked."""
+    for line in sys.stdin:
+        folder, ckpt_path, number, updates, seconds = json.loads(line)
+        process = os.fork()
+        if process == 0:
+            threading.Thread(target=kill_itself, args=(seconds,), daemon=True).start()
+            run = Run("short", Path(folder), callbacks=(Stops("on_train_batch_start", updates, number),))
+            run.fit(ckpt_path)
+            return
+        _, status, used = os.wait4(process, 0)
+        print(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, flush=True)
+
+
+def kill_itself(seconds: float) -> None:
+    """Kills this process when it has worked so long, however slowly the clock on the wall goes."""
+    while time.process_time() < seconds:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def program(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
+    """This file in a new process."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, __file__, *arguments], env=environment, text=True, **kwargs)
+
+
+# The tests.
+
+
+@pytest.mark.timeout(400)
+def test_resumed_in_another_process_it_is_the_same_run(tmp_path: Path) -> None:
+    for name in ("record", "resume"):
+        _, complaint = (process := program(name, str(tmp_path), stderr=subprocess.PIPE)).communicate()
+        assert process.returncode == 0, complaint
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert len(report) == len(DATA) * len(MOMENTS)
+    assert {name: found for name, found in report.items() if found} == {}
+
+
+STOPS = [
+    *(("on_train_batch_start", at) for at in (0, 1, 2, 6, 10, 11)),  # the last one is at an epoch's last update
+    *(("on_fit_start", 12), ("on_validation_batch_end", 12), ("on_train_start", 12)),
+    *(("on_train_epoch_end", 12), ("on_fit_start", 13), ("on_train_batch_start", 13)),
+    *(("on_train_batch_start", at) for at in (17, 22, 23)),
+    *(("on_validation_end", 24), ("on_train_batch_start", 25), ("on_train_batch_start", 35)),
+    *(("on_train_start", 36), ("on_validation_batch_end", 36)),
+]
+
+
+def test_chain_of_stops_is_the_same_run(tmp_path: Path) -> None:
+    Run("short", tmp_path / "whole").fit()
+    for count, stop in enumerate(STOPS):
+        run = Run("short", tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
+        with pytest.raises(ExitOnSignal):
+            run.fit(run.last if count else None)
+    run = Run("short", tmp_path / "chain")
+    run.fit(run.last)
+    assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
+    assert rows(run.folder) == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("updates", [6, 13, 14, 20, 21])
+def test_stopped_where_evaluations_go_by_all_updates_it_is_the_same_run(updates: int, tmp_path: Path) -> None:
+    runs = {}
+    for name, callbacks in (("whole", ()), ("stopped", (Stops("on_train_batch_start", updates),)), ("stopped ", ())):
+        runs[name] = Run("Pendulum", tmp_path / name.strip(), callbacks=callbacks)
+        trainer: Any = runs[name].trainer
+        trainer.check_val_every_n_epoch, trainer.val_check_interval = None, 7
+        with pytest.raises(ExitOnSignal) if callbacks else nullcontext():
+            runs[name].fit(runs[name].last if name == "stopped " else None)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    assert len([row for row in rows(tmp_path / "whole") if "eval/return_mean" in row]) == 5
+
+
+def test_stopped_or_killed_in_a_process_of_its_own_it_is_the_same_run(tmp_path: Path) -> None:
+    whole, stopped, killed = (tmp_path / name for name in ("whole", "stopped", "killed"))
+    with program("serve", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+
+        def fit(folder: Path, number: int = 0, updates: int = -1, seconds: float = 1e9) -> tuple[int, float]:
+            """Runs or goes on in a new process; its exit status, and the seconds that it worked."""
+            last = folder / "last.ckpt"
+            if not last.exists():  # a new run wants a new folder
+                shutil.rmtree(folder, ignore_errors=True)
+            request = [str(folder), str(last) if last.exists() else None, number, updates, seconds]
+            print(json.dumps(request), file=server.stdin, flush=True)
+            status, worked = server.stdout.readline().split()  # type: ignore[union-attr]
+            return int(status), float(worked)
+
+        status, seconds = fit(whole)
+        assert status == 0
+        stops = [(signal.SIGINT, 4), (signal.SIGTERM, EPOCH + 7), (signal.SIGUSR1, 2 * EPOCH + 3)]
+        assert [fit(stopped, *stop)[0] for stop in stops] == [130, 143, 75]
+        assert fit(stopped)[0] == 0
+        kills = [fit(killed, seconds=share * seconds)[0] for share in (0.15, 0.25, 0.35, 0.45, 0.55)]
+        assert -signal.SIGKILL in kills
+        assert fit(killed)[0] == 0
+        server.stdin.close()  # type: ignore[union-attr]
+    for folder in (stopped, killed):
+        assert rows(folder) == rows(whole)
+        assert events(folder) == events(whole)
+        assert differences(whole / "last.ckpt", folder / "last.ckpt") == []
+
+
+if __name__ == "__main__":
+    {"record": record, "resume": resume, "serve": serve}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,341 @@
+"""Weight files against the networks of the programs that they are for, written down anew here, and back."""
+
+import os
+import re
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # as the original has it
+
+from td3_lightning import TD3, UsageError
+from td3_lightning.algorithm.encoders import Trunk
+from td3_lightning.cli.app import main
+from td3_lightning.interop.original_weights import read_weight_files, write_weight_files
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+
+OBS, ACTIONS, HIDDEN, BATCH = 3, 1, (7, 5), 16
+SMALL = [
+    *("--data.env_id=Pendulum-v1", "--model.hidden_dims=[7,5]", "--data.batch_size=8", "--collector.warmup_steps=10"),
+    *("--trainer.max_epochs=1", "--data.steps_per_epoch=9", "--data.eval_episodes=1", "--data.test_episodes=1"),
+    *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.actor_lr=1e-3"),
+]
+
+
+# Other programs.
+
+
+class Actor(nn.Module):
+    """The original's, for Pendulum's bound of 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l1, self.l2, self.l3 = nn.Linear(OBS, HIDDEN[0]), nn.Linear(*HIDDEN), nn.Linear(HIDDEN[1], ACTIONS)
+
+    def forward(self, state: Tensor) -> Tensor:
+        hidden = F.relu(self.l2(F.relu(self.l1(state))))
+        return 2.0 * torch.tanh(self.l3(hidden))
+
+
+class Critic(nn.Module):
+    """The original's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l1, self.l2, self.l3 = nn.Linear(OBS + ACTIONS, HIDDEN[0]), nn.Linear(*HIDDEN), nn.Linear(HIDDEN[1], 1)
+        self.l4, self.l5, self.l6 = nn.Linear(OBS + ACTIONS, HIDDEN[0]), nn.Linear(*HIDDEN), nn.Linear(HIDDEN[1], 1)
+
+    def forward(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([state, action], 1)
+        q1 = self.l3(F.relu(self.l2(F.relu(self.l1(both)))))
+        return q1, self.l6(F.relu(self.l5(F.relu(self.l4(both)))))
+
+
+class Original:
+    """As much of the original TD3 as its files are about."""
+
+    def __init__(self) -> None:
+        self.actor, self.critic = Actor(), Critic()
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=3e-4)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=3e-4)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("critic", "critic_optimizer", "actor", "actor_optimizer")}
+
+    def save(self, filename: str) -> None:
+        for name, part in self.parts.items():
+            torch.save(part.state_dict(), f"{filename}_{name}")
+
+    def load(self, filename: str) -> None:
+        for name, part in self.parts.items():
+            part.load_state_dict(torch.load(f"{filename}_{name}"))
+
+    def train(self, updates: int) -> None:
+        """Steps like its updates: the actor's every second one."""
+        generator = torch.Generator().manual_seed(7)
+        for update in range(updates):
+            state, action, target = (torch.randn(BATCH, size, generator=generator) for size in (OBS, ACTIONS, 1))
+            q1, q2 = self.critic(state, action)
+            self._step(self.critic_optimizer, F.mse_loss(q1, target) + F.mse_loss(q2, target))
+            if update % 2:
+                self._step(self.actor_optimizer, -self.critic(state, self.actor(state))[0].mean())
+
+    @staticmethod
+    def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def new_module(**kwargs: Any) -> TD3:
+    return TD3(OBS, [-2.0] * ACTIONS, [2.0] * ACTIONS, **{"hidden_dims": HIDDEN, **kwargs})
+
+
+def run(*words: object) -> None:
+    assert main([*map(str, words)]) == 0
+
+
+@pytest.fixture
+def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Original:
+    """An agent of the original's, saved under the name "theirs" in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    program = Original()
+    program.train(updates=6)
+    program.save("theirs")
+    return program
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    return torch.randn(50, OBS), torch.randn(50, ACTIONS)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two state dicts hold the same, to the bit."""
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
+
+
+# From there to here.
+
+
+def test_an_agent_of_the_original_acts_and_judges_here_as_it_did(original: Original) -> None:
+    module, (obs, action) = new_module(), inputs()
+    states = read_weight_files(module, "theirs")
+    assert torch.equal(module.actor(obs), original.actor(obs))
+    assert torch.equal(module.actor_target(obs), original.actor(obs))  # as the original's own load has it
+    expected = torch.cat(original.critic(obs, action), dim=1).T
+    torch.testing.assert_close(module.critics(obs, action), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(module.critics_target(obs, action), expected, rtol=1e-6, atol=1e-6)
+    for critic, first in enumerate((1, 4)):
+        for layer in range(3):
+            linear, batched = getattr(original.critic, f"l{first + layer}"), module.critics.layers[2 * layer]
+            assert torch.equal(batched.weight[critic], linear.weight.T)  # type: ignore[index]
+            assert torch.equal(batched.bias[critic, 0], linear.bias)  # type: ignore[index]
+            for moment in ("exp_avg", "exp_avg_sq"):
+                theirs = original.critic_optimizer.state[linear.weight][moment]
+                assert torch.equal(states[1]["state"][2 * layer][moment][critic], theirs.T)
+                assert theirs.count_nonzero()
+    assert module.updates == 6
+    assert states[0]["state"][0]["step"] == 3  # the actor's
+
+
+def test_it_trains_on_here_from_where_it_was(original: Original) -> None:
+    run("import", *SMALL, "--files", "theirs")
+    Path("run.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+    run("fit", "--config", "run.yaml", *SMALL, "--ckpt_path", "theirs.ckpt")
+    checkpoint = read_checkpoint("lightning_logs/run/version_0/checkpoints/last.ckpt")
+    assert checkpoint["clocks"]["updates"] == 6 + 9
+    assert checkpoint["clocks"]["env_steps"] == 10 + 9  # with a warm-up of its own
+    steps = [state["state"][0]["step"].item() for state in checkpoint["optimizer_states"]]
+    assert steps == [3 + 4, 6 + 9]
+
+
+def test_an_imported_checkpoint_is_tested_without_a_configuration(
+    original: Original, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt")
+    assert "folder/ours.ckpt: weights and Adam's state, after 6 updates" in capsys.readouterr().out
+    assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # it would be lost
+    assert "folder/ours.ckpt is there already" in capsys.readouterr().err
+    run("test", "--ckpt_path", "folder/ours.ckpt", "--trainer.enable_progress_bar=false")
+    assert "Pendulum-v1" not in capsys.readouterr().err
+    obs, _ = inputs()
+    policy = TD3.load_from_checkpoint("folder/ours.ckpt")
+    np.testing.assert_array_equal(policy.act(obs.numpy()), original.actor(obs).detach().numpy())
+    assert not Path("lightning_logs").exists()
+
+
+# There and back.
+
+
+def test_the_round_trip_from_the_original_loses_nothing(original: Original) -> None:
+    run("import", *SMALL, "--files", "theirs")
+    run("export", "--ckpt_path", "theirs.ckpt", "--files", "back/again")
+    returned = Original()
+    returned.load("back/again")
+    obs, action = inputs()
+    assert torch.equal(returned.actor(obs), original.actor(obs))
+    assert all(map(torch.equal, returned.critic(obs, action), original.critic(obs, action)))
+    for name, part in original.parts.items():
+        if "optimizer" in name:
+            assert same(returned.parts[name].state_dict()["state"], part.state_dict()["state"])
+        else:
+            assert same(returned.parts[name].state_dict(), part.state_dict())
+    for program in (original, returned):  # and the next updates are the same, at one learning rate
+        program.actor_optimizer.param_groups[0]["lr"] = 3e-4
+        program.train(updates=4)
+    assert same(returned.critic.state_dict(), original.critic.state_dict())
+    assert same(returned.actor.state_dict(), original.actor.state_dict())
+
+
+@pytest.mark.parametrize("style", ["original", "notebook", "blog"])
+def test_the_round_trip_from_here_loses_nothing(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+    run("fit", "--config", "run.yaml", *SMALL)
+    last = "lightning_logs/run/version_0/checkpoints/last.ckpt"
+    run("export", "--ckpt_path", last, "--files", "ours", "--style", style)
+    run("import", *SMALL, "--files", "ours")
+    before, after = read_checkpoint(last), read_checkpoint("ours.ckpt")
+    assert same(before["state_dict"], after["state_dict"])  # the targets too, which are not the online weights
+    assert not same(before["state_dict"]["actor.layers.0.weight"], before["state_dict"]["actor_target.layers.0.weight"])
+    for one, other in zip(before["optimizer_states"], after["optimizer_states"], strict=True):
+        assert same(one["state"], other["state"])
+    assert before["clocks"]["updates"] == after["clocks"]["updates"] == 9
+
+
+def test_the_programs_find_their_own_names(tmp_path: Path) -> None:
+    module = new_module()
+    checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
+    names: dict[str, list[str]] = {}
+    for style in ("original", "notebook", "blog"):
+        files = write_weight_files(checkpoint, tmp_path / style, style)
+        names[style] = [key for file in files[:2] for key in torch.load(file) if key.endswith("weight")]
+    assert [file.name for file in files[:2]] == ["blog_actor.pth", "blog_critic.pth"]
+    assert len(files) == 4  # no optimizers in this one
+    assert names["original"] == [f"l{n}.weight" for n in (1, 2, 3, 1, 2, 3, 4, 5, 6)]
+    assert names["blog"] == [f"layer_{n}.weight" for n in (1, 2, 3, 1, 2, 3, 4, 5, 6)]
+    assert names["notebook"] == [
+        *(f"layers.{n}.weight" for n in (0, 2, 4)),
+        *(f"layers_q{critic}.{n}.weight" for critic in (1, 2) for n in (0, 2, 4)),
+    ]
+
+
+def test_any_number_of_critics_goes_through(tmp_path: Path) -> None:
+    module, other = new_module(num_critics=3, hidden_dims=(4,)), new_module(num_critics=3, hidden_dims=(4,))
+    checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
+    write_weight_files(checkpoint, tmp_path / "three")
+    assert read_weight_files(other, tmp_path / "three") == []
+    assert same(other.state_dict(), module.state_dict())
+
+
+# Mistakes.
+
+
+def spoil(name: str, change: Any) -> None:
+    state = torch.load(name)
+    torch.save(change(state), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "wanted"),
+    [
+        ("actor", lambda state: OrderedDict(state, extra=torch.zeros(1)), "extra"),
+        ("critic", lambda state: {f"x{key}": value for key, value in state.items()}, "xl1.weight"),
+        ("critic", lambda state: list(state.values()), "a list"),
+        ("actor", lambda state: {**state, "l1.weight": torch.zeros(9, OBS)}, "hidden_dims"),
+        ("critic_optimizer", lambda state: {**state, "state": {}}, None),
+        (
+            "critic_optimizer",
+            lambda state: {**state, "param_groups": [{**state["param_groups"][0], "betas": (0.5, 0.9)}]},
+            "betas",
+        ),
+        *(
+            (
+                "actor_optimizer",
+                lambda state, other=other: {**state, "param_groups": [{**state["param_groups"][0], **other}]},
+                next(iter(other)),
+            )
+            for other in ({"eps": 1e-3}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True})
+        ),
+        ("actor", lambda state: Path("code"), "could run code"),
+        ("actor_optimizer", lambda state: torch.load("theirs_actor"), "no state of an Adam"),
+        (
+            "critic_optimizer",
+            lambda state: {**state, "state": {0: {"square_avg": torch.zeros(1)}}},
+            "no state of an Adam",
+        ),
+        ("critic_optimizer", lambda state: torch.load("theirs_actor_optimizer"), "of other networks"),
+    ],
+)
+def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | None, original: Original) -> None:
+    spoil(f"theirs_{name}", change)
+    if wanted is None:
+        assert read_weight_files(new_module(), "theirs")[1]["state"] == {}
+        return
+    with pytest.raises(UsageError, match=wanted) as caught:
+        read_weight_files(new_module(), "theirs")
+    assert f"theirs_{name}" in str(caught.value)
+
+
+def test_the_state_of_one_adam_alone_is_left_out(original: Original) -> None:
+    os.remove("theirs_actor_optimizer")
+    module = new_module()
+    assert read_weight_files(module, "theirs") == []
+    assert module.updates == 0
+
+
+def test_an_adam_of_an_old_torch_is_read(original: Original) -> None:
+    """Its steps were plain numbers, and it knew nothing of some settings."""
+    expected = read_weight_files(new_module(), "theirs")
+    for name in ("theirs_actor_optimizer", "theirs_critic_optimizer"):
+        state = torch.load(name)
+        for entry in state["state"].values():
+            entry["step"] = int(entry["step"])
+        for setting in ("maximize", "foreach", "capturable", "differentiable", "fused"):
+            state["param_groups"][0].pop(setting)
+        torch.save(state, name)
+    assert all(map(same, read_weight_files(new_module(), "theirs"), expected))
+
+
+def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
+    files = write_weight_files({"state_dict": module.state_dict(), "hyper_parameters": module.hparams}, tmp_path / "x")
+    target = next(file for file in files if file.name == "x_critic_target")
+    os.utime(target, (0, target.stat().st_mtime - 999))
+    with pytest.warns(UserWarning, match=r"x_critic_target is older than .*x_critic; if it is of a training before"):
+        read_weight_files(module, tmp_path / "x")
+
+
+@pytest.mark.parametrize("num_critics", [1, 3, 4, 6, 10])
+def test_another_number_of_critics_is_one_sentence(num_critics: int, original: Original) -> None:
+    module = new_module(num_critics=num_critics)
+    before = [weight.clone() for weight in module.critics.parameters()]
+    with pytest.raises(UsageError, match=r"theirs_critic holds .*(wanted|num_critics)"):
+        read_weight_files(module, "theirs")
+    assert all(map(torch.equal, before, module.critics.parameters()))
+
+
+def test_a_wrong_name_is_one_sentence(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", *SMALL, "--files", "nobodys"]) == 2
+    assert re.match(r"There is no \S+/nobodys_actor; give ", capsys.readouterr().err)
+    assert not Path("nobodys.ckpt").exists()
+
+
+def test_what_the_original_cannot_have_is_one_sentence(tmp_path: Path) -> None:
+    for module, wanted in (
+        (new_module(layer_norm=True), "LayerNorm"),
+        (new_module(encoder=Trunk([4])), "an encoder"),
+        (TD3(OBS, [0.0], [2.0]), "SymmetricActionBounds"),
+        (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "SymmetricActionBounds"),
+    ):
+        checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
+        with pytest.raises(UsageError, match=wanted):
+            write_weight_files(checkpoint, tmp_path / "no")
+    assert not list(tmp_path.iterdir())

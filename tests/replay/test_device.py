@@ -1,0 +1,134 @@
+"""A replay read from a copy of its rows, here on the same CPU, against the replay itself: to the bit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import toys  # noqa: F401  # registers them
+from td3_lightning import TD3, Batch, Collector, ReplayData, UsageError
+from td3_lightning.replay import device as on_device
+from td3_lightning.replay.device import DeviceReplay
+from td3_lightning.replay.pixels import Pixels
+from tests.replay.test_buffer import World
+from tests.replay.test_pixels import Linear
+from tests.replay.test_pixels import new_data as new_pixels
+
+CPU = torch.device("cpu")
+
+
+def both(replay: Any, copied: DeviceReplay) -> tuple[Batch, Batch]:
+    """The next batch of either, of the same transitions."""
+    state = replay.generator.get_state()
+    one = replay.sample()
+    replay.generator.set_state(state)
+    return one, copied.sample()
+
+
+def check_same(one: Batch, other: Batch) -> None:
+    for name, column, same in zip(Batch._fields, one, other, strict=True):
+        assert column.dtype == same.dtype, name
+        assert torch.equal(column, same), name
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_batches_are_the_replays_while_it_is_written(num_envs: int, n_step: int, rng: np.random.Generator) -> None:
+    """The ring is written over several times, once between two batches."""
+    world = World(1, num_envs, n_step, rows=40 * num_envs)
+    copied = DeviceReplay(world.replay, CPU)
+    for _ in range(80):
+        for env in rng.integers(num_envs, size=rng.choice([1, 5, 11, 60 * num_envs], p=[0.4, 0.3, 0.2, 0.1])):
+            world.step(env)
+        if rng.random() < 0.2:
+            world.lose(int(rng.integers(num_envs)))
+        if world.replay.num_transitions:
+            check_same(*both(world.replay, copied))
+    assert copied._rows is not None
+    assert copied._rows.data_ptr() != world.replay.rows.data_ptr()
+
+
+def test_few_rows_are_sent_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1, 1, 1, rows=1_000)
+    for _ in range(1_500):
+        world.step(0)
+    copied, sent = DeviceReplay(world.replay, CPU), []
+    monkeypatch.setattr(on_device, "_sent_together", lambda parts, device: sent.append(parts) or parts)
+    for _ in range(50):
+        copied.sample()
+        world.step(0)
+    rows = [len(parts[-1]) for parts in sent]
+    assert rows[0] == 0, "the first time it is all of them, another way"
+    assert set(rows[1:]) == {3, 2}, (
+        "the last one may become an episode's end, and there are two more, or one and an end"
+    )
+
+
+@pytest.mark.parametrize("shift", [0, 2])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_stacks_are_the_replays(shift: int, n_step: int, num_envs: int, make_trainer: Any) -> None:
+    pixels = Pixels(stack=3, height=4, width=5, shift=shift)
+    data = new_pixels(pixels, capacity=60, n_step=n_step, num_envs=num_envs)
+    copied = DeviceReplay(data.replay, CPU)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), encoder=Linear())
+    for steps in (50, 90, 130):
+        make_trainer(callbacks=[Collector(steps)], max_epochs=1, limit_train_batches=1).fit(module, datamodule=data)
+        for _ in range(5):
+            check_same(*both(data.replay, copied))
+
+
+class Copied(ReplayData):
+    """Reads its batches as a GPU would."""
+
+    def train_dataloader(self) -> Any:
+        loader = super().train_dataloader()
+        return type(loader)(DeviceReplay(self.replay, CPU))
+
+
+def test_a_run_is_the_same(make_trainer: Any) -> None:
+    runs = []
+    for kind in (ReplayData, Copied):
+        torch.manual_seed(1)
+        collector = Collector(warmup_steps=20)
+        collector.rng = np.random.default_rng(1)
+        data = kind("toys/Seeded-v0", steps_per_epoch=60, batch_size=8, eval_episodes=1, n_step=2)
+        module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,))
+        make_trainer(callbacks=[collector]).fit(module, datamodule=data)
+        assert module.updates == 60
+        runs.append(module.state_dict())
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "kind"), [(True, "cuda", DeviceReplay), (False, "cuda", None), (True, "cpu", None)]
+)
+def test_it_is_read_where_that_is_asked_for(wanted: bool, device: str, kind: type | None, make_trainer: Any) -> None:
+    data = ReplayData("toys/Seeded-v0", on_device=wanted)
+    trainer = make_trainer()
+    trainer.strategy._root_device = torch.device(device)
+    data.trainer = trainer
+    replay = data.train_dataloader().replay
+    assert type(replay) is (kind or type(data.replay))
+    assert len(replay) == len(data.replay)
+    data.trainer = None
+    assert data.train_dataloader().replay is data.replay
+
+
+def test_a_batch_that_is_there_stays() -> None:
+    batch = Batch(*(torch.zeros(2, 1, device="meta") for _ in range(5)))
+    data = ReplayData("toys/Seeded-v0")
+    assert data.transfer_batch_to_device(batch, torch.device("meta"), 0) is batch
+
+
+def test_a_device_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    world = World(1, 1, 1, rows=40)
+    for _ in range(20):
+        world.step(0)
+    monkeypatch.setattr(torch.Tensor, "to", full)
+    with pytest.raises(UsageError, match=r"GB.*cpu does not have; lower data\.capacity"):
+        DeviceReplay(world.replay, CPU).sample()

@@ -1,0 +1,160 @@
+"""Paths of the user: expanded, made absolute at the start, and local."""
+
+import os
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import yaml
+
+from td3_lightning import ReplayData, UsageError
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.paths import absolute, expand, shown
+from tests.cli.test_app import FIT, SMALL, complaint, folder, last, run, trained  # noqa: F401  # the fixtures
+from tests.reporting.test_video import Painter, policy_for
+
+DATA = "data: {{env_id: toys/{}-v0, env_kwargs: {{low: [-1.0], high: [1.0]}}}}\n"
+
+
+class Wanderer(Painter):
+    """An environment that changes the working directory, when it is made and when it is reset."""
+
+    elsewhere = Path()
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        os.chdir(self.elsewhere)
+
+    def reset(self, **kwargs):
+        os.chdir(self.elsewhere)
+        return super().reset(**kwargs)
+
+
+gym.register("toys/Wanderer-v0", Wanderer, disable_env_checker=True)
+
+
+def files(where):
+    return {path.relative_to(where).as_posix() for path in where.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory, monkeypatch):
+    made = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.setattr(Wanderer, "elsewhere", made)
+    return made
+
+
+def test_home_directory_is_expanded_in_every_path(folder, tmp_path_factory, monkeypatch):  # noqa: F811
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    folder.joinpath("here.yaml").write_text(f"{DATA.format('Painter')}trainer: {{default_root_dir: ~/r}}\n")
+    before = files(folder)
+    run(*FIT, *SMALL)
+    run(*FIT, *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last")
+    version = home / "r" / "lightning_logs" / "here" / "version_0"
+    assert {"config.yaml", "metrics.csv", "curve.png", "checkpoints/last.ckpt"} <= files(version)
+    assert [path.name for path in version.parent.iterdir()] == ["version_0"]
+    assert yaml.safe_load(version.joinpath("config.yaml").read_text())["trainer"]["default_root_dir"] == "~/r"
+    checkpoint = "--ckpt_path=~/r/lightning_logs/here/version_0/checkpoints/last.ckpt"
+    run(*FIT, *SMALL, "--trainer.max_epochs=3", checkpoint)
+    assert [path.name for path in version.parent.iterdir()] == ["version_0"]
+    run("record", checkpoint, "--folder=~/films", "--episodes=1")
+    assert len(files(home / "films")) == 1
+    run("export", checkpoint, "--files=~/weights/toy")
+    assert {"toy_actor", "toy_critic"} <= files(home / "weights")
+    run("import", *FIT[1:], *SMALL[-1:], "--files=~/weights/toy", "--output=~/toy.ckpt")
+    assert home.joinpath("toy.ckpt").is_file()
+    run(*FIT, *SMALL, "--checkpoint.dirpath=~/kept")
+    assert home.joinpath("kept", "last.ckpt").is_file()
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ([*FIT, "--trainer.default_root_dir=s3://bucket/runs"], "trainer.default_root_dir"),
+        ([*FIT, "--checkpoint.dirpath=gs://bucket/kept"], "checkpoint.dirpath"),
+        ([*FIT, "--ckpt_path=https://host/last.ckpt"], "ckpt_path"),
+        (["test", "--ckpt_path=s3://bucket/last.ckpt"], "ckpt_path"),
+        (
+            [*FIT, "--trainer.logger=td3_lightning.reporting.logger.RunLogger", "--trainer.logger.save_dir=s3://b"],
+            "save_dir",
+        ),
+        (["import", *FIT[1:], "--files=hdfs://host/toy"], "files"),
+    ],
+)
+def test_url_is_refused_and_makes_no_folder(words, setting, folder, capsys):  # noqa: F811
+    before = files(folder)
+    said = complaint(capsys, *words)
+    assert f"{setting} must be a local path, got " in said
+    assert "://" in said
+    assert "Use a folder or a file on this machine." in said
+    assert os.listdir(folder) == ["here.yaml"]
+    assert files(folder) == before
+
+
+def test_record_and_export_refuse_urls(last, capsys):  # noqa: F811
+    for words in (["record", "--folder=s3://b/films"], ["export", "--files=s3://b/toy"]):
+        said = complaint(capsys, *words, f"--ckpt_path={last}")
+        assert "must be a local path, got s3://b/" in said
+
+
+@pytest.mark.parametrize("root", [[], ["--trainer.default_root_dir=below"], ["--checkpoint.dirpath=kept"]])
+def test_environment_that_changes_the_directory_moves_no_file(root, folder, elsewhere, capsys):  # noqa: F811
+    folder.joinpath("here.yaml").write_text(DATA.format("Wanderer"))
+    run(*FIT, *SMALL, *root)
+    said = capsys.readouterr().out
+    below = "below/" if "root_dir" in str(root) else ""
+    assert f"logs         {below}lightning_logs/here/version_0\n" in said
+    os.chdir(folder)
+    kept = "kept" if "kept" in str(root) else f"{below}lightning_logs/here/version_0/checkpoints"
+    assert {f"{kept}/last.ckpt", f"{below}lightning_logs/here/version_0/metrics.csv"} <= files(folder)
+    run(*FIT, *SMALL, *root, "--trainer.max_epochs=2", f"--ckpt_path={kept}/last.ckpt")
+    os.chdir(folder)
+    run("record", f"--ckpt_path={kept}/last.ckpt", "--episodes=1")
+    assert "\nvideos/episode-1" in capsys.readouterr().out
+    os.chdir(folder)
+    assert len(files(folder / "videos")) == 1
+    run("export", f"--ckpt_path={kept}/last.ckpt", "--files=weights/toy")
+    assert "weights/toy_actor" in capsys.readouterr().out
+    assert folder.joinpath("weights", "toy_actor").is_file()
+    assert os.listdir(elsewhere) == []
+
+
+def test_folder_of_a_recording_is_that_of_the_call(folder, elsewhere):  # noqa: F811
+    from td3_lightning.reporting.video import record
+
+    data = ReplayData("toys/Wanderer-v0", {"length": 3}, capacity=10)
+    os.chdir(folder)
+    (video,) = record(policy_for(data), data, 1, "films")
+    assert video.path.parent == folder / "films"
+    assert os.listdir(elsewhere) == []
+
+
+def test_logger_keeps_its_folder_when_the_directory_changes(folder, elsewhere):  # noqa: F811
+    logger = RunLogger("logs", "a")
+    os.chdir(elsewhere)
+    logger.log_metrics({"x": 1.0}, 1)
+    logger.finalize("success")
+    assert "logs/a/version_0/metrics.csv" in files(folder)
+    assert os.listdir(elsewhere) == []
+
+
+def test_dollar_in_a_folder_is_itself(folder, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("NAME", "other")
+    run(*FIT, *SMALL, "--name=a$NAME")
+    assert {"metrics.csv", "checkpoints/last.ckpt"} <= files(folder / "lightning_logs" / "a$NAME" / "version_0")
+
+
+def test_expansion(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert expand("x", "~/a") == "/home/me/a"
+    assert expand("x", "a/~") == "a/~"
+    assert absolute("x", "a/b") == Path.cwd() / "a" / "b"
+    with pytest.raises(UsageError, match=r"^x must be a local path, got file:///a\. Use a folder or a file on this"):
+        expand("x", "file:///a")
+
+
+def test_shown_path_is_relative_below_the_start_only():
+    assert shown("/a/b/c", Path("/a")) == "b/c"
+    assert shown("/b/c", Path("/a")) == "/b/c"

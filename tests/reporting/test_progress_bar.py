@@ -1,0 +1,361 @@
+"""Curve, Progress and Results: the numbers that a person sees are those that were logged."""
+
+import contextlib
+import io
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import lightning as L
+import numpy as np
+import pytest
+import rich
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from matplotlib.figure import Figure
+
+import toys
+from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.reporting.learning_curve import Curve, draw_curve, running_mean, write_curve
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.progress_bar import Progress
+from td3_lightning.reporting.results_table import Results, results_table
+
+
+class Fading(toys.Counter):
+    """Every episode pays less than the one before."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return (obs, -reward, *rest)
+
+
+gym.register(id="toys/Fading-v0", entry_point=Fading, disable_env_checker=True)
+
+
+@pytest.fixture
+def counter() -> Any:
+    def make(env_id: str = "toys/Counter-v0", **kwargs: Any) -> tuple[TD3, ReplayData]:
+        settings = {"steps_per_epoch": 20, "batch_size": 4, "capacity": 200, "eval_episodes": 2}
+        data = ReplayData(env_id, **{**settings, **kwargs})
+        return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), data
+
+    return make
+
+
+# The curve.
+
+
+def a_series(training: list[Any], mean: list[Any], low: list[Any], high: list[Any]) -> dict[str, Any]:
+    names = ("train/return", "eval/return_mean", "eval/return_min", "eval/return_max")
+    points = [np.array(column, float).reshape(-1, 2) for column in (training, mean, low, high)]
+    return dict(zip(names, points, strict=True))
+
+
+def lines(figure: Figure) -> dict[str, Any]:
+    return {str(line.get_label()): np.array(line.get_xydata()) for line in figure.axes[0].lines}
+
+
+def test_the_curve_shows_the_series_and_marks_the_best() -> None:
+    training = [[10 * n, n] for n in range(1, 31)]
+    mean, low, high = (
+        [[100, 5], [200, 20], [300, 12]],
+        [[100, 1], [200, 15], [300, 2]],
+        [[100, 9], [200, 21], [300, 30]],
+    )
+    figure = draw_curve(a_series(training, mean, low, high), "car / version_3")
+    (axes,), drawn = figure.axes, lines(figure)
+    np.testing.assert_array_equal(drawn["training episode"], training)
+    np.testing.assert_array_equal(drawn["evaluation, mean"], mean)
+    smooth = drawn["training, mean of 10 episodes"]
+    np.testing.assert_allclose(smooth[[0, 1, 9, 29]], [[10, 1], [20, 1.5], [100, 5.5], [300, 25.5]])
+    band = {tuple(point) for point in axes.collections[0].get_paths()[0].vertices}
+    assert band == {tuple(map(float, point)) for point in low + high}
+    (text,) = axes.texts
+    assert (text.get_text(), tuple(text.xy)) == ("best 20.0 at 200", (200, 20))  # type: ignore[attr-defined]
+    assert [200, 20] in [line.get_xydata().tolist()[0] for line in axes.lines if line.get_marker() == "*"]
+    assert axes.get_title(loc="left") == "car / version_3"
+    assert axes.get_xlabel() == "env_steps"
+    bottom, top = axes.get_ylim()
+    assert bottom < 1
+    assert top > 30
+
+
+def test_a_few_crashes_do_not_flatten_the_curve() -> None:
+    training = [[n, 100.0] for n in range(999)] + [[999, -1e6]]
+    evaluation = [[500, 200], [999, 250]]
+    low, high = draw_curve(a_series(training, *[evaluation] * 3), "x").axes[0].get_ylim()
+    assert 50 < low < 100
+    assert 250 < high < 300
+
+
+@pytest.mark.parametrize("training", [[], [[5, 1.5]]])
+@pytest.mark.parametrize("evaluation", [[], [[20, -3]]])
+def test_the_curve_needs_neither_training_episodes_nor_evaluations(training: list[Any], evaluation: list[Any]) -> None:
+    figure = draw_curve(a_series(training, *[evaluation] * 3), "x")
+    figure.savefig(io.BytesIO(), format="png")
+    assert ("evaluation, mean" in lines(figure)) == bool(evaluation)
+    assert ("training episode" in lines(figure)) == bool(training)
+
+
+def test_running_mean_by_hand() -> None:
+    values = np.array([1.0, 3.0, 8.0, 0.0, 1.0])
+    np.testing.assert_allclose(running_mean(values, 3), [1, 2, 4, 11 / 3, 3])
+    np.testing.assert_allclose(running_mean(values, 1), values)
+    np.testing.assert_allclose(running_mean(values, 9), [1, 2, 4, 3, 2.6])
+
+
+def test_a_long_run_is_drawn_in_little_time(tmp_path: Path) -> None:
+    header = "env_steps,train/return,train/length,train/critic_loss,eval/return_mean,eval/return_min,eval/return_max\n"
+    body = "".join(f"{n * 50},{n % 97},200,,,,\n" for n in range(20_000))
+    evaluations = "".join(f"{n * 5000},,,,{n},{n - 3},{n + 3}\n" for n in range(200))
+    path = tmp_path / "metrics.csv"
+    path.write_text(header + body + evaluations)
+    write_curve(path)
+    began = time.process_time()
+    write_curve(path)
+    assert time.process_time() - began < 1.0  # 0.2 s where this was written
+    assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
+
+
+def test_the_picture_is_beside_the_logs_after_every_evaluation(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
+    sizes = []
+
+    class Look(L.Callback):
+        def on_validation_end(self, *_: Any) -> None:
+            sizes.append(len((tmp_path / "a" / "version_0" / "curve.png").read_bytes()))
+
+    module, data = counter()
+    trainer = make_trainer(
+        max_epochs=2, logger=RunLogger(str(tmp_path), "a"), callbacks=[Collector(7), Curve(), Look()]
+    )
+    trainer.fit(module, datamodule=data)
+    assert len(set(sizes)) == 2
+    picture = (tmp_path / "a" / "version_0" / "curve.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    make_trainer(logger=RunLogger(str(tmp_path), "b"), callbacks=[Curve()]).validate(module, data, verbose=False)
+    assert not (tmp_path / "b" / "version_0" / "curve.png").exists()
+
+
+def test_a_picture_that_cannot_be_written_warns_once_and_stops_nothing(
+    make_trainer: Any, tmp_path: Path, counter: Any
+) -> None:
+    (tmp_path / "a" / "version_0" / "curve.png").mkdir(parents=True)
+    module, data = counter()
+    logger = RunLogger(str(tmp_path), "a", version=0)
+    trainer = make_trainer(max_epochs=3, logger=logger, callbacks=[Collector(7), Curve()])
+    with pytest.warns(UserWarning, match=r"goes on without curve\.png") as caught:
+        trainer.fit(module, datamodule=data)
+    assert len([warning for warning in caught if "curve.png" in str(warning.message)]) == 1
+    assert module.env_steps == 67
+
+
+# Progress.
+
+
+def plain_lines(out: str) -> list[str]:
+    """The lines of evaluations, with one space where there are several, and 0:00 for the time that they took."""
+    found = [re.sub(r" +", " ", line.strip()) for line in out.splitlines() if "env_steps" in line]
+    return [re.sub(r"^\d\d:\d\d ", "00:00 ", line) for line in found]
+
+
+def test_without_a_terminal_there_is_one_line_for_an_evaluation(make_trainer: Any, counter: Any, capsys: Any) -> None:
+    module, data = counter()
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
+    trainer.fit(module, datamodule=data)
+    out = capsys.readouterr().out
+    assert plain_lines(out) == [
+        "00:00 27 env_steps return 40.00 ± 25.00 the best so far",
+        "00:00 47 env_steps return 140.00 ± 25.00 the best so far",
+    ]
+    assert "\r" not in out
+    assert "%" not in out
+
+
+def test_the_best_evaluation_stays_the_best_after_a_resume(
+    make_trainer: Any, counter: Any, capsys: Any, tmp_path: Path
+) -> None:
+    module, data = counter("toys/Fading-v0")
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(), Collector(7)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    progress, (module, _) = Progress(), counter("toys/Fading-v0")
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=3, callbacks=[progress, Collector(7)])
+    trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "half.ckpt")
+    first, second, third = plain_lines(capsys.readouterr().out)
+    assert first == "00:00 27 env_steps return -40.00 ± 25.00 the best so far"
+    assert second == "00:00 47 env_steps return -140.00 ± 25.00 best -40.00 at 27"
+    assert third == "00:00 67 env_steps return -240.00 ± 25.00 best -40.00 at 27"
+    assert progress.state_dict() == {"best": {"return": -40.0, "env_steps": 27}}
+
+
+def test_in_a_folder_of_its_own_a_run_has_no_best_yet(make_trainer: Any, counter: Any) -> None:
+    progress, keeper = Progress(), ModelCheckpoint(monitor="eval/return_mean", mode="max")
+    trainer = make_trainer(enable_progress_bar=True, enable_checkpointing=True, callbacks=[progress, keeper])
+    module, _ = counter()
+    progress.setup(trainer, module, "fit")
+    for score, best in ((torch.tensor(40.0), {"return": 40.0, "env_steps": 27}), (None, {})):
+        keeper.best_model_score = score
+        progress.load_state_dict({"best": {"return": 40.0, "env_steps": 27}})
+        progress.on_train_start(trainer, module)
+        assert progress.best == best
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(run: Any, *args: Any, **kwargs: Any) -> str:
+    """What `run` writes to a terminal."""
+    with contextlib.redirect_stdout(Terminal()) as screen:
+        run(*args, **kwargs)
+    return screen.getvalue()
+
+
+def test_the_bar_counts_the_whole_run_in_env_steps(make_trainer: Any, counter: Any) -> None:
+    module, data = counter()
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
+    out = shown(trainer.fit, module, datamodule=data)
+    drawn = [text.strip() for text in re.split(r"[\r\n]", out) if text.strip()]
+    assert re.fullmatch(r"0%\| +\| warm-up", drawn[0])
+    bars = [text for text in drawn if "%|" in text and "/47 env_steps" in text]
+    assert re.fullmatch(r"15%\|\S+ +\| 7/47 env_steps, last 15\.0, episodes 1", bars[0])
+    assert re.fullmatch(r"17%\|\S+ +\| 8/47 env_steps, last 15\.0, [\d,]+/s, \S+ left, episodes 1", bars[1])
+    assert any("evaluation: episode 2 of 2, 27/47 env_steps" in bar for bar in bars)
+    # Ten episodes of five steps would be 50; the ninth paid 10 * 8 * 5 + 15.
+    assert re.fullmatch(
+        r"100%\|\S+\| 47/47 env_steps, best 140\.0, last 415\.0, [\d,]+/s, 00:00 left, episodes 9", bars[-1]
+    )
+    assert sum("the best so far" in text for text in drawn) == 2
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "warmup_steps", "updates_per_step"), [(1, 7, 1.0), (3, 5, 1.0), (2, 7, 0.5), (1, 4, 2.0), (4, 9, 3.0)]
+)
+def test_the_bar_is_full_when_the_run_ends(
+    make_trainer: Any, counter: Any, num_envs: int, warmup_steps: int, updates_per_step: float
+) -> None:
+    module, data = counter(num_envs=num_envs, updates_per_step=updates_per_step)
+    callbacks = [Progress(0.0), Collector(warmup_steps)]
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=callbacks)
+    out = shown(trainer.fit, module, datamodule=data)
+    totals = {int(total) for total in re.findall(r"/(\d+) env_steps", out)}
+    assert totals == {module.env_steps}
+
+
+def test_the_bar_of_a_second_stage_is_full_when_it_ends(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+    """Its epochs have another length, and it is resumed in the middle of one."""
+    for epochs, steps, ckpt_path in ((1, 20, None), (3, 30, "first.ckpt"), (4, 30, "second.ckpt")):
+        module, data = counter(steps_per_epoch=steps, empty_replay=ckpt_path == "first.ckpt")
+        callbacks = [Progress(0.0), Collector(7)]
+        trainer = make_trainer(enable_progress_bar=True, max_epochs=epochs, callbacks=callbacks)
+        out = shown(trainer.fit, module, datamodule=data, ckpt_path=ckpt_path and tmp_path / ckpt_path)
+        assert {int(total) for total in re.findall(r"/(\d+) env_steps", out)} == {module.env_steps}
+        trainer.save_checkpoint(tmp_path / ("second.ckpt" if ckpt_path else "first.ckpt"))
+
+
+def test_a_bar_that_is_not_due_is_not_drawn(make_trainer: Any, counter: Any) -> None:
+    module, data = counter()
+    callbacks = [Progress(refresh_seconds=1000.0), Collector(7)]
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=1, callbacks=callbacks)
+    out = shown(trainer.fit, module, datamodule=data)
+    assert "evaluation:" not in out
+    assert " 8/27" not in out
+    assert "100%" in out
+
+
+def test_a_disabled_bar_says_nothing_but_still_knows_the_best(make_trainer: Any, counter: Any, capsys: Any) -> None:
+    progress = Progress()
+    progress.disable()
+    module, data = counter()
+    make_trainer(enable_progress_bar=True, callbacks=[progress, Collector(7)]).fit(module, datamodule=data)
+    assert capsys.readouterr().out == ""
+    assert progress.best == {"return": 40.0, "env_steps": 27}
+    progress.enable()
+    progress.print("a", "b", sep="-")
+    assert capsys.readouterr().out == "a-b\n"
+
+
+def test_a_run_without_an_end_has_a_bar_without_a_total(make_trainer: Any, counter: Any) -> None:
+    module, data = counter()
+    callbacks = [Progress(0.0), Collector(7)]
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=-1, max_steps=15, callbacks=callbacks)
+    out = shown(trainer.fit, module, datamodule=data)
+    assert " 8 env_steps, last 15.0" in out
+    assert "left" not in out
+
+
+def test_progress_shows_the_episodes_of_a_test(make_trainer: Any, counter: Any) -> None:
+    module, data = counter(test_episodes=3)
+    trainer = make_trainer(enable_progress_bar=True, callbacks=[Progress(0.0)])
+    out = shown(trainer.test, module, datamodule=data, verbose=False)
+    assert "episode 3 of 3, return 115.0" in out
+
+
+# Results.
+
+
+def cells(episodes: list[dict[str, float]]) -> list[list[str]]:
+    table = results_table(episodes)
+    return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]  # type: ignore[arg-type]
+
+
+def test_a_name_with_brackets_stands_in_the_table_as_it_is() -> None:
+    stream = io.StringIO()
+    rich.print(results_table([{"force[left]": 0.5, "speed[/s]": 1.0}]), file=stream)
+    assert "force[left]" in stream.getvalue()
+    assert "speed[/s]" in stream.getvalue()
+
+
+def test_the_table_by_hand() -> None:
+    episodes = [
+        {"return": 911.25, "frames": 825.0, "lap": 1.0, "late": 2.0},
+        {"return": 1911.25, "frames": 827.0, "lap": 0.0},
+        {"return": 911.25, "frames": 826.0, "lap": 1.0, "late": 4.0},
+    ]
+    assert cells(episodes) == [
+        ["return", "1,244.58 ± 471.40", "911.25", "1,911.25"],
+        ["frames", "826.00 ± 0.82", "825", "827"],
+        ["lap", "2 of 3", "", ""],
+        ["late", "3.00 ± 1.00", "2", "4"],
+    ]
+
+
+@pytest.mark.parametrize("stage", ["test", "validate"])
+def test_results_are_printed_after_test_and_validate(make_trainer: Any, counter: Any, capsys: Any, stage: str) -> None:
+    module, data = counter(test_episodes=3, test_seed=70, eval_episodes=3, eval_seed=70)
+    module.env_steps = 12_345
+    trainer = make_trainer(callbacks=[Results()])
+    getattr(trainer, stage)(module, datamodule=data, verbose=False)
+    out = capsys.readouterr().out
+    assert "3 episodes, seeds 70 to 72, after 12,345 env_steps of training" in out
+    found = [re.split(r" *│ *", line.strip("│ \n")) for line in out.splitlines() if "│" in line]
+    assert found[:4] == [
+        ["return", "65.00 ± 40.82", "15", "115"],
+        ["length", "5.00 ± 0.00", "5", "5"],
+        ["steps", "5.00 ± 0.00", "5", "5"],
+        ["even", "0 of 3"],
+    ]
+    assert found[4][0] == "wall time (s)"
+    getattr(trainer, stage)(module, datamodule=data, verbose=False)
+    assert "3 episodes" in capsys.readouterr().out
+
+
+def test_results_are_silent_within_fit(make_trainer: Any, counter: Any, capsys: Any) -> None:
+    module, data = counter()
+    make_trainer(callbacks=[Collector(7), Results()], num_sanity_val_steps=2).fit(module, datamodule=data)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_sanity_check_leaves_no_trace(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+    module, data = counter()
+    callbacks = [Progress(0.0), Collector(7), Curve()]
+    logger = RunLogger(str(tmp_path), "a")
+    trainer = make_trainer(enable_progress_bar=True, num_sanity_val_steps=2, callbacks=callbacks, logger=logger)
+    out = shown(trainer.fit, module, datamodule=data)
+    assert out.count("the best so far") == 1
+    assert out.count("evaluation: episode 1 of 2") == 1

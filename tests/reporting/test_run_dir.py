@@ -1,0 +1,517 @@
+"""A run goes on in its own folder: which one that is, what is in it afterwards, and what is refused."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from functools import partialmethod
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
+from lightning.pytorch.callbacks import Callback
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from td3_lightning import TD3, Collector
+from td3_lightning.cli.app import main
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.run_dir import RunLock, newest_last, run_dir_of
+from tests.cli.test_app import PENDULUM, SMALL, run
+
+RUNS = Path("lightning_logs", "here")
+LAST = RUNS / "version_0" / "checkpoints" / "last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """A folder with a run of one epoch, of four updates."""
+    folder = tmp_path_factory.mktemp("once")
+    before = Path.cwd()
+    os.chdir(folder)
+    folder.joinpath("here.yaml").write_text(PENDULUM)
+    try:
+        run("fit", "--config", "here.yaml", *SMALL)
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(once, tmp_path, monkeypatch):
+    """A copy of it to work in."""
+    shutil.copytree(once, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fit(*words, epochs=2):
+    run("fit", "--config", "here.yaml", *SMALL, f"--trainer.max_epochs={epochs}", *words)
+
+
+def refusal(capsys, *words):
+    """The sentence that says no."""
+    capsys.readouterr()
+    assert main(["fit", "--config", "here.yaml", *SMALL, *map(str, words)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def steps(version="version_0"):
+    """The axis of metrics.csv where an evaluation is."""
+    with RUNS.joinpath(version, "metrics.csv").open(newline="") as file:
+        return [int(row["env_steps"]) for row in csv.DictReader(file) if row["eval/return_mean"]]
+
+
+def events(version="version_0"):
+    shown = EventAccumulator(str(RUNS / version)).Reload()
+    return [event.step for event in shown.Scalars("eval/return_mean")]
+
+
+def wait_for(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def versions():
+    return sorted(path.name for path in RUNS.iterdir())
+
+
+def test_a_resumed_run_goes_on_in_its_own_folder():
+    before = torch.load(LAST, weights_only=True)
+    fit("--ckpt_path", LAST, "--checkpoint.save_top_k=-1", epochs=3)
+    assert versions() == ["version_0"]
+    assert steps() == events() == [14, 18, 22]
+    bests = {path.name.split("_")[1] for path in LAST.parent.glob("steps_*.ckpt")}
+    assert bests == {"14", "18", "22"}
+    (key,) = (key for key in before["callbacks"] if key.startswith("BestCheckpoint"))
+    models = torch.load(LAST, weights_only=True)["callbacks"][key]["best_k_models"]
+    assert {Path(path).name.split("_")[1] for path in models} == {"14", "18", "22"}
+    config = yaml.safe_load(RUNS.joinpath("version_0", "config.yaml").read_text())
+    assert config["ckpt_path"] is None
+    assert config["trainer"]["max_epochs"] == 3
+
+
+def test_a_resumed_run_keeps_its_seed_unless_one_is_typed(capsys):
+    def seeds():
+        config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
+        return config["seed_everything"], torch.load(last, weights_only=True)["config"]["seed_everything"]
+
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--seed_everything", "5", epochs=1)
+    for epochs, words, seed in ((2, [], 5), (3, ["--seed_everything", "6"], 6), (4, [], 6)):
+        fit("--ckpt_path", last, *words, epochs=epochs)
+        assert seeds() == (seed, seed)
+        said = capsys.readouterr().out
+        assert ("6, but the random numbers go on from the checkpoint (5)" in said) == bool(words)
+
+
+def test_a_resumed_run_keeps_its_arithmetic_and_its_rhythm(capsys):
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--trainer.precision=bf16-mixed", "--trainer.check_val_every_n_epoch=2", "--checkpoint.save_top_k=3", epochs=2)
+    Path("here.yaml").write_text(f"{PENDULUM}trainer: {{log_every_n_steps: 7}}\n")
+    fit("--ckpt_path", last, epochs=6)
+    config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
+    assert (config["trainer"]["precision"], config["checkpoint"]["save_top_k"]) == ("bf16-mixed", 3)
+    assert steps("version_1") == [18, 26, 34]
+    assert "trainer.log_every_n_steps None (not 7)" in capsys.readouterr().out
+    fit("--ckpt_path", last, "--checkpoint.save_top_k=1", "--trainer.precision=32", epochs=8)
+    config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
+    assert (config["trainer"]["precision"], config["checkpoint"]["save_top_k"]) == (32, 1)
+    run("test", "--ckpt_path", last)
+
+
+@pytest.mark.parametrize(("first", "then"), [(3, 1), (1, 3), (-1, 2), (2, -1), (0, 1), (2, 0)])
+def test_the_best_are_as_many_as_are_asked_for_now(first, then):
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit(f"--checkpoint.save_top_k={first}", epochs=2)
+    fit("--ckpt_path", last, f"--checkpoint.save_top_k={then}", epochs=5)
+    states = torch.load(last, weights_only=True)["callbacks"]
+    (state,) = (states[key] for key in states if key.startswith("BestCheckpoint"))
+    returns = {}
+    with RUNS.joinpath("version_1", "metrics.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["eval/return_mean"]:
+                returns[row["env_steps"]] = float(row["eval/return_mean"])
+    known = list(returns)[2 if first == 0 else 0 :]
+    known = sorted(known[:2], key=returns.get, reverse=True)[: first if first > 0 else None] + known[2:]
+    wanted = sorted(known, key=returns.get, reverse=True)[: then if then >= 0 else None]
+    kept = sorted(state["best_k_models"], key=lambda path: -state["best_k_models"][path])
+    assert [Path(path).name.split("_")[1] for path in kept] == wanted
+    assert all(Path(path).exists() for path in kept)
+
+
+def test_what_was_trained_after_the_last_evaluation_is_saved_too():
+    rare = "--trainer.check_val_every_n_epoch=2"
+    ends = []
+    for version, epochs in ((1, [5]), (2, [3, 5]), (3, [1, 5])):
+        last = RUNS / f"version_{version}" / "checkpoints" / "last.ckpt"
+        fit(rare, epochs=epochs[0])
+        for more in epochs[1:]:
+            assert torch.load(last, weights_only=True)["clocks"]["updates"] == 4 * epochs[0]
+            fit(rare, "--ckpt_path", last, epochs=more)
+        assert steps(f"version_{version}") == [18, 26]
+        ends.append(torch.load(last, weights_only=True))
+    assert [end["clocks"]["updates"] for end in ends] == [20] * 3
+    for end in ends[1:]:
+        assert all(torch.equal(end["state_dict"][name], weight) for name, weight in ends[0]["state_dict"].items())
+
+
+def test_a_run_goes_on_under_its_own_name():
+    fit("--name", "here", "--ckpt_path", LAST, epochs=2)
+    fit("--name", "here", "--ckpt_path", "last", epochs=3)
+    assert versions() == ["version_0"]
+    assert steps() == [14, 18, 22]
+
+
+def test_the_best_one_is_ours_and_nobody_else_writes_the_last(capsys):
+    fit("--trainer.callbacks=ModelCheckpoint", epochs=2)
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("best"))
+    assert "/steps_" in said
+    both = ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.save_last=true"]
+    assert "last.ckpt is the run's own" in refusal(capsys, *both)
+    fit(*both, "--trainer.callbacks.dirpath=elsewhere")
+    assert Path("elsewhere/last.ckpt").exists()
+
+
+MONITOR = "--trainer.callbacks.monitor=eval/retrun_mean"
+
+
+@pytest.mark.parametrize(
+    "words", [["--checkpoint.monitor=eval/retrun_mean"], ["--trainer.callbacks=EarlyStopping", MONITOR]], ids=len
+)
+def test_a_metric_that_is_not_there_costs_nothing(words, capsys):
+    assert "eval/retrun_mean" in refusal(capsys, *words)
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--ckpt_path", last, "--checkpoint.monitor=eval/return_mean", epochs=2)
+    fit("--ckpt_path", LAST, epochs=2)
+    mended, whole = (torch.load(path, weights_only=True) for path in (last, LAST))
+    assert mended["clocks"] == whole["clocks"]
+    assert all(torch.equal(mended["state_dict"][name], weight) for name, weight in whole["state_dict"].items())
+    rings = [end["ReplayData"]["ranks"][0]["replay"]["rings"][0] for end in (mended, whole)]
+    assert rings[0]["written"] == rings[1]["written"]  # no running episode was given up
+    assert steps("version_1") == [14, 18]
+
+
+def test_what_a_killed_process_logged_after_the_checkpoint_is_taken_away(folder):
+    """As if killed between the second epoch's end and its save: the first one's checkpoint is the last."""
+    shutil.copytree(LAST.parent, folder / "first")
+    fit("--ckpt_path", LAST)
+    assert steps() == [14, 18]
+    shutil.rmtree(LAST.parent)
+    shutil.copytree(folder / "first", LAST.parent)
+    fit("--ckpt_path", LAST, epochs=3)
+    assert steps() == events() == [14, 18, 22]
+
+
+def test_it_waits_for_a_process_that_is_ending_and_goes_on_from_what_that_saved(folder, monkeypatch):
+    shutil.copytree(LAST.parent, folder / "first")
+    fit("--ckpt_path", LAST)
+    shutil.move(LAST.parent, folder / "second")
+    shutil.copytree(folder / "first", LAST.parent)
+    ending = RunLock(RUNS / "version_0")
+
+    def end():
+        shutil.rmtree(LAST.parent)
+        shutil.move(folder / "second", LAST.parent)
+        ending.release()
+
+    updates, update = [], TD3.training_step
+    monkeypatch.setattr(TD3, "training_step", lambda *step: updates.append(step) or update(*step))
+    threading.Timer(1.0, end).start()
+    fit("--ckpt_path", LAST, epochs=3)
+    assert steps() == [14, 18, 22]
+    assert len(updates) == 4
+
+
+def test_moved_as_a_whole_it_still_knows_its_best_ones(folder):
+    shutil.move("lightning_logs", "elsewhere")
+    moved = Path("elsewhere", *LAST.parts[1:])
+    fit("--ckpt_path", moved.resolve())
+    assert not Path("lightning_logs").exists()
+    assert len(list(moved.parent.glob("steps_*.ckpt"))) == 1
+
+
+def test_a_new_name_a_copy_and_an_empty_replay_are_new_runs(folder):
+    fit("--ckpt_path", LAST, "--name", "there")
+    assert Path("lightning_logs/there/version_0/metrics.csv").is_file()
+    shutil.copytree(LAST.parent, folder / "copy")
+    fit("--ckpt_path", folder / "copy" / "last.ckpt")
+    assert versions() == ["version_0", "version_1"]
+    fit("--ckpt_path", LAST, "--data.empty_replay", "true")
+    assert versions() == ["version_0", "version_1", "version_2"]
+    assert steps() == [14]
+    config = yaml.safe_load(RUNS.joinpath("version_2", "config.yaml").read_text())
+    assert config["data"]["empty_replay"] is False
+    assert (
+        torch.load(RUNS / "version_2/checkpoints/last.ckpt", weights_only=True)["config"]["data"]["empty_replay"]
+        is False
+    )
+
+
+def test_a_name_that_is_taken_by_a_better_one_gets_a_number():
+    fit("--name=new", "--checkpoint.filename=best", "--checkpoint.save_top_k=-1", epochs=3)
+    folder = Path("lightning_logs/new/version_0/checkpoints")
+    names = ["best.ckpt", "best-v1.ckpt", "best-v2.ckpt"]
+    clocks = [torch.load(folder / name, weights_only=True)["clocks"]["env_steps"] for name in names]
+    assert clocks == [14, 18, 22]
+    fit("--ckpt_path", folder / "last.ckpt", "--checkpoint.filename=best", "--checkpoint.save_top_k=-1", epochs=4)
+    assert torch.load(folder / "best-v3.ckpt", weights_only=True)["clocks"]["env_steps"] == 26
+
+
+def test_what_lightnings_callbacks_log_stands_at_env_steps():
+    fit("--name=new", "--trainer.callbacks+=LearningRateMonitor", "--trainer.log_every_n_steps=2", epochs=2)
+    with Path("lightning_logs/new/version_0/metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    steps = [int(row["env_steps"]) for row in rows]
+    assert steps == sorted(steps)
+    assert steps[0] >= 10
+    assert any(row.get("lr-Adam") for row in rows)
+
+
+def fails_once(monkeypatch, name, after):
+    """Has an environment's method fail after so many calls, once."""
+    method, calls = getattr(PendulumEnv, name), []
+
+    def failing(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == after + 1:
+            raise ValueError("no")
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(PendulumEnv, name, failing)
+
+
+def test_a_run_whose_environment_fails_in_its_warm_up_goes_on_in_its_folder(monkeypatch):
+    fails_once(monkeypatch, "step", 5)
+    new = ["fit", "--config", "here.yaml", *SMALL, "--name=new"]
+    assert main(new) == 1
+    run(*new, "--ckpt_path=last")
+    assert [path.name for path in Path("lightning_logs/new").iterdir()] == ["version_0"]
+    with Path("lightning_logs/new/version_0/metrics.csv").open(newline="") as file:
+        assert [row["env_steps"] for row in csv.DictReader(file) if row["eval/return_mean"]] == ["14"]
+
+
+@pytest.mark.parametrize("name", ["reset", "step"])
+def test_a_stage_that_fails_before_its_first_step_goes_on_in_its_folder(name, monkeypatch):
+    fails_once(monkeypatch, name, 0)
+    stage = PENDULUM.replace("}", ", empty_replay: true}") + f"ckpt_path: {LAST}\n"
+    Path("stage.yaml").write_text(stage)
+    words = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2"]
+    assert main(words) == 1
+    run(*words, "--ckpt_path=last")
+    assert [path.name for path in Path("lightning_logs/stage").iterdir()] == ["version_0"]
+    clocks = torch.load("lightning_logs/stage/version_0/checkpoints/last.ckpt", weights_only=True)["clocks"]
+    assert (clocks["env_steps"], clocks["updates"]) == (14 + 10 + 4, 8)
+
+
+def test_a_stage_is_not_ended_by_the_evaluations_of_the_one_before():
+    """The first one's best return is another task's, and its patience is at its end."""
+    settings = "{monitor: eval/return_mean, mode: max, patience: 1, min_delta: 1000}"
+    stopping = f"trainer: {{callbacks: [{{class_path: EarlyStopping, init_args: {settings}}}]}}\n"
+    Path("first.yaml").write_text(PENDULUM + stopping)
+    last = "lightning_logs/first/version_0/checkpoints/last.ckpt"
+    empty = PENDULUM.replace("}", ", empty_replay: true}")
+    Path("stage.yaml").write_text(f"{empty}ckpt_path: {last}\n{stopping}")
+    for name in ("first", "stage"):
+        run("fit", "--config", f"{name}.yaml", *SMALL, "--trainer.max_epochs=9")
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 8
+    stage = torch.load(last.replace("first", "stage"), weights_only=True)
+    assert stage["clocks"]["updates"] == 8 + 8
+
+
+def test_last_is_the_newest_of_its_name():
+    fit(epochs=1)
+    assert versions() == ["version_0", "version_1"]
+    os.utime(LAST, (9e9, 9e9))
+    fit("--ckpt_path", "last")
+    assert (steps("version_0"), steps("version_1")) == ([14, 18], [14])
+    os.utime(RUNS / "version_1/checkpoints/last.ckpt", (9.1e9, 9.1e9))
+    fit("--ckpt_path=last")
+    assert (steps("version_0"), steps("version_1")) == ([14, 18], [14, 18])
+    assert newest_last(Path("lightning_logs"), "here").parts[2] == "version_1"
+
+
+def test_last_without_a_run_is_one_sentence(capsys):
+    assert "lightning_logs/nowhere has none" in refusal(capsys, "--ckpt_path", "last", "--name", "nowhere")
+
+
+def test_a_run_that_is_over_trains_nothing_and_says_so(capsys):
+    before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file() and path.name != "config.yaml"}
+    fit("--ckpt_path", LAST, epochs=1)
+    assert "The run was over after 14 env_steps, so nothing was trained" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+    assert versions() == ["version_0"]
+
+
+def test_a_run_that_was_stopped_early_stays_stopped(capsys):
+    Path("here.yaml").write_text(
+        PENDULUM + "trainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: "
+        "{monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9}}]}\n"
+    )
+    fit(epochs=5)
+    last = RUNS / "version_1/checkpoints/last.ckpt"
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 4
+    fit("--ckpt_path", last, epochs=5)
+    assert "nothing was trained" in capsys.readouterr().out
+    Path("here.yaml").write_text(PENDULUM)
+    fit("--ckpt_path", last, epochs=5)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
+
+
+def test_a_limit_of_time_counts_all_attempts_and_a_larger_one_goes_on(capsys):
+    def updates():
+        return torch.load(last, weights_only=True)["clocks"]["updates"]
+
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--trainer.max_time=00:00:00:01", epochs=100_000)
+    reached = updates()
+    assert 0 < reached < 400_000
+    capsys.readouterr()
+    fit("--ckpt_path", last, "--trainer.max_time=00:00:00:01", epochs=100_000)
+    assert "or --trainer.max_time, which counts the time of all attempts" in capsys.readouterr().out
+    assert updates() == reached
+    fit("--ckpt_path", last, "--trainer.max_time=00:00:00:02", epochs=100_000)
+    assert updates() > reached
+
+
+class Weary(Callback):
+    """Stops a run, as a limit of time does."""
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.fit_loop.epoch_loop.total_batch_idx == 5
+
+
+def test_a_run_that_something_else_stopped_goes_on():
+    early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=eval/return_mean"]
+    early += ["--trainer.callbacks.mode=max", "--trainer.callbacks.patience=99"]
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    fit("--trainer.callbacks+=tests.reporting.test_run_dir.Weary", *early, epochs=3)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 6
+    fit("--ckpt_path", last, *early, epochs=3)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] > 6
+
+
+STOPPING = "trainer: {{callbacks: [{{class_path: {}, init_args: {{{}}}}}]}}\n"
+EARLY = "lightning.pytorch.callbacks.EarlyStopping"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "then", "updates"),
+    [
+        (EARLY, "monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9", "stopping_threshold: 0.0", 20),
+        (EARLY, "monitor: eval/return_mean, mode: min, min_delta: 1.0e+9, patience: 1", "patience: 3", 16),
+        # The epoch in which it stopped stays short.
+        ("td3_lightning.StopWhenSolved", "threshold: -1.0e+9, window: 1", "threshold: 0.0", 17),
+    ],
+)
+def test_a_run_that_was_stopped_early_goes_on_when_more_is_asked_for(kind, first, then, updates):
+    Path("here.yaml").write_text(PENDULUM + STOPPING.format(kind, first))
+    short = "--data.env_kwargs={max_episode_steps: 3}"
+    fit(short, epochs=5)
+    last = RUNS / "version_1/checkpoints/last.ckpt"
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] < updates
+    settings = dict(setting.split(": ") for setting in f"{first}, {then}".split(", "))
+    more = ", ".join(f"{name}: {value}" for name, value in settings.items())
+    Path("here.yaml").write_text(PENDULUM + STOPPING.format(kind, more))
+    fit("--ckpt_path", last, short, epochs=5)
+    assert torch.load(last, weights_only=True)["clocks"]["updates"] == updates
+
+
+RUN_LOGGER = (
+    "--trainer.logger={class_path: td3_lightning.reporting.logger.RunLogger, init_args: {name: here, version: 0}}"
+)
+
+
+@pytest.mark.parametrize("words", [[RUN_LOGGER], ["--checkpoint.dirpath", str(LAST.parent)]])
+def test_a_new_run_in_the_folder_of_another_is_refused(words, capsys):
+    before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
+    said = refusal(capsys, *words)
+    assert "holds a run already" in said
+    assert "--ckpt_path" in said
+    assert "another folder" in said
+    assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_another_process_works_in_is_refused(capsys):
+    before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
+    hold = RunLock(RUNS / "version_0")
+    said = refusal(capsys, "--ckpt_path", LAST)
+    assert "version_0 is in use: another process trains there" in said
+    assert "--name" in said
+    assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
+    hold.release()
+    fit("--ckpt_path", LAST)
+    assert steps() == [14, 18]
+
+
+def test_a_running_process_holds_its_folder_and_a_killed_one_does_not(folder):
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=100000"]
+    program = f"from td3_lightning.cli.app import main; main({words})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, env=environment)
+    try:
+        last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+        wait_for(last.exists)
+        with pytest.raises(UsageError, match="in use"):
+            RunLock(last.parents[1], patience=0.0)
+    finally:
+        process.kill()
+        process.wait()
+    RunLock(last.parents[1]).release()
+
+
+def test_runs_that_begin_at_once_take_different_folders(folder):
+    loggers = [RunLogger("lightning_logs", "here") for _ in range(3)]
+    assert [logger.version for logger in loggers] == [1, 2, 3]
+    loggers[1].log_metrics({"x": 1.0}, 1)
+    for logger in loggers:
+        logger.finalize("success")
+    assert versions() == ["version_0", "version_2"]  # the others logged nothing
+
+
+@pytest.mark.parametrize("name", ["a/b", "./a", "a/"])
+def test_a_run_of_a_name_with_slashes_goes_on_in_its_folder(name):
+    for last in ([], ["--ckpt_path=last"]):
+        fit("--name", name, *last, epochs=len(last) + 1)
+    assert [path.name for path in Path("lightning_logs", name).iterdir()] == ["version_0"]
+
+
+def test_a_folder_of_checkpoints_is_one_runs_at_a_time(capsys, monkeypatch):
+    folder = Path("kept")
+    folder.mkdir()
+    other = RunLock(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLock, "__init__", partialmethod(RunLock.__init__, patience=0.1))
+        patch.setattr(Collector, "on_train_start", None)  # would be called next
+        assert "kept is in use" in refusal(capsys, "--checkpoint.dirpath=kept")
+    other.release()
+    fit("--checkpoint.dirpath=kept", epochs=1)
+    RunLock(folder, patience=0).release()  # it is free again
+
+
+def test_a_log_folder_that_cannot_be_written_is_one_sentence(capsys):
+    shutil.rmtree("lightning_logs")
+    Path("lightning_logs").write_text("in the way")
+    assert "cannot be written" in refusal(capsys)
+
+
+def test_a_folder_without_permission_is_found_before_the_warm_up(capsys, monkeypatch):
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "version" not in str(path) and access(path, mode))
+    monkeypatch.setattr(Collector, "on_train_start", None)  # would be called next
+    assert "no permission for" in refusal(capsys)
+
+
+def test_a_checkpoint_belongs_to_a_run_if_it_lies_in_one(folder):
+    assert run_dir_of(LAST) == folder / RUNS / "version_0"
+    assert run_dir_of(folder / "checkpoints" / "last.ckpt") is None
+    assert run_dir_of(LAST.parent.parent / "last.ckpt") is None

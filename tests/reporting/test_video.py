@@ -1,0 +1,207 @@
+"""Videos: every true frame is there, in order, under a name that says what came of the episode."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+import toys
+from td3_lightning import TD3, ReplayData, UsageError
+from td3_lightning.cli.app import main
+from td3_lightning.cli.error_messages import user_message
+from td3_lightning.envs.wrappers import ActionRepeat
+from td3_lightning.reporting.video import record
+from tests.cli.test_app import SMALL
+
+
+class Painter(toys.Counter):
+    """Renders one grey for a whole frame: 10 times the steps since the reset."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, height: int = 48, width: int = 64, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.render_mode, self.shape = render_mode, (height, width, 3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.log.append(("seed", seed))
+        return super().reset(seed=seed)
+
+    def render(self) -> Any:
+        return np.full(self.shape, 10 * self.steps, np.uint8)
+
+
+gym.register(id="toys/Painter-v0", entry_point=Painter, disable_env_checker=True)
+
+
+def policy_for(data: ReplayData) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+
+
+def greys(path: Path) -> tuple[tuple[int, int], float, list[int]]:
+    """Size, frames per second, and every frame's mean, read back from a video."""
+    reader = imageio_ffmpeg.read_frames(str(path))
+    head = next(reader)
+    return head["size"], head["fps"], [round(np.frombuffer(frame, np.uint8).mean()) for frame in reader]
+
+
+def test_a_video_has_every_frame_in_order(tmp_path: Path) -> None:
+    Painter.log.clear()
+    data = ReplayData("toys/Painter-v0", {"length": 11}, capacity=10, test_seed=70, test_episodes=1)
+    videos = record(policy_for(data), data, episodes=2, folder=tmp_path / "new" / "videos")
+    # The episode's number times 10 a step, and 1 + 2 + ... + 11.
+    assert [(video.path.name, video.episode_return, video.frames) for video in videos] == [
+        ("episode-1-return-66.0-frames-11.mp4", 66.0, 11),
+        ("episode-2-return-176.0-frames-11.mp4", 176.0, 11),
+    ]
+    assert sorted(os.listdir(tmp_path / "new" / "videos")) == [video.path.name for video in videos]
+    assert [seed for kind, seed in Painter.log if kind == "seed"] == [70, 71]
+    for video in videos:
+        size, fps, means = greys(video.path)
+        assert (size, fps) == ((64, 48), 25)
+        np.testing.assert_allclose(means, np.arange(10, 111, 10), atol=2)
+
+
+def test_a_video_has_the_frames_within_a_repeated_action_too(tmp_path: Path) -> None:
+    repeat: Any = functools.partial(ActionRepeat, repeat=4)
+    data = ReplayData("toys/Painter-v0", {"length": 11}, wrappers=[repeat], capacity=10)
+    (video,) = record(policy_for(data), data, episodes=1, folder=tmp_path)
+    assert video.path.name == "episode-1-return-66.0-frames-11.mp4"
+    np.testing.assert_allclose(greys(video.path)[2], np.arange(10, 111, 10), atol=2)
+    assert data.wrappers == [repeat]
+
+
+def test_what_was_filmed_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[gym.Env[Any, Any]] = []
+    monkeypatch.setattr(Painter, "close", lambda env: closed.append(env))
+    data = ReplayData("toys/Painter-v0", {"length": 2}, capacity=10)
+    record(policy_for(data), data, 1, tmp_path)
+    assert len(closed) == 1
+    assert closed[0] is not data.eval_env.unwrapped
+
+
+def test_odd_sizes_lose_a_row_and_a_column_instead_of_being_stretched(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", capacity=10)
+    (video,) = record(policy_for(data), data, 1, tmp_path, {"height": 51, "width": 73, "length": 3})
+    size, _, means = greys(video.path)
+    assert size == (72, 50)
+    np.testing.assert_allclose(means, [10, 20, 30], atol=2)
+
+
+@pytest.mark.parametrize("draw_rays", [False, True])
+def test_the_car_is_filmed_without_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_rays: bool) -> None:
+    for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    repeat: Any = functools.partial(ActionRepeat, repeat=4)
+    settings = {"track_seed": 123, "max_episode_steps": 10}
+    data = ReplayData("td3_lightning/CarRacing-v0", settings, wrappers=[repeat], capacity=10)
+    (video,) = record(policy_for(data), data, 1, tmp_path, {"draw_rays": draw_rays})
+    assert video.frames == 10
+    reader = imageio_ffmpeg.read_frames(str(video.path))
+    assert next(reader)["size"] == (600, 400)
+    frames = [np.frombuffer(frame, np.uint8).reshape(400, 600, 3).astype(int) for frame in reader]
+    assert len(frames) == 10
+    red, green, blue = frames[-1][..., 0], frames[-1][..., 1], frames[-1][..., 2]
+    yellow = (red > 180) & (green > 180) & (blue < 100)
+    assert (yellow.sum() > 100) == draw_rays
+
+
+def test_an_interrupted_recording_leaves_no_part_of_a_video(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
+    policy = policy_for(data)
+    policy.act = lambda obs: (_ for _ in ()).throw(KeyboardInterrupt) if obs[1] == 3 else np.zeros(1)  # type: ignore
+    with pytest.raises(KeyboardInterrupt):
+        record(policy, data, 1, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_environment_without_pictures_is_a_usage_error(tmp_path: Path) -> None:
+    data = ReplayData("toys/Counter-v0", capacity=10)
+    with pytest.raises(UsageError, match=r'toys/Counter-v0 has the render modes \[\].*"rgb_array"'):
+        record(policy_for(data), data, 1, tmp_path / "videos")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file") as caught:
+        record(policy_for(data), data, 1, tmp_path / "file")
+    said = user_message(caught.value.with_traceback(None))  # which this test's code is in
+    assert said == f"{tmp_path / 'file'} cannot be used (File exists); give another path, or mend this one."
+
+
+def test_a_video_is_drawn_whatever_the_render_mode(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
+    assert record(policy_for(data), data, 1, tmp_path, {"render_mode": "human"})[0].frames == 5
+
+
+def test_a_keyword_that_the_environment_does_not_take_is_a_usage_error(tmp_path: Path) -> None:
+    data = ReplayData("toys/Painter-v0", capacity=10)
+    with pytest.raises(UsageError, match="draw_rays"):
+        record(policy_for(data), data, 1, tmp_path / "videos", {"draw_rays": True})
+    assert os.listdir(tmp_path) == []
+
+
+# Signals.
+
+SLOW = """
+import time
+
+import gymnasium as gym
+
+import tests.reporting.test_video
+
+
+class Slow(tests.reporting.test_video.Painter):
+    def step(self, action):
+        if self.steps == 20:
+            print("filming", flush=True)
+            time.sleep(60)
+        return super().step(action)
+
+
+gym.register("Slow-v0", Slow, disable_env_checker=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_a_signal_during_a_recording_leaves_no_part_of_a_video(
+    number: signal.Signals, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("slow.py").write_text(SLOW)
+    tmp_path.joinpath("here.yaml").write_text("data: {env_id: toys/Painter-v0}\n")
+    assert main(["fit", "--config", "here.yaml", *SMALL]) == 0
+    paths = [str(tmp_path), *sys.path]
+    words = ["record", "--ckpt_path=lightning_logs/here/version_0/checkpoints/last.ckpt", "--data.env_id=slow:Slow-v0"]
+    words += ["--data.env_kwargs={length: 25, height: 480, width: 640}"]  # ffmpeg makes the file after some megabytes
+    process = subprocess.Popen(
+        [sys.executable, "-m", "td3_lightning", *words],
+        env={**os.environ, "PYTHONPATH": ":".join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "filming\n"
+    until = time.monotonic() + 30
+    while not tmp_path.joinpath("videos", ".episode-1.mp4").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == status, said
+    assert "Traceback" not in said
+    assert os.listdir(tmp_path / "videos") == []

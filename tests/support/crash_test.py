@@ -1,0 +1,282 @@
+"""Runs that are killed and stopped at random, and resumed: does each end as the run that nobody touched?
+
+    python tests/support/crash_test.py 200 --settings 20    (make crash-test COUNT=200)
+
+Every run is the command line in a process of its own. A kill is a SIGKILL: at a random instant of `fit`, or within
+2 ms of a random one of the moments at which it opens, renames or removes a file. SIGINT, SIGTERM and SIGUSR1 come too,
+a quarter as many of each unless --signals says otherwise, at random instants of the training. A run that ends is
+compared to the bit with the uninterrupted one: weights, optimizers, replay, environments, generators, clocks, and the
+rows of metrics.csv. --settings adds agents whose settings are drawn at random, each killed and stopped in every way.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import conftest  # noqa: F401  # no screen, one thread
+from random_settings import draw
+from td3_lightning import Collector
+from td3_lightning.cli.app import main
+from td3_lightning.cli.trainer import Trainer
+from td3_lightning.reporting import progress_bar as callbacks
+from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
+from td3_lightning.serialization.segment_files import FOLDER, names_in
+from tests.integration.test_resume import differences, rows
+
+COMMON: dict[str, Any] = {
+    "model": {"hidden_dims": [8]},
+    "data": {"batch_size": 4, "capacity": 300, "n_step": 3, "eval_episodes": 1, "steps_per_epoch": 40},
+    "collector": {"warmup_steps": 30},
+    "trainer": {"accelerator": "cpu", "max_epochs": 3, "enable_progress_bar": False, "log_every_n_steps": 10},
+}
+WORLDS: dict[str, dict[str, Any]] = {
+    "car": {
+        "env_id": "td3_lightning/CarRacing-v0",
+        "env_kwargs": {"max_episode_steps": 60, "track_seed": 123},
+        "wrappers": [
+            {"class_path": "td3_lightning.Pedals"},
+            {"class_path": "td3_lightning.ActionRepeat", "init_args": {"repeat": 4}},
+        ],
+    },
+    "LunarLander": {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"max_episode_steps": 50}, "num_envs": 2},
+    "Pendulum": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 25}},
+}
+ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
+STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
+# After `fit` a signal is not ours, and kills as it does any program; the run has to be whole then.
+DEATHS = {name: getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1")}
+WRITES = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "os.link"}
+
+
+# In a run's own process.
+
+
+def send(number: int, after: float) -> None:
+    """Sends this process a signal when it has worked so many seconds more."""
+    due = time.process_time() + after
+
+    def wait() -> None:
+        while time.process_time() < due:
+            time.sleep(0.0002)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def when_called(owner: type, name: str, trouble: Callable[[], None]) -> None:
+    """Has trouble begin when a method is called first."""
+    method = getattr(owner, name)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        setattr(owner, name, method)
+        trouble()
+        return method(*args, **kwargs)
+
+    setattr(owner, name, called)
+
+
+def watch_writes(at: float, delay: float) -> list[str]:
+    """Notes what is opened for writing, renamed or removed in the run's folder; kills this process after one of it."""
+    seen: list[str] = []
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event not in WRITES or "lightning_logs" not in str(args[0]):
+            return
+        if event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        seen.append(f"{event} {args[0]}")
+        if len(seen) == at:
+            send(signal.SIGKILL, delay)
+
+    sys.addaudithook(hook)
+    return seen
+
+
+def run(folder: Path, ckpt_path: Path | None, kind: str, moment: float, delay: float) -> None:
+    """Trains in a folder, with trouble to come."""
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    callbacks.write_curve = lambda metrics: metrics  # it has no state, and takes most of the time
+    sys.stdout = sys.stderr = Path("log").open("a", buffering=1)  # noqa: SIM115
+    began: list[float] = []
+    when_called(Trainer, "fit", lambda: began.append(time.process_time()))
+    if kind == ANY_TIME:
+        when_called(Trainer, "fit", lambda: send(signal.SIGKILL, moment))
+    elif kind != WRITING and kind:
+        when_called(Collector, "on_train_start", lambda: send(getattr(signal, kind), moment))
+    writes = watch_writes(moment if kind == WRITING else -1, delay)
+    words = ["fit", "--config", "run.yaml", *(["--ckpt_path", str(ckpt_path)] if ckpt_path else [])]
+    status = main(words)
+    Path("measured").write_text(json.dumps([len(writes), time.process_time() - began[0]]))
+    os._exit(status)
+
+
+# Around them.
+
+
+def warm_up(folder: Path) -> None:
+    """Imports what a run imports late, so that not every process does it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["--data.env_id=Pendulum-v1", "--trainer.fast_dev_run=1", "--trainer.accelerator=cpu"]
+    words += [f"--trainer.default_root_dir={folder}", "--trainer.enable_progress_bar=false"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["fit", *words, "--collector.warmup_steps=1"])
+
+
+def fit(folder: Path, kind: str = "", moment: float = 0.0, delay: float = 0.0) -> int:
+    """Runs, or goes on if there is something to go on from, in a new process; its exit status."""
+    ckpt_path = newest(folder, "last.ckpt") or newest(folder, "last-1.ckpt")
+    if ckpt_path is None:
+        shutil.rmtree(folder / "lightning_logs", ignore_errors=True)
+    process = os.fork()
+    if process == 0:
+        try:
+            run(folder, ckpt_path and ckpt_path.relative_to(folder), kind, moment, delay)
+        except SystemExit as stopped:
+            os._exit(int(stopped.code or 0))
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def newest(folder: Path, name: str) -> Path | None:
+    """The newest of the checkpoints of a name that the runs in a folder have left."""
+    found = sorted(folder.glob(f"lightning_logs/*/version_*/checkpoints/{name}"), key=lambda path: path.stat().st_mtime)
+    return found[-1] if found else None
+
+
+def compare(folder: Path, whole: Path) -> list[str]:
+    """What is not as in the uninterrupted run, and what should not be there at all."""
+    one, other = newest(folder, "last.ckpt"), newest(whole, "last.ckpt")
+    if one is None or other is None:
+        return ["no last.ckpt"]
+    found = [name for name in differences(one, other) if not re.search(r"Checkpoint.*(models/|path$|/dirpath$)", name)]
+    found += ["metrics.csv"] * (rows(one.parents[1]) != rows(other.parents[1]))
+    new = {"last-1.ckpt"} - files(other.parent)  # of a run that is so short that it is saved but once
+    found += sorted(f"{name} is in one folder only" for name in (files(one.parent) ^ files(other.parent)) - new)
+    named = {
+        name for path in one.parent.glob("last*.ckpt") for name in names_in(list(replays_in(read_checkpoint(path))))
+    }
+    return found + [f"{path} is of no use" for path in (one.parent / FOLDER).iterdir() if path.name not in named]
+
+
+def files(folder: Path) -> set[str]:
+    """What lies in a folder; the names of the best checkpoints tell their steps and returns."""
+    return {path.name for path in folder.iterdir()}
+
+
+class World:
+    """Settings, their uninterrupted run, and the runs that have trouble.
+
+    Args:
+        name: That of its folder.
+        settings: What `run.yaml` says.
+        root: Folder of them all.
+        chance: Where random moments come from.
+    """
+
+    def __init__(self, name: str, settings: dict[str, Any], root: Path, chance: random.Random) -> None:
+        self.settings, self.root, self.chance, self.runs = settings, root / name, chance, 0
+        self.whole = self._new_folder("whole")
+        if fit(self.whole) != 0:
+            raise RuntimeError(f"{name} does not even run by itself: {(self.whole / 'log').read_text()}")
+        self.writes, self.seconds = json.loads((self.whole / "measured").read_text())
+
+    def _new_folder(self, name: str) -> Path:
+        folder = self.root / name
+        folder.mkdir(parents=True)
+        (folder / "run.yaml").write_text(yaml.safe_dump(self.settings))
+        return folder
+
+    def _moment(self, kind: str) -> tuple[float, float]:
+        """A random one for a kind of trouble, and a random delay after it."""
+        moment = self.chance.randint(1, self.writes) if kind == WRITING else self.chance.uniform(0, self.seconds)
+        return moment, self.chance.uniform(0, 0.002)
+
+    def suffer(self, kinds: list[str]) -> Counter[str]:
+        """Runs again and again until all the trouble has come, and counts what came and what went wrong."""
+        counts: Counter[str] = Counter()
+        while kinds:
+            self.runs += 1
+            folder, history = self._new_folder(f"run {self.runs}"), []
+            status = -1
+            while status:
+                kind = kinds.pop() if kinds else ""
+                history.append((kind, *self._moment(kind)))
+                status = fit(folder, *history[-1])
+                if status < 0 and status == -DEATHS.get(kind, 0) and not compare(folder, self.whole):
+                    status = 0  # it came after the training
+                counts[kind] += status != 0
+                if status == 0 and kind:
+                    kinds.append(kind)  # it ended before
+                elif status != STATUS.get(kind, 0):
+                    counts["lost"] += 1
+                    print(f"{folder} ended with {status} after {history}: {(folder / 'log').read_text()[-500:]}")
+                    break
+            else:
+                counts["runs"] += 1
+                if found := compare(folder, self.whole):
+                    counts["different"] += 1
+                    print(f"{folder} is not the same after {history}: {found}")
+        return counts
+
+
+def table(results: dict[str, Counter[str]]) -> str:
+    """The results as Markdown."""
+    columns = [*STATUS, "runs", "lost", "different"]
+    heads = [*STATUS, "runs resumed to their end", "could not go on", "differ"]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, counts in {**results, "all": sum(results.values(), Counter())}.items():
+        lines.append(f"| {name} | " + " | ".join(str(counts[column]) for column in columns) + " |")
+    return "\n".join(lines)
+
+
+def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> dict[str, Counter[str]]:
+    """So many kills over all worlds, so many of each signal, and one of each for so many draws of settings."""
+    chance, results = random.Random(seed), {}
+    kinds = [ANY_TIME] * (count - count // 2) + [WRITING] * (count // 2)
+    kinds += [kind for kind in STATUS if kind.isupper() for _ in range(signals)]
+    chance.shuffle(kinds)
+    warm_up(root)
+    worlds = {name: {**COMMON, "data": {**COMMON["data"], **data}} for name, data in WORLDS.items()}
+    for index, (name, world) in enumerate(worlds.items()):
+        results[name] = World(name, world, root, chance).suffer(kinds[index :: len(worlds)])
+    drawn = Counter[str]()
+    for index in range(settings):
+        world = draw(chance, worlds[chance.choice(["LunarLander", "Pendulum"])])
+        drawn += World(f"settings {index}", world, root, chance).suffer(chance.sample(list(STATUS), len(STATUS)))
+    return {**results, **({f"{settings} draws of settings": drawn} if settings else {})}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int, nargs="?", default=200, help="how many kills")
+    parser.add_argument("--signals", type=int, help="how many of each signal")
+    parser.add_argument("--settings", type=int, default=0, help="how many agents with random settings")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="of the moments")
+    parser.add_argument("--folder", type=Path, help="where the runs are left, for looking at; a new one")
+    options = parser.parse_args()
+    signals = options.count // 4 if options.signals is None else options.signals
+    with tempfile.TemporaryDirectory() as temporary:
+        results = torture(
+            options.count, signals, options.settings, options.seed, (options.folder or Path(temporary)).resolve()
+        )
+    print(f"seed {options.seed}\n{table(results)}")
+    sys.exit(any(counts["lost"] or counts["different"] for counts in results.values()))

@@ -1,0 +1,77 @@
+"""Settings drawn at random for `crash_test.py`: what no one thought of trying together."""
+
+import random
+from typing import Any
+
+
+def linear(start: float, end: float, steps: int) -> dict[str, Any]:
+    """A schedule, as a configuration has it."""
+    return {"class_path": "td3_lightning.Linear", "init_args": {"start": start, "end": end, "steps": steps}}
+
+
+def evaluation(name: str, **init_args: Any) -> dict[str, Any]:
+    """A callback of `evaluation.py`."""
+    return {"class_path": f"td3_lightning.{name}", "init_args": init_args}
+
+
+def early_stopping(threshold: float) -> dict[str, Any]:
+    """Lightning's callback that ends a run, by the evaluation's return or after two that are not better."""
+    return {
+        "class_path": "lightning.pytorch.callbacks.EarlyStopping",
+        "init_args": {
+            "monitor": "eval/return_mean",
+            "mode": "max",
+            "patience": 2,
+            "stopping_threshold": threshold,
+        },
+    }
+
+
+# Values beside the default.
+OTHERS: dict[str, list[Any]] = {
+    "model.hidden_dims": [[8, 8], [], [320, 320]],
+    "model.layer_norm": [True],
+    "model.num_critics": [1, 3, 4],
+    "model.encoder": [
+        {"class_path": "td3_lightning.Trunk", "init_args": {"widths": [6], "shared": shared}}
+        for shared in (True, False)
+    ],
+    "model.max_grad_norm": [1.0],
+    "model.actor_lr": [linear(1e-3, 1e-4, 90)],
+    "model.critic_lr": [linear(1e-3, 1e-4, 90)],
+    "model.gradients": ["autograd"],
+    "model.policy_freq": [1, 3],
+    "data.num_envs": [2, 3],
+    "data.updates_per_step": [0.3, 0.5, 2],
+    "data.n_step": [1, linear(4, 1, 80)],
+    "data.reward_scale": [0.1],
+    "data.eval_episodes": [2, 3],
+    "data.wrappers": [[{"class_path": "td3_lightning.ActionRepeat", "init_args": {"repeat": 2}}]],
+    "data.capacity": [45, 60],
+    "collector.collect": ["episode", 7],
+    "collector.random_steps": [0, 50],
+    "collector.exploration_noise": [linear(0.3, 0.1, 100)],
+    "trainer.log_every_n_steps": [1, 7],
+    "trainer.min_epochs": [2],
+    "trainer.precision": ["bf16-mixed", "64-true", "bf16-true"],
+    "trainer.check_val_every_n_epoch": [2],
+    "trainer.num_sanity_val_steps": [-1],
+    "trainer.val_check_interval": [0.5],
+    "trainer.callbacks": [
+        [evaluation("AveragedWeights", decay=0.9)],
+        [evaluation("StopWhenSolved", threshold=-1e9, window=2)],
+        [early_stopping(-1e9), evaluation("AveragedWeights", decay=0.5)],
+        [early_stopping(1e9)],
+        [evaluation("StopWhenSolved", threshold=1e9, window=2), evaluation("SaveEvaluations")],
+    ],
+}
+
+
+def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
+    """A world with every third setting another than by default."""
+    settings = {section: dict(values) for section, values in world.items()}
+    for name, values in OTHERS.items():
+        section, _, key = name.partition(".")
+        if chance.random() < 1 / 3:
+            settings[section][key] = chance.choice(values)
+    return settings

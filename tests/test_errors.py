@@ -1,0 +1,205 @@
+"""Every argument of every public constructor: what is accepted, and what the error says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from td3_lightning import TD3, Actor, Collector, Constant, Critics, Linear, Replay, ReplayData, Trunk, UsageError
+from td3_lightning.algorithm.pixel_encoder import Convolutions
+from td3_lightning.envs.car_racing import CarRacing
+from td3_lightning.envs.lifetime import StepTimeout
+from td3_lightning.envs.wrappers import ActionRepeat, SymmetricActionBounds
+from td3_lightning.errors import as_float, require_float, require_int
+from td3_lightning.replay.pixels import Pixels
+from toys import Counter
+
+
+def td3(**settings: Any) -> TD3:
+    return TD3(**{"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0], "hidden_dims": (4,), **settings})
+
+
+def data(**settings: Any) -> ReplayData:
+    return ReplayData("toys/Counter-v0", **{"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, **settings})
+
+
+def replay(**settings: Any) -> Replay:
+    return Replay(**{"obs_dim": 1, "action_dim": 1, "capacity": 50, **settings})
+
+
+def actor(**settings: Any) -> Actor:
+    return Actor(**{"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0], **settings})
+
+
+def critics(**settings: Any) -> Critics:
+    return Critics(**{"obs_dim": 3, "action_dim": 1, **settings})
+
+
+def line(**settings: Any) -> Linear:
+    return Linear(**{"start": 1.0, "end": 0.0, "steps": 10, **settings})
+
+
+def repeated(**settings: Any) -> ActionRepeat:
+    return ActionRepeat(Counter(), **settings)
+
+
+def bound(**settings: Any) -> SymmetricActionBounds:
+    return SymmetricActionBounds(Counter(), **settings)
+
+
+def deadline(**settings: Any) -> StepTimeout:
+    return StepTimeout(Counter(), **settings)
+
+
+INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # the maker, its argument, and the name in the error
+    *((td3, name, name) for name in ("obs_dim", "num_critics", "policy_freq")),
+    *((data, name, name) for name in ("num_envs", "capacity", "batch_size", "n_step", "steps_per_epoch")),
+    *((data, name, name) for name in ("eval_episodes", "eval_seed", "test_episodes", "test_seed")),
+    *((replay, name, name) for name in ("obs_dim", "action_dim", "capacity", "batch_size", "batches_per_epoch")),
+    *((replay, name, name) for name in ("n_step", "num_envs", "history")),
+    *((Collector, name, name) for name in ("warmup_steps", "random_steps", "collect")),
+    (actor, "obs_dim", "obs_dim"),
+    *((critics, name, name) for name in ("obs_dim", "action_dim", "num_critics")),
+    *((line, name, f"Linear.{name}") for name in ("steps", "begin")),
+    *((Pixels, name, f"pixels.{name}") for name in ("stack", "height", "width", "shift")),
+    *((Convolutions, name, f"Convolutions.{name}") for name in ("features", "stack", "height", "width")),
+    *((CarRacing, name, name) for name in ("track_seed", "stall_limit")),
+    (repeated, "repeat", "repeat of ActionRepeat"),
+]
+NUMBERS: list[tuple[Callable[..., Any], str, str]] = [
+    *((td3, name, name) for name in ("tau", "policy_noise", "noise_clip", "max_grad_norm", "actor_lr", "critic_lr")),
+    *((data, name, name) for name in ("gamma", "reward_scale", "updates_per_step", "step_timeout")),
+    *((replay, name, name) for name in ("gamma", "reward_scale")),
+    (Collector, "exploration_noise", "exploration_noise"),
+    *((line, name, f"Linear.{name}") for name in ("start", "end")),
+    (Constant, "value", "Constant.value"),
+    (CarRacing, "missed_cost", "missed_cost"),
+    (bound, "bound", "bound of SymmetricActionBounds"),
+    (deadline, "seconds", "step_timeout"),
+]
+TRUTHS: list[tuple[Callable[..., Any], str, str]] = [
+    (td3, "layer_norm", "layer_norm"),
+    *((data, name, name) for name in ("on_device", "empty_replay")),
+    (actor, "layer_norm", "layer_norm"),
+    (critics, "layer_norm", "layer_norm"),
+    (CarRacing, "draw_rays", "draw_rays"),
+    (Convolutions, "shared", "Convolutions.shared"),
+]
+LISTS: list[tuple[Callable[..., Any], str, str]] = [
+    (td3, "hidden_dims", "hidden_dims"),
+    (actor, "hidden_dims", "hidden_dims"),
+    (critics, "hidden_dims", "hidden_dims"),
+    (Trunk, "widths", "Trunk.widths"),
+]
+GOOD_INTEGERS = {"height": 84, "width": 84, "capacity": 60}
+
+
+def refused(make: Callable[..., Any], argument: str, value: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        make(**{argument: value})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("make", "argument", "name"), INTEGERS)
+def test_integers(make: Callable[..., Any], argument: str, name: str) -> None:
+    """Integers of NumPy are integers; floats, texts and truth values are none, and the error says what to write."""
+    good = GOOD_INTEGERS.get(argument, 2)
+    for kind in (np.int64, np.uint16, np.array, torch.tensor):
+        make(**{argument: kind(good)})
+    assert refused(make, argument, float(good)) == f"{name} must be an integer, got {float(good)}. Use {good}."
+    assert refused(make, argument, np.float32(good)) == f"{name} must be an integer, got {float(good)}. Use {good}."
+    for wrong, fix in ((2.5, "Use an integer."), (True, "Use an integer."), ([2], "Use an integer."), ("2", "Use 2.")):
+        if argument != "collect" or wrong != "2":
+            assert refused(make, argument, wrong) == f"{name} must be an integer, got {wrong!r}. {fix}"
+
+
+@pytest.mark.parametrize(("make", "argument", "name"), INTEGERS)
+def test_integers_have_a_range(make: Callable[..., Any], argument: str, name: str) -> None:
+    said = refused(make, argument, -1)
+    assert said.startswith(f"{name} must be at least ")
+    assert said.split(", got -1. ")[1].startswith(("Use ", "The paper uses "))
+
+
+@pytest.mark.parametrize(("make", "argument", "name"), NUMBERS)
+def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
+    for good in (1, np.float32(0.5), np.float64(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5)):
+        make(**{argument: good})
+    kinds = "a number or a Schedule" if argument in ("actor_lr", "critic_lr", "exploration_noise") else "a number"
+    for wrong in ("0.5", True, [0.5], 1j):
+        assert refused(make, argument, wrong).startswith(f"{name} must be {kinds}, got {wrong!r}. Use ")
+    for wrong in (float("nan"), float("inf"), -float("inf"), 10**400):
+        said = refused(make, argument, wrong)
+        assert said.startswith(f"{name} must be ")
+        assert f", got {wrong if wrong != 10**400 else '1000'}" in said
+        assert len(said) < 300
+
+
+@pytest.mark.parametrize(("make", "argument", "name"), TRUTHS)
+def test_truth_values(make: Callable[..., Any], argument: str, name: str) -> None:
+    make(**{argument: np.bool_(False)})
+    for wrong in ("false", 1, None):
+        expected = f"{name} must be true or false, got {wrong!r}. Use true or false without quotes."
+        assert refused(make, argument, wrong) == expected
+
+
+@pytest.mark.parametrize(("make", "argument", "name"), LISTS)
+def test_lists_of_integers(make: Callable[..., Any], argument: str, name: str) -> None:
+    for good in ([8, 4], (8, 4), np.array([8, 4]), [np.int64(8), 4]):
+        make(**{argument: good})
+    assert refused(make, argument, [4, 8.0]) == f"{name}[1] must be an integer, got 8.0. Use 8."
+    assert refused(make, argument, [0]) == f"{name}[0] must be at least 1, got 0. Use a larger value."
+    for wrong in (8, "88"):
+        assert refused(make, argument, wrong) == (
+            f"{name} must be a list of integers, got {wrong!r}. Use a list, for example [256, 256]."
+        )
+
+
+def test_values_are_kept_as_plain_python() -> None:
+    settings = {
+        "policy_freq": np.int64(2),
+        "tau": np.float32(0.5),
+        "hidden_dims": np.array([8]),
+        "actor_lr": np.int64(1),
+    }
+    kept = td3(**settings).hparams
+    assert [type(kept[name]) for name in ("policy_freq", "tau", "hidden_dims")] == [int, float, list]
+    assert type(kept["hidden_dims"][0]) is int
+    assert type(kept["actor_lr"]["init_args"]["value"]) is float
+    assert type(data(gamma=np.float32(0.5)).replay.gamma) is float
+
+
+class Rude:
+    """Neither a number nor anything to show."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __float__(self) -> float:
+        raise RuntimeError
+
+    __index__ = __float__  # type: ignore[assignment]
+
+
+def test_objects_that_raise_are_refused() -> None:
+    for check in (require_int, require_float):
+        with pytest.raises(UsageError, match=r"^tau must be an? (integer|number), got an object of type Rude\. "):
+            check("tau", Rude())
+    assert as_float(torch.empty((), device="meta")) is None
+
+
+def test_intervals_are_named() -> None:
+    cases: list[tuple[dict[str, float], float, str]] = [
+        ({"least": 0, "most": 1}, 2, "in [0, 1], got 2. Use a smaller value."),
+        ({"above": 0, "most": 1}, 0, "in (0, 1], got 0. Use a larger value."),
+        ({"least": 0, "below": 1}, 1, "in [0, 1), got 1. Use a smaller value."),
+        ({"above": 0}, 0.0, "greater than 0, got 0.0. Use a larger value."),
+        ({"below": 0}, 0.0, "less than 0, got 0.0. Use a smaller value."),
+        ({"most": 0}, 1, "at most 0, got 1. Use a smaller value."),
+        ({}, float("inf"), "finite, got inf. Use a finite number."),
+    ]
+    for interval, value, expected in cases:
+        with pytest.raises(UsageError) as caught:
+            require_float("x", value, **interval)
+        assert str(caught.value) == f"x must be {expected}"

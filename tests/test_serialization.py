@@ -1,0 +1,76 @@
+"""What a checkpoint may hold, and what becomes of the rest."""
+
+import io
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from td3_lightning.errors import UsageError
+from td3_lightning.serialization.primitives import as_arrays, to_primitives
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+Pair = namedtuple("Pair", "one other")
+BECOMES: list[tuple[Any, Any]] = [
+    (np.float64(2.5), 2.5),
+    (np.int32(7), 7),
+    (np.bool_(True), True),
+    (np.str_("text"), "text"),
+    (np.array([1.5, 2.5]), torch.tensor([1.5, 2.5], dtype=torch.float64)),
+    (deque([1, np.int64(2)], maxlen=3), [1, 2]),
+    (Pair(1, Path("a", "b")), (1, "a/b")),
+    (frozenset({1}), {1}),
+    (defaultdict(list, {"a": deque([1])}), {"a": [1]}),
+    (OrderedDict(a=1, b=np.float32(0.5)), {"a": 1, "b": 0.5}),
+    (Colour.RED, "red"),
+    ({"a": [({"b": np.float64(1)},)]}, {"a": [({"b": 1.0},)]}),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), BECOMES, ids=lambda value: type(value).__name__)
+def test_what_is_nearly_plain_becomes_so_and_can_be_loaded(value: Any, expected: Any) -> None:
+    plain, file = to_primitives(value, "it"), io.BytesIO()
+    torch.save(plain, file)
+    file.seek(0)
+    for came in (plain, torch.load(file, weights_only=True)):
+        assert type(came) is type(expected)
+        assert torch.equal(came, expected) if isinstance(expected, torch.Tensor) else came == expected
+
+
+def test_what_is_plain_stays_the_same_object() -> None:
+    weights = OrderedDict(weight=torch.zeros(2), step=torch.tensor(1.0))
+    value = {"weights": weights, "shape": torch.Size([2]), "rest": [None, True, 1, 2.5, 1j, "a", b"b", (1,), {2}]}
+    assert to_primitives(value, "it") is value
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ({"a": {"b": [0, timedelta(1)]}}, "state.a.b.1 is a timedelta"),
+        ({timedelta(1): 2}, "a key of state is a timedelta"),
+        (np.array([None]), "state is a ndarray"),
+        (len, "state is a builtin_function_or_method"),
+    ],
+)
+def test_anything_else_is_one_sentence_that_names_it(value: Any, name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        to_primitives(value, "state")
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
+def test_a_generator_of_any_kind_is_put_back(kind: Any) -> None:
+    one, other, file = kind(5), kind(6), io.BytesIO()
+    np.random.Generator(one).normal(size=3)
+    torch.save(to_primitives(one.state, "it"), file)
+    file.seek(0)
+    other.state = as_arrays(torch.load(file, weights_only=True))
+    np.testing.assert_array_equal(np.random.Generator(other).normal(size=9), np.random.Generator(one).normal(size=9))

@@ -1,0 +1,491 @@
+"""The Collector: what it does to the environments, in which order, and what it stores."""
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from one_sentence import refused
+from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning.errors import EnvError
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.metrics_csv import read_metrics
+from toys import Counter
+
+LOW, HIGH = (-0.5, 0.25), (1.5, 8.0)
+
+
+def new_data(kind: str = "Counter", **kwargs: Any) -> ReplayData:
+    settings = {"steps_per_epoch": 20, "batch_size": 4, "capacity": 20_000, "eval_episodes": 1}
+    return ReplayData(f"toys/{kind}-v0", **(settings | kwargs))
+
+
+def new_module(data: ReplayData, **kwargs: Any) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **kwargs)
+
+
+def stored(data: ReplayData, env: int = 0) -> Any:
+    """The rows of a ring that is not full yet: observations, actions, rewards, ends."""
+    rows = data.replay.rings[env].rows[: data.replay.rings[env].cursor]
+    return rows[:, : data.obs_dim], rows[:, data.obs_dim : -2], rows[:, -2], rows[:, -1]
+
+
+def steady(data: ReplayData) -> tuple[TD3, Any]:
+    """A module whose actor always gives one action, also after updates."""
+    module = new_module(data, actor_lr=0.0, critic_lr=0.0)
+    for parameter in module.actor.parameters():
+        parameter.data.zero_()
+    module.actor.layers[-1].bias.data[:] = torch.atanh(torch.tensor([0.5] * len(data.action_low)))
+    low, high = np.array(data.action_low), np.array(data.action_high)
+    return module, (low + high) / 2 + 0.5 * (high - low) / 2
+
+
+# Warm-up
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_the_warm_up_is_uniform_in_an_asymmetric_box(num_envs: int, make_trainer: Any) -> None:
+    data = new_data(env_kwargs={"low": LOW, "high": HIGH}, num_envs=num_envs, steps_per_epoch=1)
+    make_trainer(callbacks=[Collector(3000)]).fit(new_module(data), datamodule=data)
+    per_env = []
+    for env in range(num_envs):
+        _, actions, rewards, _ = stored(data, env)
+        per_env.append(actions[rewards > 0][: 3000 // num_envs])  # not the rows of last observations
+    actions = np.concatenate(per_env)
+    assert len(actions) == 3000
+    shares = np.sort((actions - LOW) / np.subtract(HIGH, LOW), axis=0)
+    assert shares.min() >= 0
+    assert shares.max() <= 1
+    # Kolmogorov and Smirnov's distance; 1.95 / sqrt(n) is passed once in a thousand times.
+    assert np.abs(shares - np.linspace(0, 1, 3000)[:, None]).max() < 1.95 / 3000**0.5
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.06  # the numbers of an action are independent
+    if num_envs > 1:
+        assert len({float(actions[0, 0]) for actions in per_env}) == num_envs
+        assert abs(np.corrcoef(per_env[0][:, 0], per_env[1][:, 0])[0, 1]) < 0.11
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 2, 3, 4])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_warm_up_too_short_for_a_transition_says_so(warmup_steps: int, n_step: int, make_trainer: Any) -> None:
+    data = new_data(n_step=n_step, env_kwargs={"length": 50})
+    module, trainer = new_module(data), make_trainer(callbacks=[Collector(warmup_steps)])
+    if warmup_steps < n_step:
+        with pytest.raises(UsageError, match="warmup_steps"):
+            trainer.fit(module, datamodule=data)
+    else:
+        trainer.fit(module, datamodule=data)
+        assert (module.env_steps, module.updates) == (warmup_steps + 20, 20)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, -1])
+def test_no_warm_up_is_one_sentence(warmup_steps: int) -> None:
+    with refused("warmup_steps", str(warmup_steps), fix="first update requires a transition"):
+        Collector(warmup_steps)
+
+
+# Order and number
+
+
+class Noted(TD3):
+    """Notes its updates among the environment's events."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        Counter.log.append(("update", self.updates))
+        return super().training_step(batch, batch_idx)
+
+
+def note(target: Any, name: str, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes each call of a method."""
+    method = getattr(target, name)
+
+    def noted(*args: Any) -> Any:
+        Counter.log.append((event, None))
+        return method(*args)
+
+    monkeypatch.setattr(target, name, noted)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "updates_per_step", "after_updates"),
+    [
+        # How many times all environments step after the first, second, ... update.
+        (1, 1, [1, 1, 1, 1, 1, 1]),
+        (1, 0.5, [2, 2, 2, 2, 2, 2]),
+        (1, 2, [1, 0, 1, 0, 1, 0]),
+        (3, 1, [1, 0, 0, 1, 0, 0]),
+        (3, 0.5, [1, 1, 0, 1, 1, 0]),
+        (3, 2, [1, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_step_add_sample_update_in_that_order(
+    num_envs: int, updates_per_step: float, after_updates: list[int], make_trainer: Any, monkeypatch: Any
+) -> None:
+    data = new_data(num_envs=num_envs, updates_per_step=updates_per_step, steps_per_epoch=round(6 / updates_per_step))
+    module = Noted(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    note(data.replay, "add", "add", monkeypatch)
+    note(data.replay, "sample", "sample", monkeypatch)
+    Counter.log.clear()
+    make_trainer(callbacks=[Collector(4)], limit_val_batches=0).fit(module, datamodule=data)
+    events = [event for event, _ in Counter.log if event != "reset"]
+    once = ["step"] * num_envs + ["add"] * num_envs
+    expected = once * (4 if num_envs == 1 else 2)  # the warm-up's last round is whole
+    for steps in after_updates:
+        expected += ["sample", "update", *once * steps]
+    assert events == expected
+    assert module.updates == 6
+    assert module.env_steps == events.count("step") == events.count("add")
+
+
+def test_a_new_agent_is_told_of_what_another_has_left_in_the_replay(make_trainer: Any) -> None:
+    data = new_data()
+    for agent in ("the first", "the second"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
+        said = [str(warning.message) for warning in caught if "A new agent also learns from" in str(warning.message)]
+        assert len(said) == (agent == "the second")
+
+
+def test_the_schedule_of_n_step_goes_by_env_steps_in_a_new_replay_too(make_trainer: Any) -> None:
+    module = new_module(new_data())
+    for epoch, n_step in ((1, 6), (2, 4), (3, 2)):  # after 20, 40 and 60 steps
+        data = new_data(n_step=Linear(8, 2, 60), steps_per_epoch=10)
+        make_trainer(callbacks=[Collector(10)], max_epochs=1).fit(module, datamodule=data)
+        assert module.env_steps == 20 * epoch
+        assert data.replay.rewards_summed == n_step
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("updates_per_step", [0.1, 0.3, 0.5, 1, 2, 2.5])
+def test_updates_keep_pace_with_steps(num_envs: int, updates_per_step: float, make_trainer: Any) -> None:
+    data = new_data(num_envs=num_envs, updates_per_step=updates_per_step, steps_per_epoch=30)
+    module, warmed_up = new_module(data), 12
+    lags = []
+
+    class Pace(L.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            lags.append((module.env_steps - warmed_up) * updates_per_step - module.updates)
+
+    make_trainer(callbacks=[Collector(12), Pace()], max_epochs=3).fit(module, datamodule=data)
+    assert module.updates == 3 * round(30 * updates_per_step)
+    assert min(lags) > -1e-9  # no update before its step
+    assert max(lags) < num_envs * updates_per_step - 1e-9  # and no step before it is due
+
+
+@pytest.mark.parametrize(
+    ("collect", "num_envs", "updates_per_step", "expected"),
+    [
+        # env_steps at each update, after a warm-up of 4 and the one update that follows it; episodes have 5 steps.
+        (4, 1, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),
+        (4, 1, 0.5, [4, 8, 8, 12, 12, 16, 16, 20, 20, 24]),
+        (2, 1, 1.5, [4, 6, 6, 6, 8, 8, 8, 10, 10, 10]),
+        (3, 2, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),  # a round of 3 takes two steps of both
+        ("episode", 1, 1.0, [4, 5, 10, 10, 10, 10, 10, 15, 15, 15]),
+        ("episode", 1, 0.4, [4, 10, 10, 15, 15, 20, 20, 25, 25, 30]),
+        ("episode", 2, 0.5, [4, 10, 10, 10, 20, 20, 20, 20, 20, 30]),
+    ],
+)
+def test_updates_follow_what_was_collected_at_once(
+    collect: Any, num_envs: int, updates_per_step: float, expected: list[int], make_trainer: Any
+) -> None:
+    data = new_data(num_envs=num_envs, updates_per_step=updates_per_step, steps_per_epoch=round(10 / updates_per_step))
+    module, seen = new_module(data), []
+
+    class Look(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            seen.append(module.env_steps)
+
+    make_trainer(callbacks=[Collector(4, collect=collect), Look()]).fit(module, datamodule=data)
+    assert seen[:10] == expected
+
+
+def test_random_actions_and_updates_begin_and_end_apart(make_trainer: Any) -> None:
+    """As in the lander agent, which is never random, and in the walker blog, where updates begin after an episode."""
+    for warmup_steps, random_steps in ((10, 0), (5, 17), (10, None)):
+        data = new_data(steps_per_epoch=20)
+        module, steady_action = steady(data)
+        Counter.log.clear()
+        collector = Collector(warmup_steps, exploration_noise=0.0, random_steps=random_steps)
+        make_trainer(callbacks=[collector], limit_val_batches=0).fit(module, datamodule=data)
+        given = np.array([action for event, action in Counter.log if event == "step"])
+        is_random = np.abs(given - steady_action).max(axis=1) > 1e-6
+        expected = 10 if random_steps is None else random_steps
+        assert is_random.tolist() == [True] * expected + [False] * (warmup_steps + 20 - expected)
+
+
+def test_a_wait_for_the_end_of_an_endless_episode_is_one_sentence(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("td3_lightning.training.collector.MOST_STEPS", 50)
+    data = new_data(env_kwargs={"length": 10**6})
+    trainer = make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0)
+    with pytest.raises(EnvError, match=r"came to no end of an episode within 50 steps, for which collector\.c"):
+        trainer.fit(new_module(data), datamodule=data)
+
+
+def test_a_wait_is_for_the_steps_of_one_environment(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.training.collector.MOST_STEPS", 50)
+    data = new_data(num_envs=2, env_kwargs={"length": 40})
+    module = new_module(data)
+    make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0).fit(module, datamodule=data)
+    assert (module.updates, module.env_steps) == (20, 80)
+
+
+@pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}])
+def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> None:
+    ((setting, value),) = wrong.items()
+    with refused(setting, str(value)):
+        Collector(10, **wrong)
+
+
+def test_another_word_for_what_to_collect_is_one_sentence() -> None:
+    word: Any = "episodes"
+    with pytest.raises(UsageError, match=r'^collect must be a number of steps or "episode", got \'episodes\'. Use 1'):
+        Collector(10, collect=word)
+
+
+@pytest.mark.parametrize("frozen", ["actor", "critics"])
+def test_an_agent_that_would_learn_nothing_is_one_sentence_before_the_warm_up(frozen: str, make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data)
+    getattr(module, frozen).requires_grad_(False)
+    trainer = make_trainer(callbacks=[Collector(10)])
+    with pytest.raises(UsageError, match=rf"^The {frozen} would learn nothing: .*; call agent.unfreeze\(\) before fit"):
+        trainer.fit(module, datamodule=data)
+    assert not module.env_steps
+    trainer.validate(module, datamodule=data)
+
+
+def test_another_pace_on_resume_holds_from_there(make_trainer: Any, tmp_path: Any) -> None:
+    steps = []
+    for updates_per_step, resumed in ((1.0, None), (2.0, "ckpt"), (0.5, "ckpt"), (1.0, "ckpt")):
+        data = new_data(updates_per_step=updates_per_step, steps_per_epoch=round(40 / updates_per_step))
+        module = new_module(data)
+        trainer = make_trainer(callbacks=[Collector(10)], max_epochs=len(steps) + 1)
+        trainer.fit(module, datamodule=data, ckpt_path=resumed and tmp_path / "last.ckpt")
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+        steps.append(module.env_steps)
+        assert module.updates == 40 * len(steps)
+    assert steps == [50, 70, 150, 190]
+
+
+# What is stored
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_a_row_is_what_the_environment_said(end: str, make_trainer: Any) -> None:
+    data = new_data(env_kwargs={"length": 4, "end": end, "low": LOW, "high": HIGH})
+    Counter.log.clear()
+    make_trainer(callbacks=[Collector(10)], limit_val_batches=0).fit(new_module(data), datamodule=data)
+    obs, actions, rewards, ends = stored(data)
+    episode, step, ever = np.arange(len(obs)) // 5, np.arange(len(obs)) % 5, 0  # five rows an episode
+    ever = 4 * episode + step
+    np.testing.assert_array_equal(obs, np.stack([episode, step, ever], axis=1))
+    is_last = step == 4
+    np.testing.assert_array_equal(rewards, np.where(is_last, 0, 10 * episode + step + 1))
+    np.testing.assert_array_equal(ends, np.where(step == 3, 1.0 if end == "terminated" else 2.0, 0))
+    given = [action for event, action in Counter.log if event == "step"]
+    np.testing.assert_array_equal(actions[~is_last], given)
+    assert len(given) == 30
+
+
+def test_an_environment_that_writes_into_its_action_changes_nothing(make_trainer: Any) -> None:
+    data = new_data("InPlace", env_kwargs={"length": 3})
+    Counter.log.clear()
+    make_trainer(callbacks=[Collector(10)], limit_val_batches=0).fit(new_module(data), datamodule=data)
+    obs, actions, _, ends = stored(data)
+    given = [action.tolist() for event, action in Counter.log if event == "step"]
+    is_last = np.arange(len(obs)) % 4 == 3
+    assert actions[~is_last].tolist() == given
+    np.testing.assert_array_equal(obs[is_last][:, 1], 3)  # true last observations, not the reset's
+    np.testing.assert_array_equal(np.flatnonzero(ends), np.flatnonzero(is_last) - 1)
+
+
+def test_environments_that_end_apart_are_kept_apart(make_trainer: Any) -> None:
+    data = new_data("Seeded", num_envs=3, n_step=2, capacity=120)
+    make_trainer(callbacks=[Collector(100)], limit_val_batches=0).fit(new_module(data), datamodule=data)
+    for _ in range(100):
+        batch = data.replay.sample()  # a toy's observation: its episode's own number, steps, the episode's length
+        assert torch.equal(batch.next_obs[:, [0, 2]], batch.obs[:, [0, 2]])
+        gone, ended = batch.next_obs[:, 1] - batch.obs[:, 1], batch.next_obs[:, 1] == batch.obs[:, 2]
+        assert torch.equal(gone, torch.where(batch.obs[:, 2] - batch.obs[:, 1] == 1, 1.0, 2.0))
+        torch.testing.assert_close(batch.discount, torch.where(ended, 0.0, 0.99**gone))
+
+
+def test_clocks_and_episodes_are_counted(make_trainer: Any) -> None:
+    data = new_data(num_envs=3, env_kwargs={"length": 4}, steps_per_epoch=18)
+    module, collector = new_module(data), Collector(10)
+    make_trainer(callbacks=[collector]).fit(module, datamodule=data)
+    assert (module.env_steps, module.updates) == (12 + 18, 18)
+    assert module.episodes == 3 * (10 // 4)
+    assert collector.last_return == 10 * 4 + 1 + 2 + 3 + 4  # the second episode's, which has the number 1
+
+
+class Kept(L.pytorch.loggers.logger.Logger):
+    """A logger that keeps what it is given."""
+
+    name, version = "kept", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[int, dict[str, float]]] = []
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        assert step is not None
+        self.lines.append((step, metrics))
+
+
+def test_episodes_and_losses_are_logged_against_env_steps(make_trainer: Any) -> None:
+    data, logger = new_data(env_kwargs={"length": 4}, reward_scale=0.1), Kept()
+    trainer = make_trainer(callbacks=[Collector(10)], logger=logger, log_every_n_steps=5, limit_val_batches=0)
+    trainer.fit(new_module(data), datamodule=data)
+    episodes = [(step, line) for step, line in logger.lines if "train/return" in line]
+    assert [step for step, _ in episodes] == [4, 8, 12, 16, 20, 24, 28]
+    assert [line["train/return"] for _, line in episodes] == [40 * episode + 10 for episode in range(7)]  # unscaled
+    assert {line["train/length"] for _, line in episodes} == {4}
+    assert {line["train/steps"] for _, line in episodes} == {4}
+    losses = [(step, line) for step, line in logger.lines if "train/critic_loss" in line]
+    assert [step for step, _ in losses] == [15, 20, 25, 30]  # every five updates
+    for _, line in losses:
+        names = {"critic_loss", "actor_loss", "q_mean", "steps_per_second"}
+        assert set(line) == {f"train/{name}" for name in names}
+        assert all(np.isfinite(value) for value in line.values())
+
+
+def test_the_speed_is_that_since_the_last_time_and_not_the_warm_ups(make_trainer: Any, monkeypatch: Any) -> None:
+    data, logger = new_data(), Kept()
+    module = new_module(data)
+    clock = SimpleNamespace(perf_counter=lambda: 100 + (min(module.env_steps, 10) + module.env_steps) / 4)
+    monkeypatch.setattr("td3_lightning.training.collector.time", clock)
+    trainer = make_trainer(callbacks=[Collector(10)], logger=logger, log_every_n_steps=5, limit_val_batches=0)
+    trainer.fit(module, datamodule=data)
+    speeds = [line["train/steps_per_second"] for _, line in logger.lines if "train/steps_per_second" in line]
+    assert speeds == [4.0] * 4
+
+
+def test_no_logging_is_possible(make_trainer: Any) -> None:
+    data, logger = new_data(), Kept()
+    trainer = make_trainer(callbacks=[Collector(10)], logger=logger, log_every_n_steps=0)
+    trainer.fit(new_module(data), datamodule=data)
+    assert not any("train/critic_loss" in line for _, line in logger.lines)
+
+
+# Noise
+
+
+def explored(noise: Any, make_trainer: Any, steps: int = 1500) -> tuple[Any, Any]:
+    """Actions after the warm-up, and the action that the policy gives, in half-widths of the box."""
+    data = new_data(env_kwargs={"low": LOW, "high": HIGH}, updates_per_step=0.01, steps_per_epoch=steps)
+    module, action = steady(data)
+    Counter.log.clear()
+    make_trainer(callbacks=[Collector(10, noise)], limit_val_batches=0).fit(module, datamodule=data)
+    actions = np.array([action for event, action in Counter.log if event == "step"])[10:]
+    half = np.subtract(HIGH, LOW) / 2
+    return (actions - action) / half, actions
+
+
+def test_noise_is_gaussian_in_half_widths_of_the_box(make_trainer: Any) -> None:
+    noise, _ = explored(0.1, make_trainer)  # the policy stands five deviations from the nearer end
+    assert len(noise) == 1500
+    np.testing.assert_allclose(noise.mean(axis=0), 0, atol=4 * 0.1 / 1500**0.5)
+    np.testing.assert_allclose(noise.std(axis=0), 0.1, rtol=4 / 3000**0.5)
+    inside = (np.abs(noise) < 0.1).mean()
+    assert inside == pytest.approx(0.6827, abs=0.03)
+    assert abs(np.corrcoef(noise.T)[0, 1]) < 0.09
+    assert abs(np.corrcoef(noise[1:, 0], noise[:-1, 0])[0, 1]) < 0.09
+
+
+def test_noise_is_clipped_to_the_box(make_trainer: Any) -> None:
+    noise, actions = explored(1.0, make_trainer, steps=1000)
+    assert (actions.min(axis=0) == LOW).all()
+    assert (actions.max(axis=0) == HIGH).all()
+    # The policy stands half a half-width below the upper end, and one and a half above the lower one.
+    np.testing.assert_allclose((actions == HIGH).mean(axis=0), 0.3085, atol=0.06)
+    np.testing.assert_allclose((actions == LOW).mean(axis=0), 0.0668, atol=0.035)
+    assert np.abs(noise).max() < 1.51
+
+
+def test_no_noise_is_the_policy(make_trainer: Any) -> None:
+    noise, _ = explored(0.0, make_trainer, steps=300)
+    np.testing.assert_allclose(noise, 0, atol=1e-6)
+
+
+def test_noise_follows_its_schedule_over_env_steps(make_trainer: Any) -> None:
+    noise, _ = explored(Linear(0.2, 0.0, steps=1000, begin=1010), make_trainer, steps=2100)
+    assert noise[:1000].std() == pytest.approx(0.2, rel=0.07)
+    assert noise[1000:1100].std() == pytest.approx(0.19, rel=0.2)
+    assert noise[1500:1600].std() == pytest.approx(0.09, rel=0.2)
+    np.testing.assert_allclose(noise[2000:], 0, atol=1e-6)
+
+
+def test_what_a_schedule_stands_at_is_logged(make_trainer: Any, tmp_path: Any) -> None:
+    data, logger, lr = new_data(), RunLogger(str(tmp_path)), Linear(1e-3, 0.0, steps=100)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), actor_lr=lr)
+    make_trainer(callbacks=[Collector(10, Linear(0.2, 0.0, steps=100))], logger=logger, log_every_n_steps=5).fit(
+        module, datamodule=data
+    )
+    logged = read_metrics(logger.metrics.path, ["train/actor_lr", "train/noise", "train/critic_lr"])
+    for env_steps, rate in logged["train/actor_lr"]:
+        assert rate == lr(env_steps)
+    assert len(logged["train/actor_lr"]) == len(logged["train/noise"]) == 4
+    assert logged["train/noise"][-1].tolist() == [30, 0.14]
+    assert not len(logged["train/critic_lr"])
+
+
+def test_negative_noise_is_one_sentence() -> None:
+    with refused("exploration_noise", "-0.1"):
+        Collector(10, -0.1)
+
+
+# Around it
+
+
+def test_it_wants_its_own_module_and_data(make_trainer: Any) -> None:
+    data = new_data()
+    data.setup("fit")
+    with pytest.raises(UsageError, match="ReplayData"):
+        make_trainer(callbacks=[Collector(10)]).fit(new_module(data), train_dataloaders=data.train_dataloader())
+
+
+def test_nothing_rests_on_global_randomness(make_trainer: Any) -> None:
+    """Two runs after the same seed are the same, whatever else has drawn in between."""
+    runs = []
+    for draws in (0, 5):
+        L.seed_everything(8, verbose=False)
+        data = new_data("Seeded", num_envs=2)
+        module, collector = new_module(data), Collector(10)
+        np.random.rand(draws)  # noqa: NPY002
+        torch.rand(draws)
+        make_trainer(callbacks=[collector]).fit(module, datamodule=data)
+        runs.append([*module.state_dict().values(), *data.replay.sample()])
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+
+
+def test_another_seed_is_another_run(make_trainer: Any) -> None:
+    actions = []
+    for seed in (1, 2):
+        L.seed_everything(seed, verbose=False)
+        data = new_data("Seeded")
+        make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
+        actions.append(stored(data))
+    assert all(not np.array_equal(one[:5], other[:5]) for one, other in list(zip(*actions, strict=True))[:3])
+
+
+@pytest.mark.parametrize(("device", "checked"), [("cpu", 12), ("cuda", 2)])
+def test_a_gpu_is_waited_for_only_where_losses_are_logged(
+    device: str, checked: int, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("td3_lightning.training.collector.check_losses", lambda _, updates: asked.append(updates))
+    monkeypatch.setattr(TD3, "device", torch.device(device))
+    data = new_data(steps_per_epoch=12)
+    trainer = make_trainer(callbacks=[Collector(5)], log_every_n_steps=5, limit_val_batches=0)
+    trainer.fit(new_module(data), datamodule=data)
+    assert len(asked) == checked
+    assert {5, 10} <= set(asked)

@@ -1,0 +1,452 @@
+"""ReplayData: what it makes of an environment, of its settings, and what it refuses."""
+
+import functools
+import logging
+from typing import Any
+
+import gymnasium as gym
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from one_sentence import refused
+from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.envs.lifetime import Lifetime, StepTimeout
+from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
+
+
+def new_data(env_id: str = "toys/Counter-v0", **kwargs: Any) -> ReplayData:
+    return ReplayData(env_id, **{"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, "eval_episodes": 2, **kwargs})
+
+
+def fit(data: ReplayData, make_trainer: Any, **kwargs: Any) -> TD3:
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    make_trainer(callbacks=[Collector(10, **kwargs)]).fit(module, datamodule=data)
+    return module
+
+
+def test_shapes_come_from_the_environment() -> None:
+    data = new_data("Pendulum-v1")
+    assert (data.obs_dim, data.action_low, data.action_high) == (3, [-2.0], [2.0])
+    data = new_data(env_kwargs={"low": (-0.5, 0.25), "high": (1.5, 8.0)})
+    assert (data.obs_dim, data.action_low, data.action_high) == (3, [-0.5, 0.25], [1.5, 8.0])
+    assert all(type(bound) is float for bound in data.action_low + data.action_high)
+
+
+# Spaces
+
+
+NO_BOX = ["discrete", "multi_discrete", "multi_binary", "dict", "tuple"]
+
+
+BOUNDS = r"must have finite bounds .*, got Box.*\. Add td3_lightning\.SymmetricActionBounds to data\.wrappers"
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        *((kind, r"must be a Box, got .*\. Use an environment with continuous actions\.$") for kind in NO_BOX),
+        ("unbounded", BOUNDS),
+        ("half bounded", BOUNDS),
+        ("float32 max", BOUNDS),
+        ("float64 max", BOUNDS),
+        (
+            "2-d",
+            r"must have one axis .*, got shape \(2, 2\)\. Add td3_lightning\.FlattenAction to data\.wr",
+        ),
+        ("0-d", r"must have one axis .*, got shape \(\)\. Add td3_lightning\.FlattenAction to data\.wr"),
+        ("int", r"must be floats, got Box\(-2, 3, .* of int64\. Use an environment with continuous actions"),
+        ("point", r"must have low < high, got Box\(0.5, 0.5, .*\. Add a wrapper that removes the constant actions"),
+    ],
+)
+def test_unsupported_actions_are_refused_with_a_fix(action: str, message: str) -> None:
+    with pytest.raises(UsageError, match=rf"^actions of toys/Spaces-v0 {message}"):
+        new_data("toys/Spaces-v0", env_kwargs={"action": action})
+
+
+@pytest.mark.parametrize("action", ["2-d", "0-d"])
+def test_flatten_action_passes_actions_in_their_shape(action: str, make_trainer: Any) -> None:
+    flat = functools.partial(gym.make, "toys/Spaces-v0", action=action)
+    data = new_data(flat, wrappers=[FlattenAction])
+    assert len(data.action_low) == (4 if action == "2-d" else 1)
+    assert fit(data, make_trainer).updates == 20  # the toy checks each action
+
+
+@pytest.mark.parametrize("action", ["unbounded", "half bounded", "float32 max", "float64 max"])
+def test_one_bound_makes_unbounded_actions_usable(action: str, make_trainer: Any) -> None:
+    bounded = [functools.partial(SymmetricActionBounds, bound=0.25)]
+    data = new_data("toys/Spaces-v0", env_kwargs={"action": action}, wrappers=bounded)
+    assert data.action_high[0] == 0.25
+
+
+@pytest.mark.parametrize("observation", [*NO_BOX, "2-d", "empty"])
+def test_unsupported_observations_are_refused_with_a_fix(observation: str) -> None:
+    with pytest.raises(UsageError, match=r"^observations of toys/Spaces-v0 must .*, got .*FlattenObservation"):
+        new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
+
+
+@pytest.mark.parametrize("observation", ["2-d", "dict"])
+def test_a_wrapper_makes_them_flat(observation: str, make_trainer: Any) -> None:
+    flat = gym.wrappers.FlattenObservation
+    assert new_data("toys/Spaces-v0", env_kwargs={"observation": observation}, wrappers=[flat]).obs_dim in (1, 3)
+
+
+@pytest.mark.parametrize("observation", ["int", "float64"])
+def test_other_numbers_become_float32(observation: str, make_trainer: Any) -> None:
+    data = new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
+    module = fit(data, make_trainer)
+    assert module.updates == 20
+    assert data.replay.sample().obs.dtype == torch.float32
+
+
+def test_a_float64_box_is_never_left(make_trainer: Any) -> None:
+    """Its ends, -0.1 and 0.7, are no float32; the toy asserts that its box contains each action."""
+    data = new_data("toys/Spaces-v0", env_kwargs={"action": "float64"}, steps_per_epoch=60)
+    fit(data, make_trainer, exploration_noise=3.0)
+    actions = data.replay.sample().action
+    assert actions.min() >= -0.1
+    assert actions.max() <= 0.7
+
+
+# Making
+
+
+def test_a_wrapper_that_does_not_fit_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"^GrayscaleObservation does not fit toys/Counter-v0 \("):
+        new_data(wrappers=[gym.wrappers.GrayscaleObservation])
+    with pytest.raises(UsageError, match=r"^TimeLimit does not fit toys/Counter-v0 \("):  # as a configuration has it
+        new_data(wrappers=[functools.partial(gym.wrappers.TimeLimit, max_episode_steps=0)])
+
+
+def test_training_arguments_are_for_training_alone() -> None:
+    data = new_data(env_kwargs={"length": 7, "end": "truncated"}, train_kwargs={"length": 3})
+    data.setup("fit")
+    kinds = [data.eval_env.unwrapped, *(env.unwrapped for env in data.envs.envs)]
+    assert [(env.length, env.end) for env in kinds] == [(7, "truncated"), (3, "truncated")]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({"high": (8.0,)}, r"the same actions in training and evaluation, got Box\(-0.5, 8.0, .* Use data.env_kwargs"),
+        ({"low": (0.0, 0.0), "high": (1.0, 1.0)}, r"the same actions .*, got Box\(0.0, 1.0, \(2,\)"),
+    ],
+)
+def test_training_arguments_may_not_change_the_actions(kwargs: dict[str, Any], said: str) -> None:
+    data = new_data(train_kwargs=kwargs)
+    with pytest.raises(UsageError, match=said):
+        data.setup("fit")
+    with pytest.raises(UsageError, match="call setup"):
+        _ = data.envs
+
+
+def test_training_arguments_may_not_change_the_observations() -> None:
+    with pytest.raises(UsageError, match=r"the same observations .*, got \(1, 3\) with .* and \(3,\) without\. Use"):
+        new_data("toys/Spaces-v0", train_kwargs={"observation": "2-d"}).setup("fit")
+
+
+def test_wrappers_stand_from_the_inside_out_around_all() -> None:
+    twice, thrice = (functools.partial(ActionRepeat, repeat=repeat) for repeat in (2, 3))
+    data = new_data(wrappers=[twice, gym.wrappers.FlattenObservation, thrice], num_envs=2)
+    data.setup("fit")
+    for clock in [data.eval_env, *(env.env for env in data.envs.envs)]:
+        assert isinstance(clock, StepTimeout)
+        env = clock.env
+        assert isinstance(env, ActionRepeat)
+        assert isinstance(env.env, gym.wrappers.FlattenObservation)
+        assert isinstance(env.env.env, ActionRepeat)
+        assert (env.repeat, env.env.env.repeat) == (3, 2)
+    assert len({id(env.unwrapped) for env in [data.eval_env, *data.envs.envs]}) == 3
+    unlimited = new_data(wrappers=[twice], step_timeout=None).eval_env
+    assert type(unlimited) is Lifetime
+    assert isinstance(unlimited.env, ActionRepeat)
+
+
+@pytest.mark.parametrize("wrapper", [gym.wrappers.NormalizeObservation, gym.wrappers.NormalizeReward])
+def test_statistics_that_no_longer_change_are_no_obstacle(wrapper: Any) -> None:
+    def frozen(env: Any) -> Any:
+        made = wrapper(env)
+        made.update_running_mean = False
+        return made
+
+    assert new_data(wrappers=[frozen]).obs_dim == 3
+    with pytest.raises(UsageError, match="goes by statistics of its own environment"):
+        new_data(wrappers=[wrapper])
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_envs": 0},
+        {"num_envs": -1},
+        {"steps_per_epoch": 0},
+        {"updates_per_step": 0.0},
+        {"updates_per_step": -1.0},
+        {"updates_per_step": float("nan")},
+        {"eval_episodes": 0},
+        {"test_episodes": 0},
+        {"batch_size": 0},
+        {"capacity": 2},
+        {"gamma": 1.5},
+        {"n_step": 0},
+        {"reward_scale": float("nan")},
+        {"updates_per_step": float("inf")},
+        {"eval_seed": -1},
+        {"test_seed": -1},
+        {"step_timeout": 0},
+        {"step_timeout": float("inf")},
+        {"step_timeout": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(wrong: dict[str, Any]) -> None:
+    ((setting, value),) = wrong.items()
+    with refused(setting, str(value)):
+        new_data(**wrong)
+
+
+def test_a_replay_larger_than_the_memory_is_one_sentence_with_its_size() -> None:
+    with pytest.raises(UsageError, match=r"\d GB.*capacity"):
+        new_data(capacity=10**15)
+
+
+@pytest.mark.parametrize(
+    ("steps", "per_step", "num_envs", "updates"), [(20, 1, 1, 20), (20, 0.5, 1, 10), (20, 2, 1, 40), (21, 1, 3, 21)]
+)
+def test_an_epoch_is_so_many_environment_steps(
+    steps: int, per_step: float, num_envs: int, updates: int, make_trainer: Any
+) -> None:
+    data = new_data(steps_per_epoch=steps, updates_per_step=per_step, num_envs=num_envs)
+    assert len(data.train_dataloader()) == updates
+    module = fit(data, make_trainer)
+    warmed_up = 12 if num_envs == 3 else 10
+    assert (module.env_steps, module.updates) == (warmed_up + steps, updates)
+
+
+def test_evaluations_and_tests_have_their_own_seeds() -> None:
+    data = new_data(eval_episodes=3, eval_seed=100, test_episodes=2, test_seed=7)
+    assert [episode.seed for episode in data.val_dataloader()] == [100, 101, 102]
+    assert [episode.seed for episode in data.test_dataloader()] == [7, 8]
+
+
+def test_rewards_are_scaled_for_the_learner_alone(make_trainer: Any) -> None:
+    data = new_data(reward_scale=0.01, n_step=1)
+    module = fit(data, make_trainer)
+    batch = data.replay.sample()
+    expected = 0.1 * batch.obs[:, 0] + 0.01 * (batch.obs[:, 1] + 1)  # the toy pays 10 * episode + steps
+    torch.testing.assert_close(batch.reward, expected)
+    report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
+    assert report["eval/return_mean"] > 10
+
+
+# A life longer than one fit
+
+
+def expected_rewards(batch: Any) -> Any:
+    return 10 * batch.obs[:, 0] + batch.obs[:, 1] + 1
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones(make_trainer: Any, tmp_path: Any) -> None:
+    one, count = np.float64(0.5), np.int64(2)
+    data = new_data(num_envs=count, capacity=np.int64(500), reward_scale=one, updates_per_step=one, n_step=count)
+    settings = {"tau": one, "policy_noise": one, "noise_clip": one, "policy_freq": count, "num_critics": count}
+    settings |= {"max_grad_norm": one, "layer_norm": np.bool_(True), "actor_lr": one, "hidden_dims": np.array([4])}
+    module = TD3(data.obs_dim, data.action_low, data.action_high, **settings)
+    trainer = make_trainer(callbacks=[Collector(count * 5, exploration_noise=one, random_steps=count)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "numbers.ckpt")
+    torch.load(tmp_path / "numbers.ckpt", weights_only=True)
+
+
+def test_a_second_fit_goes_on(make_trainer: Any) -> None:
+    """The same data, module and callback; the running episode was closed, for its environment was."""
+    data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    for fits in (1, 2, 3):
+        make_trainer(callbacks=[collector]).fit(module, datamodule=data)
+        assert (module.env_steps, module.updates) == (10 + 20 * fits, 20 * fits)
+        assert data.replay.num_transitions == module.env_steps
+    for _ in range(50):
+        batch = data.replay.sample()
+        torch.testing.assert_close(batch.reward, expected_rewards(batch))
+        torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
+        assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
+
+
+def test_a_new_collector_and_a_new_module_may_use_an_old_replay(make_trainer: Any) -> None:
+    data = new_data()
+    fit(data, make_trainer)
+    module = fit(data, make_trainer)
+    assert module.env_steps == 30
+    assert data.replay.num_transitions == 60
+
+
+def test_a_checkpoint_from_after_a_fit_has_the_replay(make_trainer: Any, tmp_path: Any) -> None:
+    data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[collector])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "after.ckpt")
+    again = new_data(env_kwargs={"length": 7})
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(
+        module, datamodule=again, ckpt_path=tmp_path / "after.ckpt"
+    )
+    assert (module.env_steps, module.updates) == (50, 40)
+    assert again.replay.num_transitions == 50
+    for _ in range(50):
+        batch = again.replay.sample()
+        torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
+
+
+def test_a_checkpoint_from_after_a_fit_goes_on_to_the_bit(make_trainer: Any, tmp_path: Any) -> None:
+    def train(*fits: int) -> dict[str, torch.Tensor]:
+        L.seed_everything(1, verbose=False)
+        path = None
+        for max_epochs in fits:
+            data = new_data("Pendulum-v1")
+            module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+            trainer = make_trainer(callbacks=[Collector(10)], max_epochs=max_epochs)
+            trainer.fit(module, datamodule=data, ckpt_path=path)
+            path = tmp_path / "after.ckpt"
+            trainer.save_checkpoint(path)
+        assert module.env_steps == 70
+        return module.state_dict()
+
+    whole = train(3)
+    assert all(torch.equal(weight, whole[name]) for name, weight in train(1, 2, 3).items())
+
+
+def test_episodes_that_an_exception_ended_are_not_saved() -> None:
+    data = new_data()
+    for end, saved in ((lambda: data.teardown("fit"), True), (lambda: data.on_exception(RuntimeError()), False)):
+        data.setup("fit")
+        data.begin_episodes()
+        end()
+        assert ("envs" in data.state_dict()["ranks"][0]) is saved
+
+
+def test_a_checkpoint_without_a_replay_resumes_or_says_why_not(make_trainer: Any, tmp_path: Any) -> None:
+    data = new_data()
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    checkpoint = torch.load(tmp_path / "whole.ckpt", weights_only=True)
+    del checkpoint["ReplayData"]
+    torch.save(checkpoint, tmp_path / "bare.ckpt")
+    trainer = make_trainer(callbacks=[Collector(10)], max_epochs=2)
+    with pytest.raises(UsageError, match="transition"):
+        trainer.fit(module, datamodule=new_data(), ckpt_path=tmp_path / "bare.ckpt")
+
+
+def test_a_fit_without_a_collector_says_so(make_trainer: Any) -> None:
+    data = new_data()
+    with pytest.raises(UsageError, match="Collector"):
+        make_trainer().fit(TD3(data.obs_dim, data.action_low, data.action_high), datamodule=data)
+
+
+def test_a_loaded_policy_fills_an_empty_replay_first(make_trainer: Any, tmp_path: Any) -> None:
+    data = new_data()
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), datamodule=data)
+    trainer.save_checkpoint(tmp_path / "policy.ckpt")
+    policy, fresh = TD3.load_from_checkpoint(tmp_path / "policy.ckpt"), new_data()
+    make_trainer(callbacks=[Collector(10)]).fit(policy, datamodule=fresh)
+    assert (policy.updates, policy.env_steps) == (40, 60)
+    assert fresh.replay.steps_stored == 30
+
+
+def test_an_agent_for_another_environment_is_one_sentence(make_trainer: Any) -> None:
+    data = new_data()
+    low, high = data.action_low, data.action_high
+    for sizes in ((data.obs_dim + 1, low, high), (data.obs_dim, [2 * low[0]], high)):
+        with pytest.raises(UsageError, match=r"^The agent has .* but toys/Counter-v0 has .*; make it with TD3\("):
+            make_trainer(callbacks=[Collector(10)]).fit(TD3(*sizes), datamodule=data)
+        with pytest.raises(UsageError, match=r"^The agent has "):
+            make_trainer(callbacks=[Collector(10)]).test(TD3(*sizes), datamodule=data)
+    nearly = TD3(data.obs_dim, [float(f"{bound:.8g}") for bound in low], high, hidden_dims=[4])
+    make_trainer(callbacks=[Collector(10)]).fit(nearly, datamodule=data)
+
+
+class Lists(gym.Wrapper):
+    """Observes lists."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        return obs.tolist(), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = self.env.step(action)
+        return obs.tolist(), *rest
+
+
+def test_observations_may_be_lists(make_trainer: Any) -> None:
+    module = fit(new_data(wrappers=[Lists]), make_trainer)
+    assert module.updates == 20
+    assert module.act([0.0] * module.obs_dim).tolist() == module.act(np.zeros(module.obs_dim)).tolist()  # type: ignore[arg-type]
+
+
+def test_a_lost_episode_is_closed_and_the_run_goes_on(
+    make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Restless does not come back; what the replay holds of its episode stays true, and a new one begins."""
+    data, again = (new_data("toys/Restless-v0", env_kwargs={"length": 7}, n_step=2) for _ in range(2))
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+
+    class Save(Collector):
+        def on_train_end(self, trainer: Any, *_: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "last.ckpt")
+
+        @property
+        def state_key(self) -> str:
+            return "Collector"
+
+    make_trainer(callbacks=[Save(10)]).fit(module, datamodule=data)
+    assert data.replay.num_transitions == 30 - 1  # the last step's second reward is not there yet
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    collector = Collector(10)
+    with caplog.at_level(logging.WARNING, logger="td3_lightning"):
+        make_trainer(callbacks=[collector], max_epochs=2).fit(
+            module, datamodule=again, ckpt_path=tmp_path / "last.ckpt"
+        )
+    assert "truncated" in caplog.text
+    assert (module.env_steps, again.replay.num_transitions) == (50, 50 - 1)
+    assert (collector.last_return - sum(range(1, 8))) % 70 == 0  # of seven steps in one episode
+    for _ in range(50):
+        batch = again.replay.sample()
+        gone = batch.next_obs[:, 1] - batch.obs[:, 1]
+        assert torch.isin(gone, torch.tensor([1.0, 2.0])).all()
+        assert torch.equal(batch.next_obs[:, 0], batch.obs[:, 0])  # never into another episode
+        assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
+
+
+def test_a_resumed_environment_may_not_be_another(make_trainer: Any, tmp_path: Any) -> None:
+    data = new_data()
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    for other in ({"num_envs": 2}, {"capacity": 501}, {"n_step": 3}):
+        with pytest.raises(UsageError, match="replay"):
+            make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(
+                module, datamodule=new_data(**other), ckpt_path=tmp_path / "last.ckpt"
+            )
+
+
+def test_no_environments_before_setup() -> None:
+    with pytest.raises(UsageError, match="setup"):
+        _ = new_data().envs
+
+
+def test_a_checkpoint_without_its_replay_says_so() -> None:
+    data = ReplayData("Pendulum-v1")
+    data.load_state_dict({})  # nothing to train: nothing is missing
+    data.setup("fit")
+    with pytest.raises(UsageError, match="holds none"):
+        data.load_state_dict({})
+    data.teardown("fit")

@@ -1,0 +1,139 @@
+"""A learner that diverges stops at once, says what is not finite, and leaves the last good checkpoint as it was."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.cli.app import main
+from td3_lightning.errors import LearnerError
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.training.divergence import check_action, check_losses, check_weights
+from toys import Counter
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("name", ["critic_loss", "q_mean", "actor_loss"])
+def test_a_loss_is_named_with_its_update(name: str, value: float) -> None:
+    losses = {key: torch.tensor(3e38) for key in ("critic_loss", "q_mean", "actor_loss")}
+    check_losses(losses, 1234)
+    with pytest.raises(LearnerError, match=f"^{name} is {value} at update 1,234: "):
+        check_losses(losses | {name: torch.tensor(value)}, 1234)
+
+
+def test_an_action_is_named_with_its_update() -> None:
+    check_action(np.zeros((2, 2), np.float32), 7)
+    with pytest.raises(LearnerError, match=r"action is \[\[0.0, nan\]\] after update 7"):
+        check_action(np.array([[0, NAN]], np.float32), 7)
+
+
+@pytest.mark.parametrize("name", ["actor.layers.0.bias", "critics.layers.2.weight", "critics_target.layers.0.weight"])
+def test_a_weight_is_named(name: str) -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
+    check_weights(module, 8)
+    module.get_parameter(name).data.view(-1)[-1] = NAN
+    with pytest.raises(LearnerError, match=f"^A weight in {name} is not finite after update 8: "):
+        check_weights(module, 8)
+
+
+def test_an_optimizers_state_is_named() -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
+    optimizers = module.configure_optimizers()
+    module.critics(torch.ones(2, 3), torch.ones(2, 1)).sum().backward()
+    optimizers[1].step()
+    check_weights(module, 8, *optimizers)
+    optimizers[1].state[module.critics.layers[0].bias]["exp_avg_sq"][0] = INF
+    with pytest.raises(LearnerError, match=r"exp_avg_sq of critics.layers.0.bias is not finite after update 8"):
+        check_weights(module, 8, *optimizers)
+
+
+# In a run.
+
+
+class Poisons(Callback):
+    """Makes the end of a parameter NaN at a moment of the run."""
+
+    def __init__(self, name: str, moment: str, updates: int) -> None:
+        self.name, self.updates = name, updates
+        setattr(self, moment, self._poison)
+
+    def _poison(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if module.updates == self.updates:
+            module.get_parameter(self.name).data.view(-1)[-1] = NAN
+
+
+EPOCH = 6
+LOSS, ACTION, WEIGHT = r"^(\w+_loss|q_mean) is nan at", "^The actor's action", "^A weight in"
+
+
+@pytest.mark.parametrize(
+    ("name", "moment", "updates", "found", "at"),
+    [
+        ("critics.layers.0.bias", "on_train_batch_start", 8, LOSS, 9),
+        ("critics_target.layers.2.bias", "on_train_batch_start", 8, LOSS, 9),
+        ("actor_target.layers.2.bias", "on_train_batch_start", 8, LOSS, 9),
+        ("actor.layers.2.bias", "on_train_batch_start", 9, LOSS, 10),  # the actor's turn
+        ("actor.layers.2.bias", "on_train_batch_start", 8, ACTION, 9),
+        ("critics.layers.0.bias", "on_validation_start", 12, WEIGHT, 12),
+        ("critics.layers.0.bias", "on_validation_end", 12, WEIGHT, 12),
+        ("actor.layers.0.bias", "on_train_epoch_end", 12, WEIGHT, 12),
+    ],
+)
+def test_a_run_stops_before_it_acts_is_judged_or_is_saved(
+    name: str, moment: str, updates: int, found: str, at: int, make_trainer: Callable[..., L.Trainer], tmp_path: Path
+) -> None:
+    data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    poison = Poisons(name, moment, updates)
+    last = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
+    callbacks = [poison, Collector(10), last]
+    trainer = make_trainer(callbacks=callbacks, enable_checkpointing=True, max_epochs=5)
+    Counter.log.clear()
+    with pytest.raises(LearnerError, match=found) as caught:
+        trainer.fit(module, datamodule=data)
+    assert f"update {at}:" in str(caught.value)
+    # What was taken, stored and saved is from before.
+    actions = [action for event, action in Counter.log if event == "step"]
+    assert np.isfinite(actions).all()
+    assert data.replay.steps_stored == module.env_steps == 10 + at - (at % EPOCH != 0)
+    evaluated = 2 if moment in ("on_validation_end", "on_train_epoch_end") else 1
+    assert len(actions) == module.env_steps + evaluated * 5  # an episode each
+    good = read_checkpoint(tmp_path / "last.ckpt")
+    assert good["clocks"]["updates"] == EPOCH
+    assert all(weight.isfinite().all() for weight in good["state_dict"].values())
+
+
+def test_what_adam_remembers_is_looked_at_before_it_is_saved(make_trainer: Any, tmp_path: Path) -> None:
+    data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.optimizers[0].state[module.actor.layers[0].bias]["exp_avg"][0] = NAN
+    with pytest.raises(LearnerError, match=r"exp_avg of actor\.layers\.0\.bias is not finite after update 6"):
+        trainer.save_checkpoint(tmp_path / "x.ckpt")
+    assert not (tmp_path / "x.ckpt").exists()
+
+
+def test_the_command_line_says_it_in_one_sentence_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that diverges by itself: the critics' eighth step is of 1e37."""
+    monkeypatch.chdir(tmp_path)
+    words = ["fit", "--data.env_id=Pendulum-v1", "--data.batch_size=4", "--data.eval_episodes=1"]
+    words += ["--data.steps_per_epoch=4", "--collector.warmup_steps=10", "--model.hidden_dims=[8]"]
+    words += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    schedule = "{class_path: td3_lightning.Linear, init_args: {start: 1.0e-3, end: 1.0e+37, steps: 1, begin: 16}}"
+    assert main([*words, f"--model.critic_lr={schedule}"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "actor_loss is nan at update 8: the learner has diverged" in said
+    (last,) = tmp_path.rglob("last.ckpt")
+    assert read_checkpoint(last)["clocks"]["updates"] == 4

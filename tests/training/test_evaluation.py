@@ -1,0 +1,283 @@
+"""Evaluations after every episode and of averaged weights, stopping when solved, and the array of all evaluations."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, LambdaCallback
+
+import toys  # noqa: F401  # registers them
+from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning.cli.app import main
+from td3_lightning.envs.episode import Episode
+from td3_lightning.envs.reports import LOGGED
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
+from td3_lightning.training.weight_averaging import AveragedWeights
+
+
+def new_data(**kwargs: Any) -> ReplayData:
+    """Training episodes of 5 steps, in evaluation of a length and a return that follow the seed."""
+    settings = {"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, "eval_episodes": 2}
+    return ReplayData("toys/Seeded-v0", **(settings | kwargs))
+
+
+def new_module(data: ReplayData, **kwargs: Any) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **kwargs)
+
+
+def seeded_return(data: ReplayData, seed: int) -> float:
+    return Episode(data.eval_env, seed).play(new_module(data).act)["return"]  # no action changes it
+
+
+# After every episode.
+
+
+def test_every_training_episode_has_its_evaluation_episode(make_trainer: Any, tmp_path: Path) -> None:
+    data, stop = new_data(eval_seed=300), StopWhenSolved(threshold=1e9, window=4)
+    module, logger = new_module(data), RunLogger(str(tmp_path))
+    make_trainer(callbacks=[Collector(40), stop], logger=logger, max_epochs=2).fit(module, datamodule=data)
+    # Those of the warm-up are played before the first update; one that the last step ends is not played any more.
+    assert stop.played in (module.episodes, module.episodes - 1)
+    expected = [seeded_return(data, 300 + number) for number in range(stop.played)]
+    assert stop.returns == expected[-4:]
+    points = read_metrics(Path(logger.log_dir, "metrics.csv"), ["eval/episode_return", "eval/running_mean"])
+    np.testing.assert_array_equal(points["eval/episode_return"][:, 1], expected)
+    means = [np.mean(expected[max(0, end - 4) : end]) for end in range(1, len(expected) + 1)]
+    np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
+    assert (points["eval/running_mean"][:, 0] >= 40).all()
+    assert len(set(points["eval/running_mean"][:, 0])) > 3  # along the run, not at its end
+
+
+def test_a_log_has_the_names_that_no_info_may_take(make_trainer: Any, tmp_path: Path) -> None:
+    data, falling, logger = new_data(), Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
+    callbacks = [Collector(10, exploration_noise=falling), StopWhenSolved(threshold=1e9)]
+    module = new_module(data, actor_lr=falling, critic_lr=falling)
+    make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
+    columns = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
+    of_info = {"steps", "even"}
+    assert {name.split("/")[1] for name in columns if "/" in name} == LOGGED | of_info
+
+
+def test_a_solved_run_stops_and_does_not_go_on_when_resumed(make_trainer: Any, tmp_path: Path) -> None:
+    returns = [seeded_return(new_data(eval_seed=300), 300 + number) for number in range(100)]
+    means = [np.mean(returns[end - 5 : end]) for end in range(5, 100)]
+    threshold = float(np.sort(means[:20])[-2]) + 1e-9  # one of the first twenty is above
+    solved_after = next(end for end, mean in enumerate(means, start=5) if mean > threshold)
+    updates = []
+    for resumed in (False, True):
+        data, stop = new_data(eval_seed=300), StopWhenSolved(threshold, window=5)
+        module = new_module(data)
+        trainer = make_trainer(callbacks=[Collector(10), stop], max_epochs=50)
+        trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "solved.ckpt" if resumed else None)
+        trainer.save_checkpoint(tmp_path / "solved.ckpt")
+        assert stop.played == module.episodes == solved_after
+        assert stop.returns == returns[solved_after - 5 : solved_after]
+        updates.append(module.updates)
+    assert updates[0] == updates[1] < 50 * 20
+
+
+def test_a_mean_of_few_episodes_solves_nothing() -> None:
+    stop = StopWhenSolved(threshold=1.0, window=3)
+    for returns, solved in (([5.0, 5.0], False), ([1.0, 1.0, 1.0], False), ([1.0, 1.0, 1.1], True)):
+        stop.returns = returns
+        assert stop.solved is solved
+    with pytest.raises(UsageError, match="window"):
+        StopWhenSolved(200.0, window=0)
+
+
+def test_a_shorter_window_is_of_the_last_episodes() -> None:
+    resumed = StopWhenSolved(threshold=1.0, window=2)
+    resumed.load_state_dict({"returns": [0.0, 5.0, 5.0], "played": 3})
+    assert resumed.solved
+
+
+# The array.
+
+
+def test_an_evaluation_of_the_users_own_is_not_the_runs(make_trainer: Any, tmp_path: Path) -> None:
+    data, saved = new_data(), SaveEvaluations()
+    trainer = make_trainer(callbacks=[Collector(10), saved], logger=RunLogger(str(tmp_path)))
+    module = new_module(data)
+    trainer.fit(module, datamodule=data)
+    trainer.validate(module, datamodule=data, verbose=False)
+    assert saved.env_steps == [30]
+
+
+def test_all_evaluations_are_in_one_array_the_untrained_one_first(make_trainer: Any, tmp_path: Path) -> None:
+    logger, ends = RunLogger(str(tmp_path)), []
+    for max_epochs, ckpt_path in ((2, None), (3, tmp_path / "two.ckpt")):
+        data = new_data(eval_seed=300, eval_episodes=max_epochs)  # another number on resume
+        callbacks = [Collector(10), SaveEvaluations()]
+        settings = {"logger": logger, "max_epochs": max_epochs, "num_sanity_val_steps": -1}
+        trainer = make_trainer(callbacks=callbacks, **settings)
+        trainer.fit(new_module(data), datamodule=data, ckpt_path=ckpt_path)
+        trainer.save_checkpoint(tmp_path / "two.ckpt")
+        with np.load(Path(logger.log_dir, "evaluations.npz")) as file:
+            ends.append((file["env_steps"].tolist(), file["returns"]))
+    one, two, three = (seeded_return(data, 300 + number) for number in range(3))
+    assert ends[0][0] == [0, 30, 50]
+    np.testing.assert_array_equal(ends[0][1], [[one, two]] * 3)
+    assert ends[1][0] == [0, 30, 50, 70]
+    np.testing.assert_array_equal(ends[1][1], [[one, two, np.nan]] * 3 + [[one, two, three]])
+
+
+def test_an_array_that_cannot_be_written_warns_once_and_stops_nothing(make_trainer: Any, tmp_path: Path) -> None:
+    data, logger = new_data(), RunLogger(str(tmp_path))
+    Path(logger.log_dir, "evaluations.npz", "in the way").mkdir(parents=True)
+    module = new_module(data)
+    with pytest.warns(UserWarning, match="evaluations.npz, which could not be written") as warned:
+        make_trainer(callbacks=[Collector(10), SaveEvaluations()], logger=logger, max_epochs=3).fit(module, data)
+    assert module.updates == 60
+    assert len([one for one in warned if "evaluations.npz" in str(one.message)]) == 1
+
+
+def test_without_a_logger_there_is_no_array(make_trainer: Any, tmp_path: Path) -> None:
+    data = new_data()
+    make_trainer(callbacks=[Collector(10), SaveEvaluations()]).fit(new_module(data), datamodule=data)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+# Averaged weights.
+
+
+class Weights(Callback):
+    """Notes the weights after every tenth update, and in every evaluation."""
+
+    def __init__(self) -> None:
+        self.trained: list[torch.Tensor] = []
+        self.evaluated: list[torch.Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if pl_module.updates % 10 == 0:
+            self.trained.append(flat(pl_module))
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self.evaluated.append(flat(pl_module))
+
+
+def flat(module: Any) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in module.parameters()])
+
+
+def test_the_mean_of_the_weights_is_evaluated_and_saved_and_trains_nothing(make_trainer: Any, tmp_path: Path) -> None:
+    noted = {}
+    for name, callbacks in (("mean", [AveragedWeights(decay=0.9)]), ("plain", [])):
+        torch.manual_seed(0)
+        data = new_data(eval_episodes=1)
+        module, noted[name] = new_module(data, actor_lr=0.1, critic_lr=0.1), Weights()
+        trainer = make_trainer(callbacks=[*callbacks, Collector(10), noted[name]], max_epochs=2)
+        trainer.fit(module, datamodule=data)
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+        assert torch.equal(flat(module), noted[name].trained[-1])
+    assert all(map(torch.equal, noted["mean"].trained, noted["plain"].trained))
+    first, *others = noted["mean"].trained
+    means = [first]
+    for weights in others:  # four of them, two for each evaluation
+        means.append(0.9**10 * means[-1] + (1 - 0.9**10) * weights)
+    assert len(means) == 4
+    torch.testing.assert_close(noted["mean"].evaluated, means[1::2])
+    policy = TD3.load_from_checkpoint(tmp_path / "mean.ckpt")
+    torch.testing.assert_close(flat(policy), means[-1])
+    assert not torch.allclose(flat(policy), noted["plain"].trained[-1])
+
+
+def test_what_goes_on_without_the_mean_goes_on_as_if_there_had_been_none(make_trainer: Any, tmp_path: Path) -> None:
+    found = {}
+    for name, first in (("mean", [AveragedWeights(decay=0.9)]), ("plain", [])):
+        torch.manual_seed(0)
+        path = tmp_path / f"{name}.ckpt"
+        trainer = make_trainer(callbacks=[*first, Collector(10)])
+        trainer.fit(new_module(data := new_data()), datamodule=data)
+        trainer.save_checkpoint(path)
+        module, data = new_module(new_data()), new_data()
+        make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(module, datamodule=data, ckpt_path=path)
+        assert module.updates == 40
+        found[name] = flat(module)
+    assert torch.equal(found["mean"], found["plain"])
+
+
+def test_what_is_judged_after_training_is_the_checkpoint_or_the_module_as_it_is(
+    make_trainer: Any, tmp_path: Path
+) -> None:
+    data, noted = new_data(), Weights()
+    module = new_module(data, actor_lr=0.1)
+    early = LambdaCallback(
+        on_train_batch_end=lambda trainer, module, *_: (
+            trainer.save_checkpoint(tmp_path / "early.ckpt") if module.updates == 12 else None
+        )
+    )
+    trainer = make_trainer(callbacks=[AveragedWeights(decay=0.9), Collector(10), early, noted])
+    trainer.fit(module, datamodule=data)
+    trained = flat(module)
+    trainer.validate(module, datamodule=data, verbose=False)
+    assert torch.equal(noted.evaluated[-1], trained)
+    trainer.validate(module, datamodule=data, ckpt_path=tmp_path / "early.ckpt", verbose=False)
+    assert torch.equal(noted.evaluated[-1], flat(TD3.load_from_checkpoint(tmp_path / "early.ckpt")))
+    assert not torch.equal(noted.evaluated[-1], noted.evaluated[0])
+
+
+def test_after_an_evaluation_that_failed_the_weights_are_back(make_trainer: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("This one fails.")
+
+    data, noted = new_data(), Weights()
+    module = new_module(data, actor_lr=0.1)
+    failing = LambdaCallback(on_validation_batch_end=fail)
+    with pytest.raises(RuntimeError, match=r"This one fails\."):
+        make_trainer(callbacks=[AveragedWeights(decay=0.9), Collector(10), noted, failing]).fit(module, datamodule=data)
+    assert torch.equal(flat(module), noted.trained[-1])
+    assert not torch.equal(flat(module), noted.evaluated[-1])
+
+
+def test_whole_numbers_in_a_module_are_copied(make_trainer: Any, tmp_path: Path) -> None:
+    data = new_data()
+    module = new_module(data)
+    module.register_buffer("rows", torch.arange(256))
+    trainer = make_trainer(callbacks=[AveragedWeights(), Collector(10)])
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "mean.ckpt")
+    saved = torch.load(tmp_path / "mean.ckpt", weights_only=True)
+    assert saved["averaging_state"]["n_averaged"] == 2
+    assert torch.equal(saved["state_dict"]["rows"], torch.arange(256))
+
+
+def test_whoever_would_miss_a_part_of_the_mean_is_refused(make_trainer: Any) -> None:
+    data = new_data()
+    for others, said in (
+        ([Collector(10), AveragedWeights()], "AveragedWeights came after the Collector in the callbacks; put it"),
+        ([AveragedWeights(), Collector(10), StopWhenSolved(0)], "StopWhenSolved plays with the weights themselves"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            make_trainer(callbacks=others).fit(new_module(data), datamodule=data)
+
+
+class StopsInTheTenth(Callback):
+    """Sends a signal to this process in the tenth update."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if pl_module.updates == 9:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_on_the_command_line_no_stop_takes_a_part_of_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "fit --data.env_id toys/Seeded-v0 --data.steps_per_epoch 20 --data.batch_size 4 --collector.warmup_steps 10"
+    kinds = f"{__name__}.StopsInTheTenth", "td3_lightning.AveragedWeights"
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), *(f"--trainer.callbacks+={kind}" for kind in kinds), "--model.hidden_dims=[4]"])
+    assert ended.value.code == 143
+    (last,) = tmp_path.rglob("last.ckpt")
+    saved = torch.load(last, weights_only=True)
+    assert saved["clocks"]["updates"] == 10
+    assert saved["averaging_state"]["n_averaged"] == 1
+
+
+@pytest.mark.parametrize("decay", [1, -0.1, None])
+def test_a_decay_out_of_its_range_is_refused(decay: Any) -> None:
+    with pytest.raises(UsageError, match=rf"decay is in \[0, 1\), but {decay} came"):
+        AveragedWeights(decay=decay)
