@@ -20,7 +20,7 @@ COMPUTED = ("env_steps", "best_return", "best_at", "last_return")
 MAX_BYTES = 40_000_000  # of all published files
 INTRODUCTION = """# Published runs
 
-[docs/results.md](../../docs/results.md) states what these runs reached and by which protocol. The files of a task are
+[The results pages](../../docs/results/index.md) have the protocol and the tables of these runs. The files of a task are
 
 ```
 <task>/config.yaml            the configuration, with every setting
@@ -35,7 +35,7 @@ index.csv                     the table below, with all columns
 The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early have
 no checkpoint. `car_xeon` has the configuration of `car`, trained on another CPU.
 
-- `commit` is the commit that docs/results.md gives for the run. `added by` is the commit that added its metrics.
+- `commit` is the commit that trained the run. `added by` is the commit that added its metrics.
 - `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best
   one is a maximum and therefore biased upwards.
 - `env_steps` counts actions, at the last row of the metrics.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from td3_lightning.algorithm.pixel_encoder import Convolutions
     from td3_lightning.algorithm.td3 import TD3
     from td3_lightning.envs.car_racing import Pedals
-    from td3_lightning.envs.wrappers import ActionRepeat, SymmetricActionBounds
+    from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
     from td3_lightning.errors import UsageError
     from td3_lightning.replay.buffer import Batch, Replay
     from td3_lightning.replay.pixels import Pixels
@@ -35,6 +35,7 @@ _MODULES = {
     "Convolutions": "algorithm.pixel_encoder",
     "Critics": "algorithm.networks",
     "Encoder": "algorithm.encoders",
+    "FlattenAction": "envs.wrappers",
     "Linear": "schedules",
     "Pedals": "envs.car_racing",
     "Pixels": "replay.pixels",
@@ -57,6 +58,7 @@ __all__ = [
     "Convolutions",
     "Critics",
     "Encoder",
+    "FlattenAction",
     "Linear",
     "Pedals",
     "Pixels",

@@ -1,5 +1,6 @@
-"""Tables of the documentation that are recomputed from the committed metrics."""
+"""Tables of the documentation that are recomputed from the committed metrics and their index."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,26 @@ def rows_of_laps(page: Path) -> list[list[str]]:
 def test_every_row_of_laps_follows_from_the_metrics_of_one_run(page: str, rows: int) -> None:
     found = rows_of_laps(DOCS / page)
     assert len(found) >= rows
-    runs = [summarize(read_evaluations(path)) for path in sorted(REFERENCE.glob("car*/**/*.csv.gz")) if has_laps(path)]
+    runs = [summarize(read_evaluations(path)) for path in metrics_of_cars()]
     for cells in found:
         assert runs.count(cells) == 1, cells
 
 
-def has_laps(path: Path) -> bool:
-    return path.relative_to(REFERENCE).parts[0] in ("car", "car_xeon", "car_fine")
+def test_commits_and_cpus_of_all_runs_are_those_of_the_index() -> None:
+    page = (DOCS / "results" / "index.md").read_text().split("## Runs")[1]
+    rows = [
+        [cell.strip() for cell in line.strip("|\n").split("|")] for line in page.splitlines() if line.startswith("|")
+    ]
+    found = [[f"{run}/seeds/{name}.csv.gz", *cells] for run, names, *cells in rows[2:] for name in names.split(", ")]
+    with (REFERENCE / "index.csv").open() as file:
+        index = [[row["path"], row["commit"], row["added_by"], row["cpu"]] for row in csv.DictReader(file)]
+    assert sorted(found) == sorted(row for row in index if not row[0].startswith("superseded"))
+
+
+def metrics_of_cars() -> list[Path]:
+    """Return the metrics of the runs on track 123, published and superseded."""
+    tasks = ("car", "car_xeon", "car_fine", "superseded/car", "superseded/car_xeon")
+    return [path for task in tasks for path in sorted((REFERENCE / task).rglob("*.csv.gz"))]
 
 
 @pytest.mark.parametrize("run", ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716"])
