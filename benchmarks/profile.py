@@ -46,9 +46,9 @@ PARTS: list[tuple[type, str, str]] = [
     (TD3, "target", "target"),
     (ManualUpdate, "_target", "target"),
     (TD3, "critic_loss", "critics: forward"),
-    (ManualUpdate, "of_critics", "critics: gradients"),
+    (ManualUpdate, "update_critics", "critics: gradients"),
     (TD3, "actor_loss", "actor: forward"),
-    (ManualUpdate, "of_actor", "actor: gradients"),
+    (ManualUpdate, "update_actor", "actor: gradients"),
     (TD3, "manual_backward", "backward"),
     (BatchedMLP, "differentiate", "backward"),
     (BatchedMLP, "slope_in_inputs", "backward"),
@@ -127,7 +127,7 @@ def profile(workload: Workload, steps: int, flags: Sequence[str] = (), apart: bo
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(TD3, "training_step", step))
-        stack.enter_context(patch.object(recorded, "RECORDS", recorded.RECORDS and not apart))
+        stack.enter_context(patch.object(recorded, "CAN_TRACE", recorded.CAN_TRACE and not apart))
         for owner, name, part in PARTS:
             stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), part, timer)))
         fit(workload, SETTLING_UPDATES + steps + 1, flags)

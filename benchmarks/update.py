@@ -23,7 +23,7 @@ from benchmarks.machine import describe, limit_cores
 from benchmarks.records import markdown_table, speedup
 from benchmarks.workloads import WORKLOADS, Workload
 from td3_lightning import ReplayData
-from td3_lightning.algorithm.td3 import Gradients
+from td3_lightning.algorithm.settings import Gradients
 from td3_lightning.replay.buffer import Batch
 
 MANUAL = get_args(Gradients)[0]  # the name of the manual gradients

@@ -1,5 +1,6 @@
 """TD3 (Twin Delayed DDPG) on PyTorch Lightning."""
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
+
+with contextlib.suppress(ModuleNotFoundError):  # optional: registers faster update rules
+    importlib.import_module(f"{__name__}.fast")
 
 gymnasium.register(
     id="td3_lightning/CarRacing-v0",

@@ -1,4 +1,4 @@
-"""The actor and the critics (paper, appendix C: two hidden layers and ReLU)."""
+"""The actor and the critics (appendix C of the paper: two hidden layers with ReLU)."""
 
 import math
 from collections.abc import Sequence
@@ -8,21 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.encoders import build
+from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, require_bool, require_floats, require_int, require_ints
 
 
 class Actor(nn.Module):
-    """A deterministic policy: a multilayer perceptron, tanh, then the box of actions.
+    """Deterministic policy: a multilayer perceptron and a tanh that is scaled to the action box.
 
-    Any finite box fits, an asymmetric one too: the output is `centre + scale * tanh(...)`.
+    The output is `centre + scale * tanh(...)`, so every finite box fits, an asymmetric one too.
 
     Args:
-        obs_dim: Numbers in an observation.
-        action_low: Lower end of every action, in the environment's units.
-        action_high: Upper end of every action, in the environment's units.
+        obs_dim: Numbers in an observation, or features of the encoder.
+        action_low: Smallest value of each action, in the environment's units.
+        action_high: Largest value of each action, in the environment's units.
         hidden_dims: Width of each hidden layer.
-        layer_norm: Normalise each hidden layer before its ReLU.
-        encoder: A network of its own before these layers, whose features are `obs_dim` then.
+        layer_norm: Whether each hidden layer is normalized before its ReLU.
+        encoder: The actor's own encoder, whose output has `obs_dim` features; None for none.
+
+    Raises:
+        UsageError: The box is empty or not finite, or a width is smaller than 1.
     """
 
     scale: Tensor
@@ -53,61 +58,59 @@ class Actor(nn.Module):
         self.register_buffer("centre", (high + low) / 2)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Actions (batch, action_dim), in the environment's units, for observations (batch, obs_dim)."""
+        """Return actions (batch, action_dim) for observations (batch, obs_dim), in the environment's units."""
         return self.centre + self.scale * torch.tanh(self.layers(self.encoder(obs)))
 
 
 class EnsembleLinear(nn.Module):
-    """N independent linear layers as one batched product.
-
-    Each is initialised as `torch.nn.Linear` is.
+    """N independent linear layers, computed as one batched product and initialized like `torch.nn.Linear`.
 
     Args:
-        members: How many layers, N.
-        fan_in: Inputs of each.
-        fan_out: Outputs of each.
+        num_members: Number of layers, N.
+        fan_in: Inputs of each layer.
+        fan_out: Outputs of each layer.
     """
 
-    def __init__(self, members: int, fan_in: int, fan_out: int) -> None:
+    def __init__(self, num_members: int, fan_in: int, fan_out: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(fan_in)
-        self.weight = nn.Parameter(torch.empty(members, fan_in, fan_out).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(members, 1, fan_out).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(num_members, fan_in, fan_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_members, 1, fan_out).uniform_(-bound, bound))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(members, batch, fan_out) from (members, batch, fan_in)."""
+        """Return outputs (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         return torch.baddbmm(self.bias, inputs, self.weight)
 
     def first(self, inputs: Tensor) -> Tensor:
-        """(batch, fan_out) from (batch, fan_in), through the first layer alone."""
+        """Return outputs (batch, fan_out) of the first layer for inputs (batch, fan_in)."""
         return torch.addmm(self.bias[0], inputs, self.weight[0])
 
 
 class EnsembleLayerNorm(nn.Module):
-    """N independent layer normalisations over the last axis.
+    """N independent layer norms over the last axis.
 
     Args:
-        members: How many, N.
-        width: Numbers that are normalised together.
+        num_members: Number of layer norms, N.
+        width: Size of the last axis.
     """
 
-    def __init__(self, members: int, width: int) -> None:
+    def __init__(self, num_members: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(members, 1, width))
-        self.bias = nn.Parameter(torch.zeros(members, 1, width))
+        self.weight = nn.Parameter(torch.ones(num_members, 1, width))
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, width))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(members, batch, width) from the same."""
+        """Normalize inputs (N, batch, width)."""
         normed = nn.functional.layer_norm(inputs, inputs.shape[-1:])
         return self.bias + self.weight * normed
 
     def first(self, inputs: Tensor) -> Tensor:
-        """(batch, width) from the same, through the first normalisation alone."""
+        """Normalize inputs (batch, width) with the first layer norm."""
         return nn.functional.layer_norm(inputs, inputs.shape[-1:], self.weight[0, 0], self.bias[0, 0])
 
 
 class ReLU(nn.ReLU):
-    """A ReLU that N networks share."""
+    """ReLU of N networks."""
 
     first = nn.ReLU.forward
 
@@ -115,16 +118,19 @@ class ReLU(nn.ReLU):
 class Critics(nn.Module):
     """N independent Q-functions on the first axis; the paper's twins are `num_critics=2`.
 
-    What they are asked about is what their `encoder` makes of an observation, so that it is asked once for all that
-    needs it; without one the two are the same.
+    `forward` takes the features that `encoder` computes, so that one call of the encoder serves all critics. Without
+    an encoder, the features are the observations.
 
     Args:
-        obs_dim: Numbers in an observation, or features.
+        obs_dim: Numbers in an observation, or features of the encoder.
         action_dim: Numbers in an action.
         hidden_dims: Width of each hidden layer.
-        num_critics: How many Q-functions, N.
-        layer_norm: Normalise each hidden layer before its ReLU.
-        encoder: The network that makes features of observations, trained with these.
+        num_critics: Number of Q-functions, N.
+        layer_norm: Whether each hidden layer is normalized before its ReLU.
+        encoder: Network from observations to features, trained by the critic loss; None for none.
+
+    Raises:
+        UsageError: A width or `num_critics` is smaller than 1.
     """
 
     def __init__(
@@ -151,20 +157,37 @@ class Critics(nn.Module):
         self.layers = nn.ModuleList([*layers, EnsembleLinear(num_critics, last, 1)])
         self.num_critics = num_critics
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Q-values (num_critics, batch) of observations (batch, obs_dim) and actions (batch, action_dim)."""
-        hidden = torch.cat([obs, action], dim=-1).expand(self.num_critics, -1, -1)
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return Q-values (num_critics, batch) for features (batch, obs_dim) and actions (batch, action_dim)."""
+        hidden = torch.cat([features, action], dim=-1).expand(self.num_critics, -1, -1)
         for layer in self.layers:
             hidden = layer(hidden)
         return hidden.squeeze(-1)
 
-    def first(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Q-values (batch,) of the first critic alone, which is the one that the actor climbs."""
-        hidden = torch.cat([obs, action], dim=-1)
-        layer: Any  # every one here has a method of that name
+    def first(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return the Q-values (batch,) of the first critic, which the actor maximizes."""
+        hidden = torch.cat([features, action], dim=-1)
+        layer: Any  # all layers here have a method `first`
         for layer in self.layers:
             hidden = layer.first(hidden)
         return hidden.squeeze(-1)
+
+
+def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
+    """Build the actor and the critics with fresh parameters, and their encoders, shared or separate."""
+    obs_dim, action_dim = settings.obs_dim, len(settings.action_low)
+    critic_encoder = build(settings.encoder, obs_dim)
+    actor_encoder = nn.Identity() if settings.shares_encoder else build(settings.encoder, obs_dim)
+    features = _num_features(critic_encoder, obs_dim)
+    widths, layer_norm = settings.hidden_dims, settings.layer_norm
+    actor = Actor(features, settings.action_low, settings.action_high, widths, layer_norm, actor_encoder)
+    critics = Critics(features, action_dim, widths, settings.num_critics, layer_norm, critic_encoder)
+    return actor, critics
+
+
+def _num_features(encoder: nn.Module, obs_dim: int) -> int:
+    with torch.no_grad():
+        return int(encoder(torch.zeros(2, obs_dim)).shape[-1])
 
 
 def _box(action_low: Sequence[float], action_high: Sequence[float]) -> tuple[Tensor, Tensor]:

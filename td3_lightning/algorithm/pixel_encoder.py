@@ -10,14 +10,14 @@ from td3_lightning.replay.pixels import CHANNELS, SMALLEST
 
 
 class Convolutions(Encoder):
-    """Three convolutions over stacked frames, then a normalised linear layer (after Yarats et al., 2021, but smaller).
+    """Three convolutions over stacked frames and a linear layer with layer norm (after Yarats et al., 2021, smaller).
 
     Args:
-        features: Numbers that a stack is made into.
+        features: Number of features of a stack.
         stack: Frames in an observation, as in `Pixels`.
         height: Rows of a frame.
         width: Columns of a frame.
-        shared: Whether the actor sees the critics' features, or has such an encoder of its own.
+        shared: Whether the actor uses the critics' features instead of a separate encoder.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class Convolutions(Encoder):
         self.shared = require_bool("Convolutions.shared", shared)
 
     def build(self, obs_dim: int) -> nn.Module:
-        """The layers."""
+        """Build the layers."""
         shape = (self.stack, self.height, self.width, CHANNELS)
         if obs_dim != np.prod(shape):
             raise UsageError(
-                f"Convolutions are for {shape} bytes, but an observation has {obs_dim}; give data.pixels and this "
-                "encoder the same stack, height and width."
+                f"Convolutions require observations of {shape} bytes, got {obs_dim} numbers. Use the same stack, "
+                "height and width for data.pixels and this encoder."
             )
         convolutions = nn.Sequential(
             Planes(shape),
@@ -50,7 +50,7 @@ class Convolutions(Encoder):
 
 
 class Planes(nn.Module):
-    """Bytes (..., stack * height * width * 3) as planes (..., stack * 3, height, width) in [-0.5, 0.5].
+    """Convert bytes (..., stack * height * width * 3) to planes (..., stack * 3, height, width) in [-0.5, 0.5].
 
     Args:
         shape: stack, height, width, 3.
@@ -61,9 +61,11 @@ class Planes(nn.Module):
     def __init__(self, shape: tuple[int, int, int, int]) -> None:
         super().__init__()
         self.shape = shape
-        self.register_buffer("middle", torch.tensor(0.5), persistent=False)  # it goes where the network's weights go
+        self.register_buffer(
+            "middle", torch.tensor(0.5), persistent=False
+        )  # a buffer follows the parameters to their device and dtype
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The planes, in the precision of floating-point inputs, in the network's for bytes."""
+        """Return the planes in the precision of floating-point inputs, or of the network for bytes."""
         stacks = obs.view(*obs.shape[:-1], *self.shape).movedim(-1, -3).flatten(-4, -3)
         return (stacks if stacks.is_floating_point() else stacks.to(self.middle.dtype)) / 255 - self.middle

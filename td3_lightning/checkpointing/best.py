@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
-from td3_lightning.algorithm.td3 import CLOCKS
+from td3_lightning.algorithm.agent import CLOCKS
 from td3_lightning.checkpointing.file_names import LIGHTNINGS, check_file_name
 from td3_lightning.checkpointing.last import attempt, barrier_on_error, same_folder, saving, warn_unsaved
 

@@ -1,192 +1,246 @@
-"""Gradients of the TD3 update for plain networks, computed without autograd."""
+"""Update of TD3 with gradients computed without autograd, for plain networks in one process on a CPU.
+
+The gradients are autograd's up to the order of floating-point sums; under autocast they are rounded in fewer places.
+It is faster because buffers are reused while they are in the cache, ReLUs are applied in place, unneeded products are
+skipped, and all operations of a pass run as one traced function.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from td3_lightning.algorithm.distributed import ranks
-from td3_lightning.fast.adam import FastAdam, is_plain_step
-from td3_lightning.fast.eligibility import Unchanged, has_hook, is_plain
+from td3_lightning.algorithm.distributed import world_size
+from td3_lightning.fast.adam import FastAdam, supports_fast_step
+from td3_lightning.fast.eligibility import NetworkSnapshot, has_hook, is_plain, overrides
+from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers, LinearKernel
 from td3_lightning.fast.traced import TracedFunction
 from td3_lightning.replay.buffer import Batch
 
 if TYPE_CHECKING:
     from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers, LinearKernel
+
+# Methods of TD3 that this file replaces: a subclass that overrides one of them gets autograd.
+REPLACED_METHODS = (
+    "draw_target_noise",
+    "smooth_target_action",
+    "td_target",
+    "critic_loss",
+    "actor_loss",
+    "update_critics",
+    "update_actor",
+    "update_targets",
+    "step_critics",
+    "step_actor",
+)
+
+
+def make_rule(module: TD3, previous: object) -> ManualUpdate | None:
+    """Return a manual update for a module that supports it, else None; the previous one if it is still valid."""
+    if not supports(module):
+        return None
+    rule = previous if isinstance(previous, ManualUpdate) and previous.is_valid() else ManualUpdate(module)
+    rule.begin_epoch()
+    return rule
+
+
+def supports(module: TD3) -> bool:
+    """Return whether networks, losses and hooks are TD3's own, in one process on a CPU, in float32 or bf16-mixed."""
+    from td3_lightning.algorithm.td3 import TD3
+
+    networks = module.actor, module.critics
+    return (
+        all(map(is_plain, networks))
+        and module.actor.scale.device.type == "cpu"
+        and _autocast_dtype() in (None, torch.bfloat16)
+        and module.settings.encoder is None
+        and world_size() == 1
+        and not overrides(module, TD3, *REPLACED_METHODS)
+        and all(_are_trained(network.parameters()) for network in networks)
+        and not has_hook(module, "on_before_backward", "on_after_backward")
+    )
 
 
 class ManualUpdate:
-    """Puts the gradients of `TD3.critic_loss` and `TD3.actor_loss` where the optimizers look for them.
-
-    They are autograd's but for the order of sums; under autocast they are rounded in fewer places than autograd's.
+    """Update rule that computes the gradients with `GradientPasses` and steps with `FastAdam` where it applies.
 
     Args:
-        module: Whose networks these are.
+        module: A module that `supports` accepts; its networks are not replaced while the rule is used.
+    """
+
+    def __init__(self, module: TD3) -> None:
+        self.module = module
+        self.snapshot = NetworkSnapshot(_networks(module))
+        self.bf16 = _autocast_dtype() is not None
+        self.critic_parameters: list[Tensor] = list(module.critics.parameters())
+        self.actor_parameters: list[Tensor] = list(module.actor.parameters())
+        self.online = [parameter.detach() for parameter in self.actor_parameters + self.critic_parameters]
+        self.targets = [*_detached(module.actor_target), *_detached(module.critics_target)]
+        self.passes: GradientPasses | None = None  # for the size of the last batch
+        self.actor_optimizer, self.critic_optimizer = cast(list[LightningOptimizer], module.optimizers())
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """Look up the optimizers' hooks and state again: they may have changed since the last epoch."""
+        self.actor_step, self.critic_step = (
+            FastAdam(optimizer).step if supports_fast_step(self.module, optimizer) else optimizer.step
+            for optimizer in (self.actor_optimizer, self.critic_optimizer)
+        )
+
+    def is_valid(self) -> bool:
+        """Return whether networks, optimizers and precision are those that the rule was made for."""
+        optimizers: Any = self.module.optimizers()
+        same_optimizers = optimizers[0] is self.actor_optimizer and optimizers[1] is self.critic_optimizer
+        same_precision = self.bf16 == (_autocast_dtype() is not None)
+        return same_optimizers and same_precision and self.snapshot.is_valid(_networks(self.module))
+
+    def update_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Take a step of the critics; return the loss and the Q-values (N, batch) before the step."""
+        if self.passes is None or self.passes.batch_size != len(batch.reward):
+            self.passes = GradientPasses(self.module, len(batch.reward))
+        noise = self.module.draw_target_noise(batch.action)
+        with torch.no_grad():
+            loss, q = self.passes.critics(*batch, noise)
+        _set_gradients(self.critic_parameters, self.passes.critic_gradients)
+        self.module.prepare_step(self.critic_optimizer, self.module.settings.critic_lr)
+        self.critic_step()
+        return loss, q
+
+    def update_actor(self, batch: Batch) -> Tensor:
+        """Take a step of the actor after `update_critics` with the same batch; return the loss before the step."""
+        assert self.passes is not None
+        with torch.no_grad():
+            loss: Tensor = self.passes.actor(*batch)
+        _set_gradients(self.actor_parameters, self.passes.actor_gradients)
+        self.module.prepare_step(self.actor_optimizer, self.module.settings.actor_lr)
+        self.actor_step()
+        return loss
+
+    def update_targets(self) -> None:
+        """Polyak average of all target networks in one call."""
+        torch._foreach_lerp_(self.targets, self.online, self.module.settings.tau)
+
+
+class GradientPasses:
+    """Forward and backward passes that write the gradients of the critic and actor loss into buffers.
+
+    Args:
+        module: Module with the networks.
         batch_size: Transitions in a batch.
     """
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.autocast = _autocast()
-        self.adam = FastAdam() if is_plain_step(module) else None
-        self.unchanged = Unchanged(self._networks())
-        # Walking through a module for its parameters takes longer than averaging them.
-        self.actor_weights: list[Tensor] = list(module.actor.parameters())
-        self.critic_weights: list[Tensor] = list(module.critics.parameters())
-        self.online = self.actor_weights + self.critic_weights
-        self.sources = [weight.detach() for weight in self.online]
-        self.targets = [*_weights(module.actor_target), *_weights(module.critics_target)]
-        self.together = self._critics_together()
-        actor, actor_target = (self._actor_layers(_weights(each)) for each in (module.actor, module.actor_target))
-        critics, targets = (self._critic_layers(_weights(each)) for each in (module.critics, module.critics_target))
-        self.actor = BatchedMLP(actor, batch_size, self.autocast is not None)
-        self.actor_target = self.actor.with_weights(actor_target)
-        some = BatchedMLP(critics[0], batch_size, self.autocast is not None)
-        self.critics, self.critics_target = ([some.with_weights(each) for each in nets] for nets in (critics, targets))
-        self.first_critic = some.with_weights([_apart(layer)[0] for layer in critics[0]])
-        self.actor_gradients, self.critic_gradients = (
-            [torch.zeros_like(weight) for weight in weights] for weights in (self.actor_weights, self.critic_weights)
-        )
-        self._of_actor = self._actor_layers(self.actor_gradients)
-        self._of_critics = self._critic_layers(self.critic_gradients)
-        self._critics_pass: Callable[..., Any] = self._differentiate_critics
-        self._actor_pass: Callable[..., Any] = self._differentiate_actor
-        if not module.hparams["layer_norm"]:  # whose slope cannot be recorded
-            self._critics_pass = TracedFunction(self._differentiate_critics, self._memory)
-            self._actor_pass = TracedFunction(self._differentiate_actor, self._memory)
+        self.layer_norm = module.settings.layer_norm
+        self.actor_gradients = [torch.zeros_like(weight) for weight in module.actor.parameters()]
+        self.critic_gradients = [torch.zeros_like(weight) for weight in module.critics.parameters()]
+        self.critics_per_matmul = self._critics_per_matmul()
+        self._actor_gradient_layers = self._actor_layers(self.actor_gradients)
+        self._critic_gradient_layers = self._critic_layers(self.critic_gradients)
+        self._make_networks(bf16=_autocast_dtype() is not None)
+        self.critics: Callable[..., Any] = self._critics_pass
+        self.actor: Callable[..., Any] = self._actor_pass
+        if not self.layer_norm:  # the backward pass of layer norm cannot be traced
+            self.critics = TracedFunction(self._critics_pass, self._tensors)
+            self.actor = TracedFunction(self._actor_pass, self._tensors)
 
-    def _memory(self) -> Iterator[Tensor]:
-        """All tensors that a pass reads or writes, but for a batch and its noise."""
+    def _make_networks(self, bf16: bool) -> None:
+        """Wrap the parameters; all networks of a kind share buffers, because they are used one after the other."""
+        module = self.module
+        actor, actor_target = (self._actor_layers(_detached(each)) for each in (module.actor, module.actor_target))
+        critics, targets = (self._critic_layers(_detached(each)) for each in (module.critics, module.critics_target))
+        self.actor_network = BatchedMLP(actor, self.batch_size, bf16)
+        self.actor_target = self.actor_network.with_weights(actor_target)
+        buffers = BatchedMLP(critics[0], self.batch_size, bf16)
+        self.critic_networks = [buffers.with_weights(layers) for layers in critics]
+        self.critic_targets = [buffers.with_weights(layers) for layers in targets]
+        self.first_critic = buffers.with_weights([_split(layer)[0] for layer in critics[0]])
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors that a pass reads or writes, except the batch and its noise."""
         boxes = [tensor for actor in (self.module.actor, self.module.actor_target) for tensor in actor.buffers()]
         return _tensors_in([boxes, *vars(self).values()])
 
-    @staticmethod
-    def suits(module: TD3, batch: Batch) -> bool:
-        """Whether the networks are plain ones of one process, on a CPU, and nobody listens in."""
-        networks = module.actor, module.critics
-        return (  # the cheapest first: where it does not suit, it is asked in every update
-            batch.obs.device.type == "cpu"
-            and _autocast() in (None, torch.bfloat16)
-            and module.hparams["encoder"] is None
-            and ranks() == 1
-            and all(map(is_plain, networks))
-            and all(_are_trained(network.parameters()) for network in networks)
-            and not has_hook(module, "on_before_backward", "on_after_backward")
-        )
+    def _critics_per_matmul(self) -> int:
+        """Return how many critics one product computes: all if they divide evenly among the threads, else one.
 
-    def fits(self, batch: Batch) -> bool:
-        """Whether the batch has the size that it was made for, and the networks are as they were, where they were."""
-        same = batch.reward.shape[0] == self.batch_size and self.autocast == _autocast()
-        return same and self.unchanged.are(self._networks()) and _are_trained(self.online)
-
-    def _networks(self) -> list[nn.Module]:
-        modules: Any = self.module._modules  # four times as fast as its attributes
-        return [modules["actor"], modules["critics"], modules["actor_target"], modules["critics_target"]]
-
-    def _critics_together(self) -> int:
-        """How many critics one product is for: all, if each thread has as many of them; otherwise one.
-
-        A thread then works on critics of its own, and finds what it made in its own cache, product after product.
+        Each thread then computes whole critics and finds its own results in its cache.
         """
         critics, threads = self.module.critics.num_critics, torch.get_num_threads()
-        comes_out_even = threads > 1 and critics % threads == 0
-        return critics if comes_out_even and not self.module.hparams["layer_norm"] else 1
+        divides_evenly = threads > 1 and critics % threads == 0
+        return critics if divides_evenly and not self.layer_norm else 1
 
     def _actor_layers(self, tensors: Sequence[Tensor]) -> Layers:
-        """From the actor's parameters or their gradients; its weights are (fan_out, fan_in)."""
+        """Group the actor's parameters or gradients by layer; its weights are (fan_out, fan_in)."""
         return self._layers([tensor.t().unsqueeze(0) for tensor in tensors])
 
     def _critic_layers(self, tensors: Sequence[Tensor]) -> list[Layers]:
-        """From the critics' parameters or their gradients, those that are together in one."""
-        parts = self.module.critics.num_critics // self.together
+        """Group the critics' parameters or gradients by product and layer."""
+        parts = self.module.critics.num_critics // self.critics_per_matmul
         return [self._layers(some) for some in zip(*(tensor.chunk(parts) for tensor in tensors), strict=True)]
 
     def _layers(self, tensors: Sequence[Tensor]) -> Layers:
-        each = 4 if self.module.hparams["layer_norm"] else 2
+        each = 4 if self.layer_norm else 2
         layers = (tensors[first : first + each] for first in range(0, len(tensors), each))
         return [
             Layer(weight, bias.view(len(weight), 1, -1), [vector.view(-1) for vector in norm])
             for weight, bias, *norm in layers
         ]
 
-    def of_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sets the critics' gradients; gives their loss and Q-values (N, batch)."""
-        noise = self.module.draw_noise(batch.action)
-        with torch.no_grad():
-            found: tuple[Tensor, Tensor] = self._critics_pass(*batch, noise)
-        _hand_over(self.critic_weights, self.critic_gradients)
-        return found
-
-    def _differentiate_critics(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """The critics' loss and Q-values, given the batch and the noise; writes their gradients."""
+    def _critics_pass(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the critics' gradients for a batch and its noise; return their loss and Q-values."""
         batch, noise = Batch(*tensors[:-1]), tensors[-1]
-        target, values, errors = self._target(batch, noise), [], []
-        inputs = self._for_critics(batch.obs, batch.action)
-        for critics, gradients in zip(self.critics, self._of_critics, strict=True):
+        target, values, errors = self._td_target(batch, noise), [], []
+        inputs = self._critic_inputs(batch.obs, batch.action)
+        for critics, gradients in zip(self.critic_networks, self._critic_gradient_layers, strict=True):
             q = critics.forward(inputs)
             error = q - target
             values.append(q.clone())
             errors.append(error)
-            critics.differentiate(error * (2 / self.batch_size), gradients)
-        every = _joined(errors).reshape(-1)
-        return every.dot(every) / self.batch_size, _joined(values)
+            critics.backward(error * (2 / self.batch_size), gradients)
+        flat = _concatenate(errors).reshape(-1)
+        return flat.dot(flat) / self.batch_size, _concatenate(values)
 
-    def _target(self, batch: Batch, noise: Tensor) -> Tensor:
-        """`TD3.target`, (batch, 1), with noise (batch, action_dim)."""
+    def _td_target(self, batch: Batch, noise: Tensor) -> Tensor:
+        """Compute `TD3.td_target`, (batch, 1), with noise (batch, action_dim)."""
         actor = self.module.actor_target
-        centre, scale = actor.centre, actor.scale
-        action = centre + scale * torch.tanh(self.actor_target.forward(batch.next_obs.unsqueeze(0)))
-        inputs = self._for_critics(batch.next_obs, self.module.add_target_noise(action[0], noise))
-        least = [critics.forward(inputs).amin(dim=0) for critics in self.critics_target]
-        next_q = least[0] if len(least) == 1 else torch.stack(least).amin(dim=0)
+        action = actor.centre + actor.scale * torch.tanh(self.actor_target.forward(batch.next_obs.unsqueeze(0)))
+        inputs = self._critic_inputs(batch.next_obs, self.module.smooth_target_action(action[0], noise))
+        minima = [critics.forward(inputs).amin(dim=0) for critics in self.critic_targets]
+        next_q = minima[0] if len(minima) == 1 else torch.stack(minima).amin(dim=0)
         return batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * next_q
 
-    def _for_critics(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The inputs (together, batch, obs_dim + action_dim) of critics, the same ones for each."""
-        return torch.cat([obs, action], dim=1).expand(self.together, -1, -1)
+    def _critic_inputs(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return inputs (critics_per_matmul, batch, obs_dim + action_dim), the same for each critic."""
+        return torch.cat([obs, action], dim=1).expand(self.critics_per_matmul, -1, -1)
 
-    def of_actor(self, batch: Batch) -> Tensor:
-        """Sets the actor's gradient; gives its loss."""
-        with torch.no_grad():
-            loss: Tensor = self._actor_pass(*batch)
-        _hand_over(self.actor_weights, self.actor_gradients)
-        return loss
-
-    def _differentiate_actor(self, *tensors: Tensor) -> Tensor:
-        """The actor's loss, given the batch; writes its gradient."""
-        batch = Batch(*tensors)
-        actor = self.module.actor
-        centre, scale = actor.centre, actor.scale
+    def _actor_pass(self, *tensors: Tensor) -> Tensor:
+        """Write the actor's gradient for a batch; return its loss."""
+        batch, actor = Batch(*tensors), self.module.actor
         obs = batch.obs.unsqueeze(0)
-        squashed = torch.tanh(self.actor.forward(obs))
-        q = self.first_critic.forward(torch.cat([obs, centre + scale * squashed], dim=2))
-        in_action = self.first_critic.slope_in_inputs(torch.full_like(q, -1 / self.batch_size), len(scale))
-        self.actor.differentiate(in_action * scale * (1 - squashed.square()), self._of_actor)
+        squashed = torch.tanh(self.actor_network.forward(obs))
+        q = self.first_critic.forward(torch.cat([obs, actor.centre + actor.scale * squashed], dim=2))
+        grad_q = torch.full_like(q, -1 / self.batch_size)
+        grad_action = self.first_critic.grad_input(grad_q, len(actor.scale))
+        self.actor_network.backward(grad_action * actor.scale * (1 - squashed.square()), self._actor_gradient_layers)
         return -q.mean()
 
-    def step(self, optimizer: Optimizer | LightningOptimizer) -> None:
-        """Takes the optimizer's step."""
-        if not (self.adam and self.adam.step(optimizer)):
-            optimizer.step()
 
-    def move_targets(self, tau: float) -> None:
-        """target <- (1 - tau) target + tau online, for all weights at once."""
-        torch._foreach_lerp_(self.targets, self.sources, tau)
+def _networks(module: TD3) -> list[nn.Module]:
+    return [module.actor, module.critics, module.actor_target, module.critics_target]
 
 
-def _autocast() -> torch.dtype | None:
-    """The type that products are of by autocast, if any."""
+def _autocast_dtype() -> torch.dtype | None:
+    """Return the dtype of products under autocast on the CPU, None without autocast."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
 
 def _tensors_in(owner: Any) -> Iterator[Tensor]:
-    """All tensors but a module's own in what lists and the networks of this file hold, however deep."""
+    """Yield all tensors in lists and in the networks of `mlp.py`, except parameters of modules."""
     if isinstance(owner, (list, tuple)):
         for each in owner:
             yield from _tensors_in(each)
@@ -196,30 +250,30 @@ def _tensors_in(owner: Any) -> Iterator[Tensor]:
         yield owner
 
 
-def _are_trained(weights: Iterable[Any]) -> bool:
-    """Whether each has a gradient, which nothing but an optimizer waits for."""
+def _are_trained(parameters: Iterable[Any]) -> bool:
+    """Return whether all parameters require gradients and have no gradient hooks."""
     return all(
-        weight.requires_grad and not (weight._backward_hooks or weight._post_accumulate_grad_hooks)
-        for weight in weights
+        parameter.requires_grad and not (parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+        for parameter in parameters
     )
 
 
-def _joined(columns: list[Tensor]) -> Tensor:
-    """Numbers (n, batch, 1) of some critics after another as (N, batch)."""
+def _concatenate(columns: list[Tensor]) -> Tensor:
+    """Concatenate columns (n, batch, 1) of several products to (N, batch)."""
     return (columns[0] if len(columns) == 1 else torch.cat(columns)).squeeze(2)
 
 
-def _apart(layer: Layer) -> list[Layer]:
-    """N layers, each as one of its own."""
+def _split(layer: Layer) -> list[Layer]:
+    """Split N layers into layers of one network each."""
     members = len(layer.weight)
     pairs = zip(layer.weight.chunk(members), layer.bias.chunk(members), strict=True)
     return [Layer(weight, bias, layer.norm) for weight, bias in pairs]
 
 
-def _hand_over(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    for weight, gradient in zip(weights, gradients, strict=True):
-        weight.grad = gradient
+def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
 
 
-def _weights(network: nn.Module) -> list[Tensor]:
-    return [weight.detach() for weight in network.parameters()]
+def _detached(network: nn.Module) -> list[Tensor]:
+    return [parameter.detach() for parameter in network.parameters()]

@@ -1,9 +1,13 @@
-"""Forward and backward passes of plain multilayer perceptrons without autograd."""
+"""Forward and backward passes of multilayer perceptrons without autograd, in buffers that are reused.
+
+Shapes: N networks on the first axis, then the batch, then the features. `pre_activations` are the outputs of a linear
+layer; `grad_output` is the loss's gradient with respect to them, `grad_input` with respect to the layer's input.
+"""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,275 +15,273 @@ from torch import Tensor
 from td3_lightning.fast.eligibility import EPSILON
 from td3_lightning.fast.sparse_backward import AMX, max_active_fraction, sparse_linear_backward
 
-if TYPE_CHECKING:
-    pass
-
-
-WIDE = 192  # inputs and outputs from which on a layer is worth the way to bfloat16 and back
-
-
-LARGE = 100_000  # weights from which on a layer is worth a look at how many of its units are silent
-
-
-FEW = 16  # inputs or outputs from which on a product of them is as quick written transposed
-
-
-LANES = 16  # numbers that a processor works on at once
-
-
-BIAS_WITH_RELU = AMX  # where a bias is added with the ReLU, in one pass; elsewhere the product is quicker at it
+WIDE = 192  # inputs and outputs from which converting a layer to bfloat16 pays
+LARGE = 100_000  # weights from which counting a layer's dormant units pays
+NARROW = 16  # inputs or outputs below which a transposed product is as fast
+LANES = 16  # float32 numbers in a vector register
+FUSE_BIAS_AND_RELU = AMX  # elsewhere the product adds the bias faster
 
 
 class Layer(NamedTuple):
-    """The weights of N linear layers and of the normalisation after each, or their gradients."""
+    """Parameters of N linear layers and of the layer norm after each, or their gradients."""
 
     weight: Tensor  # (N, fan_in, fan_out)
     bias: Tensor  # (N, 1, fan_out)
-    norm: list[Tensor]  # gain and shift (fan_out,) of the normalisation, or nothing; N is 1 where there is one
+    norm: list[Tensor]  # gain and shift (fan_out,) of the layer norm, or nothing; N is 1 if there is one
 
 
-Layers = list[Layer]  # the first one first
+Layers = list[Layer]
 
 
 class LinearKernel:
-    """N linear layers, with a ReLU after each or without, and their gradients.
+    """Compute N linear layers, each with a ReLU or without, and their gradients.
 
     Args:
-        layer: Their weights.
+        layer: The parameters.
         batch_size: Rows of every input.
-        rectified: Whether with a ReLU.
+        relu: Whether a ReLU follows.
     """
 
-    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
-        self.weight, self.bias, self.rectified = layer.weight, layer.bias, rectified
-        comes_out_even = layer.weight.shape[2] % LANES == 0  # a NaN in what is left over would be lost
-        self.adds_and_rectifies = rectified and comes_out_even and layer.weight.dtype == torch.float32
-        self.inputs = layer.weight.new_empty(0)  # what `forward` was given last
+    def __init__(self, layer: Layer, batch_size: int, relu: bool = False) -> None:
+        self.weight, self.bias, self.relu = layer.weight, layer.bias, relu
+        divides_evenly = layer.weight.shape[2] % LANES == 0  # _add_relu_ loses a NaN in the remainder
+        self.fuses = relu and divides_evenly and layer.weight.dtype == torch.float32
+        self.inputs = layer.weight.new_empty(0)  # of the last forward pass
 
     def new_outputs(self, batch_size: int) -> Tensor:
-        """Memory (N, batch, fan_out) for what it gives."""
+        """Allocate outputs (N, batch, fan_out)."""
         return self.weight.new_empty(len(self.weight), batch_size, self.weight.shape[2])
 
     def with_weights(self, layer: Layer) -> LinearKernel:
-        """The same for other weights of these shapes, or of fewer layers, in the same memory."""
+        """Return a kernel for other parameters of these shapes, or of fewer layers, that shares the buffers."""
         other = copy.copy(self)
         other.weight, other.bias = layer.weight, layer.bias
         return other
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums or their ReLUs (N, batch, fan_out) for inputs (N, batch, fan_in)."""
+        """Write the pre-activations, or their ReLUs, (N, batch, fan_out), for inputs (N, batch, fan_in)."""
         self.inputs = inputs
-        if self.adds_and_rectifies and BIAS_WITH_RELU:
-            return _add_and_rectify(torch.bmm(inputs, self.weight, out=out), self.bias)
+        if self.fuses and FUSE_BIAS_AND_RELU:
+            return _add_relu(torch.bmm(inputs, self.weight, out=out), self.bias)
         torch.baddbmm(self.bias, inputs, self.weight, out=out)
-        return out.relu_() if self.rectified else out
+        return out.relu_() if self.relu else out
 
-    def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
-        """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
+    def backward(self, grad_output: Tensor, gradients: Layer | None, grad_input: Tensor | None) -> None:
+        """Write the gradients of the parameters and of the inputs, each if it is given."""
         if gradients is not None:
-            torch.sum(slope, 1, keepdim=True, out=gradients.bias)
-            self.of_weight(slope, gradients.weight)
-        if below is not None:
-            self.of_inputs(slope, below)
+            torch.sum(grad_output, 1, keepdim=True, out=gradients.bias)
+            self.weight_backward(grad_output, gradients.weight)
+        if grad_input is not None:
+            self.input_backward(grad_output, grad_input)
 
-    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
-        """Writes the gradient of the weight, given the slope in the sums."""
-        torch.bmm(self.inputs.mT, slope, out=gradient)
+    def weight_backward(self, grad_output: Tensor, grad_weight: Tensor) -> None:
+        """Write the gradient of the weight."""
+        torch.bmm(self.inputs.mT, grad_output, out=grad_weight)
 
-    def of_inputs(self, slope: Tensor, below: Tensor) -> None:
-        """Writes the slope in the inputs, given that in the sums."""
-        times = torch.mul if slope.shape[2] == 1 else torch.bmm  # of one column, each sum is one product
-        times(slope, self.weight.mT, out=below)
+    def input_backward(self, grad_output: Tensor, grad_input: Tensor) -> None:
+        """Write the gradient of the inputs."""
+        multiply = torch.mul if grad_output.shape[2] == 1 else torch.bmm  # one column: each sum has one term
+        multiply(grad_output, self.weight.mT, out=grad_input)
 
 
 class SparseBackwardLinear(LinearKernel):
-    """The same for large layers, at less work where ReLUs are silent in the whole batch, so that they have no slope."""
+    """Kernel for large layers: the backward pass skips units whose ReLU is 0 in the whole batch."""
 
-    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
-        super().__init__(layer, batch_size, rectified)
-        self.most = max_active_fraction(len(layer.weight), batch_size)
+    def __init__(self, layer: Layer, batch_size: int, relu: bool = False) -> None:
+        super().__init__(layer, batch_size, relu)
+        self.max_active = max_active_fraction(len(layer.weight), batch_size)
 
-    def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
-        """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
-        if gradients is None or below is None:  # half as much to gain
-            super().differentiate(slope, gradients, below)
-        else:
-            torch.sum(slope, 1, keepdim=True, out=gradients.bias)
-            sparse_linear_backward(self.inputs, slope, self.weight, gradients.bias, gradients.weight, below, self.most)
+    def backward(self, grad_output: Tensor, gradients: Layer | None, grad_input: Tensor | None) -> None:
+        """Write the gradients of the parameters and of the inputs, each if it is given."""
+        if gradients is None or grad_input is None:  # half as much to gain
+            super().backward(grad_output, gradients, grad_input)
+            return
+        torch.sum(grad_output, 1, keepdim=True, out=gradients.bias)
+        sparse_linear_backward(
+            self.inputs, grad_output, self.weight, gradients.bias, gradients.weight, grad_input, self.max_active
+        )
 
 
 class NarrowOutputLinear(LinearKernel):
-    """The same for few outputs, written as rows: a thread then reads the inputs that it wrote, not another's cache."""
+    """Kernel for few outputs, stored as rows, so that each thread reads the inputs that it wrote."""
 
     def new_outputs(self, batch_size: int) -> Tensor:
-        """Memory (N, batch, fan_out) for what it gives."""
+        """Allocate outputs (N, batch, fan_out)."""
         return super().new_outputs(batch_size).view(len(self.weight), -1, batch_size).mT
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums (N, batch, fan_out) for inputs (N, batch, fan_in)."""
+        """Write the pre-activations (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         self.inputs = inputs
         torch.baddbmm(self.bias.mT, self.weight.mT, inputs.mT, out=out.mT)
         return out
 
-    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
-        """Writes the gradient of the weight, given the slope in the sums."""
-        torch.bmm(slope.mT, self.inputs, out=gradient.mT)
+    def weight_backward(self, grad_output: Tensor, grad_weight: Tensor) -> None:
+        """Write the gradient of the weight."""
+        torch.bmm(grad_output.mT, self.inputs, out=grad_weight.mT)
 
 
 class NarrowInputLinear(LinearKernel):
-    """The same for weights (fan_out, fan_in) in memory: their gradient is quicker written in rows, then transposed."""
+    """Kernel for few inputs and weights stored as (fan_out, fan_in): computes the gradient as rows, then transposes."""
 
-    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
-        super().__init__(layer, batch_size, rectified)
-        self.gradient = layer.weight.new_empty(layer.weight.shape)
+    def __init__(self, layer: Layer, batch_size: int, relu: bool = False) -> None:
+        super().__init__(layer, batch_size, relu)
+        self.grad_weight = layer.weight.new_empty(layer.weight.shape)
 
-    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
-        """Writes the gradient of the weight, given the slope in the sums."""
-        gradient.copy_(torch.bmm(self.inputs.mT, slope, out=self.gradient))
+    def weight_backward(self, grad_output: Tensor, grad_weight: Tensor) -> None:
+        """Write the gradient of the weight."""
+        grad_weight.copy_(torch.bmm(self.inputs.mT, grad_output, out=self.grad_weight))
 
 
 class BFloat16Linear(LinearKernel):
-    """The same from float32 to float32, with products of bfloat16 between."""
+    """Kernel with float32 inputs and outputs and bfloat16 products."""
 
-    def __init__(self, layer: Layer, batch_size: int, rectified: bool = False) -> None:
-        super().__init__(layer, batch_size, rectified)
+    def __init__(self, layer: Layer, batch_size: int, relu: bool = False) -> None:
+        super().__init__(layer, batch_size, relu)
         members, fan_in, fan_out = layer.weight.shape
-        self.halved = torch.empty_like(layer.weight, dtype=torch.bfloat16)
-        self.inputs, self.below = self.halved.new_empty(2, members, batch_size, fan_in)
-        self.sums, self.slope = self.halved.new_empty(2, members, batch_size, fan_out)
-        self.gradient = torch.empty_like(self.halved)
+        self.bf16 = torch.empty_like(layer.weight, dtype=torch.bfloat16)
+        self.inputs, self.grad_input = self.bf16.new_empty(2, members, batch_size, fan_in)
+        self.pre_activations, self.grad_output = self.bf16.new_empty(2, members, batch_size, fan_out)
+        self.grad_weight = torch.empty_like(self.bf16)
 
     def with_weights(self, layer: Layer) -> LinearKernel:
-        """The same for other weights of these shapes, or of fewer layers, in the same memory."""
+        """Return a kernel for other parameters of these shapes, or of fewer layers, that shares the buffers."""
         other, members = super().with_weights(layer), len(layer.weight)
-        for name in ("halved", "inputs", "below", "sums", "slope", "gradient"):
+        for name in ("bf16", "inputs", "grad_input", "pre_activations", "grad_output", "grad_weight"):
             setattr(other, name, getattr(self, name)[:members])
         return other
 
     def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Writes the sums or their ReLUs (N, batch, fan_out) for inputs (N, batch, fan_in)."""
-        torch._foreach_copy_([self.inputs, self.halved], [inputs, self.weight])
-        out.copy_(torch.bmm(self.inputs, self.halved, out=self.sums))
-        if self.adds_and_rectifies:
-            return _add_and_rectify(out, self.bias)
+        """Write the pre-activations, or their ReLUs, (N, batch, fan_out), for inputs (N, batch, fan_in)."""
+        torch._foreach_copy_([self.inputs, self.bf16], [inputs, self.weight])
+        out.copy_(torch.bmm(self.inputs, self.bf16, out=self.pre_activations))
+        if self.fuses:
+            return _add_relu(out, self.bias)
         out.add_(self.bias)
-        return out.relu_() if self.rectified else out
+        return out.relu_() if self.relu else out
 
-    def differentiate(self, slope: Tensor, gradients: Layer | None, below: Tensor | None) -> None:
-        """Writes the gradients and the slope in the inputs, where wanted, given that in the sums."""
-        self.slope.copy_(slope)
-        super().differentiate(slope, gradients, below)
+    def backward(self, grad_output: Tensor, gradients: Layer | None, grad_input: Tensor | None) -> None:
+        """Write the gradients of the parameters and of the inputs, each if it is given."""
+        self.grad_output.copy_(grad_output)
+        super().backward(grad_output, gradients, grad_input)
 
-    def of_weight(self, slope: Tensor, gradient: Tensor) -> None:
-        """Writes the gradient of the weight, given the slope in the sums."""
-        gradient.copy_(_written_in_rows(self.inputs.mT, self.slope, self.gradient))
+    def weight_backward(self, grad_output: Tensor, grad_weight: Tensor) -> None:
+        """Write the gradient of the weight."""
+        grad_weight.copy_(_bmm_by_layout(self.inputs.mT, self.grad_output, self.grad_weight))
 
-    def of_inputs(self, slope: Tensor, below: Tensor) -> None:
-        """Writes the slope in the inputs, given that in the sums."""
-        below.copy_(torch.bmm(self.slope, self.halved.mT, out=self.below))
+    def input_backward(self, grad_output: Tensor, grad_input: Tensor) -> None:
+        """Write the gradient of the inputs."""
+        grad_input.copy_(torch.bmm(self.grad_output, self.bf16.mT, out=self.grad_input))
 
 
 class BatchedMLP:
-    """N networks of linear layers with a ReLU after all but the last, and their gradients.
+    """N multilayer perceptrons with a ReLU after all layers but the last, and their gradients.
 
-    A layer may be normalised before its ReLU, where N is 1.
+    A layer norm may stand before a ReLU if N is 1.
 
     Args:
-        layers: Their weights.
+        layers: The parameters.
         batch_size: Rows of every input.
-        halved: Whether products between wide layers are of bfloat16.
+        bf16: Whether products between wide layers are computed in bfloat16.
     """
 
-    def __init__(self, layers: Layers, batch_size: int, halved: bool = False) -> None:
+    def __init__(self, layers: Layers, batch_size: int, bf16: bool = False) -> None:
         self.layers = layers
-        rectified = [*(not layer.norm for layer in layers[:-1]), False]
-        self.products = [
-            _kind(layer, batch_size, relu, halved)(layer, batch_size, relu)
-            for layer, relu in zip(layers, rectified, strict=True)
+        relus = [*(not layer.norm for layer in layers[:-1]), False]
+        self.kernels = [
+            _kernel_type(layer, batch_size, relu, bf16)(layer, batch_size, relu)
+            for layer, relu in zip(layers, relus, strict=True)
         ]
-        self.sums = [product.new_outputs(batch_size) for product in self.products]
-        self.outputs = list(self.sums)  # the same tensors where nothing is normalised
-        self.moments: list[list[Tensor]] = [[] for _ in layers]  # each row's, where something is
-        self.slopes = [torch.empty_like(outputs) for outputs in self.outputs[:-1]]  # the loss's, in what each gives
+        self.pre_activations = [kernel.new_outputs(batch_size) for kernel in self.kernels]
+        self.outputs = list(self.pre_activations)  # the same tensors without layer norm
+        self.norm_stats: list[list[Tensor]] = [[] for _ in layers]  # mean and reciprocal deviation of each row
+        self.grad_outputs = [torch.empty_like(outputs) for outputs in self.outputs[:-1]]
 
     def with_weights(self, layers: Layers) -> BatchedMLP:
-        """The same for other weights of these shapes, or of fewer networks.
+        """Return networks for other parameters of these shapes, or of fewer networks, that share the buffers.
 
-        It is used after this one: it writes over what this one remembers.
+        A pass of one overwrites what a pass of the other has stored.
         """
         other, members = copy.copy(self), len(layers[0].weight)
         other.layers = layers
-        other.products = [product.with_weights(layer) for product, layer in zip(self.products, layers, strict=True)]
-        other.sums, other.slopes = [each[:members] for each in self.sums], [each[:members] for each in self.slopes]
-        other.outputs, other.moments = list(other.sums), [[] for _ in layers]
+        other.kernels = [kernel.with_weights(layer) for kernel, layer in zip(self.kernels, layers, strict=True)]
+        other.pre_activations = [each[:members] for each in self.pre_activations]
+        other.grad_outputs = [each[:members] for each in self.grad_outputs]
+        other.outputs, other.norm_stats = list(other.pre_activations), [[] for _ in layers]
         return other
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs (N, batch, fan_out) for inputs (N, batch, fan_in); the next call overwrites them."""
+        """Compute outputs (N, batch, fan_out) for inputs (N, batch, fan_in); the next call overwrites them."""
         hidden = inputs
         for depth, layer in enumerate(self.layers):
-            hidden = self.products[depth].forward(hidden, out=self.sums[depth])
+            hidden = self.kernels[depth].forward(hidden, out=self.pre_activations[depth])
             if layer.norm:
                 gain, shift = layer.norm
-                hidden, *self.moments[depth] = torch.native_layer_norm(hidden, gain.shape, gain, shift, EPSILON)
+                hidden, *self.norm_stats[depth] = torch.native_layer_norm(hidden, gain.shape, gain, shift, EPSILON)
                 self.outputs[depth] = hidden.relu_()
         return hidden
 
-    def differentiate(self, slope: Tensor, gradients: Layers) -> None:
-        """Writes the gradients of all layers, given the loss's slope (N, batch, fan_out) in the outputs."""
+    def backward(self, grad_output: Tensor, gradients: Layers) -> None:
+        """Write the gradients of all parameters, given the loss's gradient (N, batch, fan_out) in the outputs."""
         for depth in reversed(range(1, len(self.layers))):
-            slope = self._slope_below(depth, self._slope_in_sums(depth, slope, gradients[depth]), gradients[depth])
-        self.products[0].differentiate(self._slope_in_sums(0, slope, gradients[0]), gradients[0], None)
+            grad_output = self._norm_backward(depth, grad_output, gradients[depth])
+            grad_output = self._layer_backward(depth, grad_output, gradients[depth])
+        self.kernels[0].backward(self._norm_backward(0, grad_output, gradients[0]), gradients[0], None)
 
-    def slope_in_inputs(self, slope: Tensor, columns: int) -> Tensor:
-        """The loss's slope (N, batch, columns) in the last columns of the inputs, given that in the outputs."""
+    def grad_input(self, grad_output: Tensor, columns: int) -> Tensor:
+        """Return the loss's gradient (N, batch, columns) in the last columns of the inputs."""
         for depth in reversed(range(1, len(self.layers))):
-            slope = self._slope_below(depth, self._slope_in_sums(depth, slope))
-        slope, weight = self._slope_in_sums(0, slope), self.layers[0].weight[:, -columns:]  # too few for bfloat16
-        rows = slope.new_empty(*weight.shape[:2], slope.shape[1])  # quicker to write than columns
-        return torch.bmm(weight, slope.mT, out=rows).mT
+            grad_output = self._layer_backward(depth, self._norm_backward(depth, grad_output))
+        weight = self.layers[0].weight[:, -columns:]  # too few columns for bfloat16
+        grad_output = self._norm_backward(0, grad_output)
+        rows = grad_output.new_empty(*weight.shape[:2], grad_output.shape[1])  # rows are written faster than columns
+        return torch.bmm(weight, grad_output.mT, out=rows).mT
 
-    def _slope_in_sums(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
-        """From the slope in what a layer's normalisation makes, if it has one, whose gradients it writes if wanted."""
-        norm, wanted = self.layers[depth].norm, gradients is not None
+    def _norm_backward(self, depth: int, grad_output: Tensor, gradients: Layer | None = None) -> Tensor:
+        """Return the gradient in the pre-activations, given that after a layer's norm, if it has one."""
+        norm, needed = self.layers[depth].norm, gradients is not None
         if not norm:
-            return slope
-        below: Tensor
-        below, *of_norm = torch.ops.aten.native_layer_norm_backward(
-            slope, self.sums[depth], norm[0].shape, *self.moments[depth], *norm, [True, wanted, wanted]
+            return grad_output
+        grad_input: Tensor
+        grad_input, *grad_norm = torch.ops.aten.native_layer_norm_backward(
+            grad_output,
+            self.pre_activations[depth],
+            norm[0].shape,
+            *self.norm_stats[depth],
+            *norm,
+            [True, needed, needed],
         )
         if gradients is not None:
-            torch._foreach_copy_(gradients.norm, of_norm)
-        return below
+            torch._foreach_copy_(gradients.norm, grad_norm)
+        return grad_input
 
-    def _slope_below(self, depth: int, slope: Tensor, gradients: Layer | None = None) -> Tensor:
-        """From the slope in a layer's sums, that in the layer before it, ahead of its ReLU."""
-        below, outputs = self.slopes[depth - 1], self.outputs[depth - 1]
-        self.products[depth].differentiate(slope, gradients, below)
-        torch.ops.aten.threshold_backward.grad_input(below, outputs, 0, grad_input=below)  # 0 where the ReLU gave 0
-        return below
+    def _layer_backward(self, depth: int, grad_output: Tensor, gradients: Layer | None = None) -> Tensor:
+        """Return the gradient before the previous layer's ReLU, given that in this layer's pre-activations."""
+        grad_input, outputs = self.grad_outputs[depth - 1], self.outputs[depth - 1]
+        self.kernels[depth].backward(grad_output, gradients, grad_input)
+        torch.ops.aten.threshold_backward.grad_input(grad_input, outputs, 0, grad_input=grad_input)
+        return grad_input
 
 
-def _kind(layer: Layer, batch_size: int, rectified: bool, halved: bool) -> type[LinearKernel]:
-    """How a layer's products are done."""
+def _kernel_type(layer: Layer, batch_size: int, relu: bool, bf16: bool) -> type[LinearKernel]:
+    """Choose the fastest kernel for a layer."""
     members, fan_in, fan_out = layer.weight.shape
-    if halved and min(fan_in, fan_out) >= WIDE:
+    if bf16 and min(fan_in, fan_out) >= WIDE:
         return BFloat16Linear
     if fan_in * fan_out >= LARGE and max_active_fraction(members, batch_size):
         return SparseBackwardLinear
-    if fan_in < FEW and not layer.weight.is_contiguous():
+    if fan_in < NARROW and not layer.weight.is_contiguous():
         return NarrowInputLinear
-    return NarrowOutputLinear if fan_out < FEW and not (rectified or layer.norm) else LinearKernel
+    return NarrowOutputLinear if fan_out < NARROW and not (relu or layer.norm) else LinearKernel
 
 
-def _add_and_rectify(sums: Tensor, bias: Tensor) -> Tensor:
-    """Writes the ReLUs of sums and biases over the sums, in one pass."""
-    rectified: Tensor = torch.ops.aten._add_relu_(sums, bias)
-    return rectified
+def _add_relu(pre_activations: Tensor, bias: Tensor) -> Tensor:
+    """Add the bias and apply the ReLU in place, in one pass."""
+    outputs: Tensor = torch.ops.aten._add_relu_(pre_activations, bias)
+    return outputs
 
 
-def _written_in_rows(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """The product (N, rows, columns), as that of the transposed where `out` is; else one of bfloat16 takes for ever."""
+def _bmm_by_layout(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """Write the product (N, rows, columns) in the memory layout of `out`: transposed bfloat16 outputs are very slow."""
     if out.is_contiguous():
         return torch.bmm(left, right, out=out)
     return torch.bmm(right.mT, left.mT, out=out.mT).mT

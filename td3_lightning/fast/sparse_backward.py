@@ -1,68 +1,73 @@
-"""A layer's gradients without the units that are silent in a whole batch. A reader may skip this file.
+"""Backward pass of a linear layer that skips units whose ReLU is 0 in the whole batch.
 
-A ReLU that gives 0 for every row of a batch has no slope in any, and all that it is multiplied by comes to 0. In a
-trained network that can be most of a layer (Sokar et al. 2023, "The Dormant Neuron Phenomenon in Deep Reinforcement
-Learning"); left out, they cost no time. What is here is TorchScript too, for a recording to choose anew each time.
+Such dormant units have no gradient, so every product with it is 0. They can be most of a trained layer (Sokar et al.,
+2023, "The Dormant Neuron Phenomenon in Deep Reinforcement Learning"). The functions are valid TorchScript, so that a
+traced pass chooses the units again in each call.
 """
 
 import torch
 from torch import Tensor
 
-AMX = torch.cpu._is_amx_tile_supported()  # Intel CPUs with it were measured apart from others
+AMX = torch.cpu._is_amx_tile_supported()  # Intel CPUs with AMX have other break-even points
 
 
 def max_active_fraction(layers: int, batch_size: int) -> float:
-    """The share of a layer's units up to which it is quicker to take these alone; 0 where it is not worth a look.
+    """Return the fraction of active units up to which skipping the others is faster; 0 if it never is.
 
-    It was measured with layers of 120,000 and 131,072 weights. On an AMD EPYC small batches gain too; on an Intel Xeon
-    taking units apart costs more beside the products, above all of a layer alone.
+    Measured with layers of 120,000 and 131,072 weights on an AMD EPYC and on an Intel Xeon with AMX.
     """
     if not AMX:
         return 0.6
-    most = batch_size / (batch_size + (300 if layers > 1 else 600))
-    return most if most > 0.3 else 0.0
+    fraction = batch_size / (batch_size + (300 if layers > 1 else 600))
+    return fraction if fraction > 0.3 else 0.0
 
 
 @torch.jit.script_if_tracing
 def sparse_linear_backward(
-    inputs: Tensor, slope: Tensor, weight: Tensor, bias_gradient: Tensor, gradient: Tensor, below: Tensor, most: float
+    inputs: Tensor,
+    grad_output: Tensor,
+    weight: Tensor,
+    grad_bias: Tensor,
+    grad_weight: Tensor,
+    grad_input: Tensor,
+    max_active: float,
 ) -> Tensor:
-    """Writes the gradient of the weight, and gives the slope in the inputs.
+    """Write the gradients of the weight and of the inputs, and return the latter.
 
     Args:
-        inputs: Of N layers, (N, batch, fan_in).
-        slope: In their sums, (N, batch, fan_out).
-        weight: (N, fan_in, fan_out).
-        bias_gradient: (N, 1, fan_out).
-        gradient: Gets the weight's.
-        below: What it gives, written there.
-        most: What `max_active_fraction` says.
+        inputs: Inputs of N layers, (N, batch, fan_in).
+        grad_output: Gradient in the pre-activations, (N, batch, fan_out).
+        weight: Weights (N, fan_in, fan_out).
+        grad_bias: Sums of `grad_output` over the batch, (N, 1, fan_out).
+        grad_weight: Receives the gradient of the weight.
+        grad_input: Receives the gradient of the inputs.
+        max_active: Result of `max_active_fraction`.
     """
-    units = sparse_backward(slope, bias_gradient, most)
+    units = active_units(grad_output, grad_bias, max_active)
     if units is None:
-        torch.bmm(inputs.mT, slope, out=gradient)
-        torch.bmm(slope, weight.mT, out=below)
+        torch.bmm(inputs.mT, grad_output, out=grad_weight)
+        torch.bmm(grad_output, weight.mT, out=grad_input)
     else:
         columns = units.expand(-1, weight.size(1), -1)
-        slopes = slope.gather(2, units.expand(-1, slope.size(1), -1))
-        gradient.zero_().scatter_(2, columns, torch.bmm(inputs.mT, slopes))
-        torch.bmm(slopes, weight.gather(2, columns).mT, out=below)
-    return below
+        active = grad_output.gather(2, units.expand(-1, grad_output.size(1), -1))
+        grad_weight.zero_().scatter_(2, columns, torch.bmm(inputs.mT, active))
+        torch.bmm(active, weight.gather(2, columns).mT, out=grad_input)
+    return grad_input
 
 
-def sparse_backward(slope: Tensor, sums: Tensor, most: float, lanes: int = 16) -> Tensor | None:
-    """The places (N, 1, some) of the units that have a slope in any row, filled up; None if it is as quick to take all.
+def active_units(grad_output: Tensor, sums: Tensor, max_active: float, lanes: int = 16) -> Tensor | None:
+    """Return the indices (N, 1, k) of the units with a gradient in any row, or None if skipping the others is slower.
 
     Args:
-        slope: (N, batch, fan_out).
-        sums: The slope's over the rows, (N, 1, fan_out); it is looked at again only if many are 0.
-        most: Share of the units from which on all are taken.
-        lanes: Numbers that a processor multiplies at once, to a multiple of which it is filled up.
+        grad_output: Gradient in the pre-activations, (N, batch, fan_out).
+        sums: Its sums over the batch, (N, 1, fan_out), a quick first test.
+        max_active: Fraction of the units from which on all are used.
+        lanes: k is rounded up to a multiple of this vector width.
     """
-    layers, _, fan_out = slope.shape
-    if int(sums.count_nonzero()) < most * layers * fan_out:
-        is_awake = slope.amax(1).ne(0).logical_or(slope.amin(1).ne(0))
-        some = (int(is_awake.sum(1).max()) + lanes - 1) // lanes * lanes
-        if some < most * fan_out:
-            return is_awake.sort(dim=1, descending=True, stable=True)[1][:, :some].unsqueeze(1)
+    layers, _, fan_out = grad_output.shape
+    if int(sums.count_nonzero()) < max_active * layers * fan_out:
+        is_active = grad_output.amax(1).ne(0).logical_or(grad_output.amin(1).ne(0))
+        count = (int(is_active.sum(1).max()) + lanes - 1) // lanes * lanes
+        if count < max_active * fan_out:
+            return is_active.sort(dim=1, descending=True, stable=True)[1][:, :count].unsqueeze(1)
     return None

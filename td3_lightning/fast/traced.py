@@ -1,7 +1,6 @@
-"""Many operations of torch as one, so that Python is not asked for each of them. A reader may skip this file.
+"""Function of tensors that runs as one traced graph, without Python between its operations.
 
-Asking takes about as long as an operation on a network of the usual size, and longer where the last matrix product has
-left nothing of Python in the cache.
+The Python call of an operation takes about as long as the operation on a network of the usual size.
 """
 
 import sys
@@ -13,71 +12,67 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-RECORDS = sys.version_info < (3, 14)  # torch.jit.trace may break from there on
+CAN_TRACE = sys.version_info < (3, 14)  # torch.jit.trace does not support later versions of Python
+MAX_TRACES = 200  # per process: torch keeps about a megabyte of each forever; later functions are called directly
 
-
-MOST = 200  # recordings of a process, as torch keeps a megabyte of each for ever; after them functions are called
-
-
-_noting = threading.Lock()  # filters of warnings are those of all threads
-
-
-_recordings = 0  # so far
+_tracing = threading.Lock()  # filters of warnings are shared by all threads
+_traces = 0  # so far
 
 
 class TracedFunction:
-    """A function of tensors whose operations torch.jit.trace notes in its second call, to run them without it.
+    """Call a function directly the first time, trace it with torch.jit.trace the second time, and then run the trace.
 
     Args:
-        function: It does the same whenever the arguments have the same shapes and types, with torch's operations alone.
-        memory: Gives all tensors that it reads or writes besides its arguments. None of them wants a gradient.
+        function: Function of tensors, with operations of torch only, that does the same for the same shapes and types.
+        tensors: Returns all tensors that it reads or writes besides its arguments; none of them requires gradients.
     """
 
-    def __init__(self, function: Callable[..., Any], memory: Callable[[], Iterable[Tensor]]) -> None:
-        self.function, self.memory = function, memory
+    def __init__(self, function: Callable[..., Any], tensors: Callable[[], Iterable[Tensor]]) -> None:
+        self.function, self.tensors = function, tensors
         self._run: Callable[..., Any] = self._first
 
-    def __call__(self, *tensors: Tensor) -> Any:
-        """What the function gives, which is a tensor or several."""
-        return self._run(*tensors)
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Return what the function returns: a tensor or several."""
+        return self._run(*inputs)
 
-    def _first(self, *tensors: Tensor) -> Any:
-        """Calls the function as it is: what is asked for only once is not worth the time that noting takes."""
-        self._run = self._record if RECORDS and _recordings < MOST else self.function
-        return self.function(*tensors)
+    def _first(self, *inputs: Tensor) -> Any:
+        """Call the function: one that is called only once is not worth a trace."""
+        self._run = self._trace if CAN_TRACE and _traces < MAX_TRACES else self.function
+        return self.function(*inputs)
 
-    def _record(self, *tensors: Tensor) -> Any:
-        global _recordings
-        noted = _Noted(self.function, self.memory())
-        with _noting, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that torch.jit will be gone one day, and that shapes are taken as fixed
-            recording = torch.jit.trace(noted, tensors, check_trace=False)  # type: ignore[no-untyped-call]
-        if not isinstance(recording, torch.jit.ScriptModule):  # PYTORCH_JIT=0
+    def _trace(self, *inputs: Tensor) -> Any:
+        global _traces
+        module = _FunctionModule(self.function, self.tensors())
+        with _tracing, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.jit is deprecated, and shapes are taken as constants
+            trace = torch.jit.trace(module, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+        if not isinstance(trace, torch.jit.ScriptModule):  # PYTORCH_JIT=0
             self._run = self.function
-            return self.function(*tensors)
-        _check_memory(recording)
-        _recordings += 1
-        self._run = recording.forward
-        return noted.result
+            return self.function(*inputs)
+        _check_constants(trace)
+        _traces += 1
+        self._run = trace.forward
+        return module.result
 
 
-class _Noted(nn.Module):
-    """The function with its memory, as torch.jit.trace wants them."""
+class _FunctionModule(nn.Module):
+    """The function with its tensors as buffers, as torch.jit.trace requires."""
 
-    def __init__(self, function: Callable[..., Any], memory: Iterable[Tensor]) -> None:
+    def __init__(self, function: Callable[..., Any], tensors: Iterable[Tensor]) -> None:
         super().__init__()
         self.function, self.result = function, None
-        for place, tensor in enumerate({id(tensor): tensor for tensor in memory}.values()):
-            self.register_buffer(f"tensor_{place}", tensor)
+        for index, tensor in enumerate({id(tensor): tensor for tensor in tensors}.values()):
+            self.register_buffer(f"tensor_{index}", tensor)
 
-    def forward(self, *tensors: Tensor) -> Any:
-        self.result = self.function(*tensors)
+    def forward(self, *inputs: Tensor) -> Any:
+        self.result = self.function(*inputs)
         return self.result
 
 
-def _check_memory(recording: torch.jit.ScriptModule) -> None:
-    """Raises `RuntimeError` for a tensor that is not in the memory, as it was taken for a constant."""
-    graph: Any = recording.inlined_graph
+def _check_constants(trace: torch.jit.ScriptModule) -> None:
+    """Raise `RuntimeError` if a tensor was traced as a constant, because `tensors` does not return it."""
+    graph: Any = trace.inlined_graph
     for node in graph.findAllNodes("prim::Constant"):
         if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
-            raise RuntimeError(f"A tensor of shape {tuple(node.t('value').shape)} is not in a recording's memory.")
+            shape = tuple(node.t("value").shape)
+            raise RuntimeError(f"A tensor of shape {shape} is missing in the tensors of a traced function.")

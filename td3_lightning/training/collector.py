@@ -17,6 +17,7 @@ from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
 
 ROUNDING = 1e-9  # of the updates that are due for some steps, summed up
@@ -104,6 +105,9 @@ class Collector(Callback):
         logs = bool(every) and module.updates % every == 0
         if logs or module.device.type == "cpu":  # a GPU would have to be waited for
             check_losses(outputs, module.updates)
+        if module.updates % FLUSH_INTERVAL == 0:
+            for optimizer in trainer.optimizers:
+                flush_denormals(optimizer)
         self.updates_ahead += 1
         while self.updates_ahead > ROUNDING:
             begin = module.env_steps
@@ -166,7 +170,11 @@ class Collector(Callback):
         self._clock = (module.env_steps, time.perf_counter())
         speed = (module.env_steps - steps) / max(self._clock[1] - seconds, 1e-9)
         losses = {name: value.item() for name, value in self._losses.items()}
-        rates = {"actor_lr": module.actor_lr, "critic_lr": module.critic_lr, "noise": self.exploration_noise}
+        rates = {
+            "actor_lr": module.settings.actor_lr,
+            "critic_lr": module.settings.critic_lr,
+            "noise": self.exploration_noise,
+        }
         scheduled = {name: at(module.env_steps) for name, at in rates.items() if not isinstance(at, Constant)}
         self._log(trainer, module, losses | scheduled | {"steps_per_second": speed})
 

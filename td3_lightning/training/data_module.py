@@ -12,7 +12,7 @@ import gymnasium as gym
 import lightning as L
 import torch
 
-from td3_lightning.algorithm.distributed import gather_from_ranks, ranks, select_rank
+from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
 from td3_lightning.envs.frame_stack import FrameStack
 from td3_lightning.envs.lifetime import Lifetime, StepTimeout, close_env, name_of
@@ -270,8 +270,8 @@ class ReplayData(L.LightningDataModule):
         own = select_rank(states)
         if own is None:
             raise UsageError(
-                f"The checkpoint holds the replays of {len(states)} process(es), but {ranks()} came; go on with as "
-                f"many (--trainer.devices {len(states)}), or begin with empty ones (--data.empty_replay true)."
+                f"The checkpoint holds the replays of {len(states)} process(es), but {world_size()} came; go on with "
+                f"as many (--trainer.devices {len(states)}), or begin with empty ones (--data.empty_replay true)."
             )
         if "replay" not in own:
             raise UsageError(

@@ -79,7 +79,7 @@ def value(net: Net, obs: Any, action: Any) -> Any:
     return run(net, np.concatenate([obs, action], axis=1))[0][:, 0]
 
 
-class ManualUpdate:
+class HandComputed:
     """A tiny TD3: 2 observations, 1 action, hidden layers of 3 and 2, two critics."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ def in_torch(batch: Any, dtype: torch.dtype) -> Batch:
     return Batch(*(torch.tensor(part, dtype=dtype) for part in batch))
 
 
-def module_like(hand: ManualUpdate, dtype: torch.dtype, **kwargs: Any) -> TD3:
+def module_like(hand: HandComputed, dtype: torch.dtype, **kwargs: Any) -> TD3:
     settings = {
         "hidden_dims": (3, 2),
         "actor_lr": ACTOR_LR,
@@ -166,7 +166,7 @@ def module_like(hand: ManualUpdate, dtype: torch.dtype, **kwargs: Any) -> TD3:
 
 
 def weights_like(module: TD3) -> list[Any]:
-    """In the order and the shapes of `ManualUpdate.weights`."""
+    """In the order and the shapes of `HandComputed.weights`."""
     found = []
     for actor, critics in ((module.actor, module.critics), (module.actor_target, module.critics_target)):
         found += [parameter.detach().numpy().T for parameter in actor.parameters()]
@@ -223,16 +223,16 @@ BY_DTYPE = pytest.mark.parametrize(
 
 @BY_DTYPE
 def test_the_target_and_both_losses_by_hand(dtype: torch.dtype, close: float) -> None:
-    hand, batch = ManualUpdate(), hand_batch()
+    hand, batch = HandComputed(), hand_batch()
     module = module_like(hand, dtype)
     (noise,) = (draw.double().numpy() for draw in noises(7, 1, (4, 1)))
     target = hand.target(batch, noise)
     module.noise_generator.manual_seed(7)
-    ours = module.target(in_torch(batch, dtype))
+    ours = module.td_target(in_torch(batch, dtype), module.draw_target_noise(in_torch(batch, dtype).action))
     assert ours.dtype == dtype
     np.testing.assert_allclose(ours.numpy(), target, rtol=0, atol=close)
     module.noise_generator.manual_seed(7)
-    loss, q = module.critic_loss(in_torch(batch, dtype))
+    loss, q = module.critic_loss(in_torch(batch, dtype), module.draw_target_noise(in_torch(batch, dtype).action))
     np.testing.assert_allclose(loss.item(), sum(hand.critic_losses(batch, target)), rtol=0, atol=close)
     expected_q = [value(net, batch.obs, batch.action) for net in hand.critics]
     np.testing.assert_allclose(q.detach().numpy(), expected_q, rtol=0, atol=close)
@@ -248,7 +248,7 @@ def test_whole_steps_by_hand(dtype: torch.dtype, close: float, policy_freq: int,
     """Critic, actor, Adam's moments and the Polyak averages over four updates; every weight after each."""
     batch = hand_batch()
     for updates in range(1, 5):
-        hand = ManualUpdate()
+        hand = HandComputed()
         module = module_like(hand, dtype, policy_freq=policy_freq, gradients=gradients)
         for update, noise in enumerate(noises(7, updates, (4, 1)), start=1):
             hand.critic_step(batch, noise.double().numpy())
@@ -262,7 +262,7 @@ def test_whole_steps_by_hand(dtype: torch.dtype, close: float, policy_freq: int,
 
 def test_gradients_by_hand_are_differences() -> None:
     """The hand's own arithmetic, against central differences of its own losses."""
-    hand, batch = ManualUpdate(), hand_batch()
+    hand, batch = HandComputed(), hand_batch()
     target = hand.target(batch, np.array([[0.5], [-2.0], [1.0], [3.0]]))
 
     def slopes(net: Net, loss: Any) -> Net:
@@ -291,13 +291,13 @@ def test_gradients_by_hand_are_differences() -> None:
 
 def test_numbers_worked_out_elsewhere() -> None:
     """From a script of python scalars whose gradients are complex-step derivatives: no matrix, no backpropagation."""
-    hand, batch = ManualUpdate(), hand_batch()
+    hand, batch = HandComputed(), hand_batch()
     module = module_like(hand, torch.float64)
     module.noise_generator.manual_seed(7)
-    target = module.target(in_torch(batch, torch.float64)).tolist()
+    draw = module.draw_target_noise(in_torch(batch, torch.float64).action)
+    target = module.td_target(in_torch(batch, torch.float64), draw).tolist()
     assert target == pytest.approx([1.464621969067, -0.009107312, 2.0, 0.563289350075], abs=1e-11)
-    module.noise_generator.manual_seed(7)
-    loss, _ = module.critic_loss(in_torch(batch, torch.float64))
+    loss, _ = module.critic_loss(in_torch(batch, torch.float64), draw)
     assert loss.item() == pytest.approx(0.845327830644 + 0.61235709331, abs=1e-11)
     assert module.actor_loss(in_torch(batch, torch.float64)).item() == pytest.approx(-3.348675061143, abs=1e-11)
     # Two updates, the second with the actor's: two critic steps, one actor step, one round of Polyak averages.

@@ -159,7 +159,8 @@ def test_an_actor_step_leaves_the_critics_gradients_alone(make_trainer: Any) -> 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
             found = [parameter.grad.clone() for parameter in module.critics.parameters()]
             module.noise_generator.set_state(state)
-            expected = torch.autograd.grad(module.critic_loss(batch)[0], list(module.critics.parameters()))
+            loss, _ = module.critic_loss(batch, module.draw_target_noise(batch.action))
+            expected = torch.autograd.grad(loss, list(module.critics.parameters()))
             seen.append(all(torch.allclose(*pair, atol=1e-7) for pair in zip(found, expected, strict=True)))
 
         def on_train_batch_start(self, *_: Any) -> None:
@@ -179,7 +180,7 @@ def test_losses_that_are_reported_are_those_before_the_step(make_trainer: Any) -
     class Look(L.Callback):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Batch, batch_idx: int) -> None:
             state = module.noise_generator.get_state()
-            loss, q = module.critic_loss(batch)
+            loss, q = module.critic_loss(batch, module.draw_target_noise(batch.action))
             module.noise_generator.set_state(state)
             outputs.append({"critic_loss": loss.item(), "q_mean": q.mean().item()})
 
@@ -211,10 +212,10 @@ def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pyte
     compile_, move_targets = torch.compile, TD3.update_targets
 
     def noted(module: TD3) -> None:
-        left.add((module.gradients, any(weight.grad is not None for weight in module.parameters())))
+        left.add((module.settings.gradients, any(weight.grad is not None for weight in module.parameters())))
         move_targets(module)
 
-    def traced(loss: Callable[[Batch], Any], mode: str | None) -> Any:
+    def traced(loss: Callable[..., Any], mode: str | None) -> Any:
         compiled.append((getattr(loss, "__name__", ""), mode))
         return compile_(loss, backend="aot_eager")
 
@@ -228,7 +229,7 @@ def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pyte
         fit(data, module, make_trainer)
         assert module.updates == 20
         weights[gradients] = module.state_dict()
-        assert copy.deepcopy(module)._compiled == {}
+        assert copy.deepcopy(module)._rule is None
     assert compiled == [("critic_loss", None), ("actor_loss", None)]
     assert left == {("autograd", True), ("compiled", False)}, "a CUDA graph takes the memory of its gradients back"
     for name, weight in weights["autograd"].items():
@@ -238,7 +239,8 @@ def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pyte
 def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda loss, mode: compile_(loss, backend="eager", fullgraph=True))
-    monkeypatch.setattr(TD3, "_backward", lambda *_: None)  # which wants a trainer
+    for name in ("compute_gradients", "step_critics", "step_actor"):  # they require a trainer
+        monkeypatch.setattr(TD3, name, lambda *_: None)
     data = new_data()
     modules = [new_module(data, gradients=gradients) for gradients in ("compiled", "autograd")]
     modules[1].load_state_dict(modules[0].state_dict())
@@ -248,10 +250,10 @@ def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypa
     torch._dynamo.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         for _ in range(3):
-            pairs.append([module._differentiate_critics(batch)[0] for module in modules])
-            assert modules[0]._noise is not None
-            places.add(modules[0]._noise.data_ptr())
-        torch.testing.assert_close(*(module._differentiate_actor(batch) for module in modules))
+            pairs.append([module.update_rule.update_critics(batch)[0] for module in modules])
+            rule: Any = modules[0].update_rule
+            places.add(rule.noise.data_ptr())
+        torch.testing.assert_close(*(module.update_rule.update_actor(batch) for module in modules))
     for compiled, expected in pairs:
         torch.testing.assert_close(compiled, expected)
     assert len({float(compiled) for compiled, _ in pairs}) == 3
@@ -269,9 +271,11 @@ def test_a_compiled_actor_loss_has_no_gradients_of_critics_worked_out(monkeypatc
         asked.extend(weight.requires_grad for weight in weights)
         return torch.zeros(())
 
-    monkeypatch.setattr(module, "_loss", lambda name: loss)
-    monkeypatch.setattr(module, "_backward", lambda *_: None)
-    module._differentiate_actor(Batch(*(torch.zeros(5, 1) for _ in Batch._fields)))
+    for name in ("compute_gradients", "step_actor"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    rule: Any = module.update_rule
+    rule.actor_loss = loss
+    rule.update_actor(Batch(*(torch.zeros(5, 1) for _ in Batch._fields)))
     assert not any(asked)
     assert [weight.requires_grad for weight in weights] == [False] + [True] * (len(weights) - 1)
 
@@ -280,7 +284,7 @@ def test_an_evaluations_numbers_are_kept_where_the_module_is() -> None:
     module, episode = new_module(new_data()).to("meta"), MagicMock()
     episode.play.return_value = {"return": -1.5}
     module.validation_step(episode, 0)
-    (kept,) = module.evaluation["return"].value
+    (kept,) = module.evaluation.values["return"].value
     assert (kept.device.type, kept.dtype) == ("meta", torch.float64)
 
 
@@ -295,23 +299,11 @@ def test_processes_exchange_no_learning_rate_that_cannot_differ(
     assert len(asked) == 20, "the critics' alone"
 
 
-def test_the_noise_of_a_compiled_loss_that_raises_is_no_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = new_data()
-    module = new_module(data, gradients="compiled")
-    obs, action = (data.obs_dim,), (len(data.action_low),)
-    batch = Batch(*(torch.zeros(5, *shape) for shape in (obs, action, (), (), obs)))
-    monkeypatch.setattr(module, "_loss", lambda name: lambda batch: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        module._differentiate_critics(batch)
-    noise = [module.smooth_target_action(batch.action) for _ in range(2)]
-    assert not torch.equal(*noise)
-
-
 def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.warns(UserWarning, match="bf16-mixed learns"):
+    with pytest.warns(UserWarning, match="Use bf16-mixed"):
         fit(new_data(), new_module(new_data()), make_trainer, precision="bf16-true")
     monkeypatch.setattr(L.Trainer, "precision", "16-true")
-    with pytest.raises(UsageError, match="use bf16-mixed or 32-true"):
+    with pytest.raises(UsageError, match=r"got 16-true\. Use bf16-mixed or 32-true"):
         fit(new_data(), new_module(new_data()), make_trainer)
 
 
@@ -319,7 +311,7 @@ def test_a_device_without_float64_is_one_sentence() -> None:
     module, trainer = new_module(new_data()), MagicMock()
     trainer.strategy.root_device = torch.device("mps")
     module._trainer = trainer
-    with pytest.raises(UsageError, match="take the accelerator cpu"):
+    with pytest.raises(UsageError, match=r"got mps\. Use cpu"):
         module.on_fit_start()
 
 
@@ -525,10 +517,10 @@ def test_a_checkpoint_alone_gives_a_policy_that_acts_the_same(settings: str, mak
     obs = np.random.default_rng(0).normal(size=(50, data.obs_dim))
     np.testing.assert_array_equal(loaded.act(obs), module.act(obs))
     for name in ("tau", "policy_noise", "noise_clip", "policy_freq", "max_grad_norm"):
-        assert getattr(loaded, name) == getattr(module, name)
+        assert getattr(loaded.settings, name) == getattr(module.settings, name)
     for env_steps in (0, 30, 1000):
-        assert loaded.actor_lr(env_steps) == module.actor_lr(env_steps)
-        assert loaded.critic_lr(env_steps) == module.critic_lr(env_steps)
+        assert loaded.settings.actor_lr(env_steps) == module.settings.actor_lr(env_steps)
+        assert loaded.settings.critic_lr(env_steps) == module.settings.critic_lr(env_steps)
     assert torch.equal(loaded.noise_generator.get_state(), module.noise_generator.get_state())
     np.testing.assert_array_equal(loaded.action_box, module.action_box)
     assert not any(parameter.requires_grad for parameter in loaded.critics_target.parameters())
@@ -546,7 +538,7 @@ def test_numpy_boxes_may_be_given(make_trainer: Any, tmp_path: Path) -> None:
 def test_settings_can_be_changed_while_loading(make_trainer: Any, tmp_path: Path) -> None:
     saved(make_trainer, tmp_path / "last.ckpt")
     loaded = TD3.load_from_checkpoint(tmp_path / "last.ckpt", actor_lr=0.5, policy_freq=7)
-    assert (loaded.actor_lr(0), loaded.policy_freq) == (0.5, 7)
+    assert (loaded.settings.actor_lr(0), loaded.settings.policy_freq) == (0.5, 7)
 
 
 # Resuming

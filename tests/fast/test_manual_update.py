@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, ReplayData
-from td3_lightning.fast.manual_update import ManualUpdate
+from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, make_rule, supports
 from td3_lightning.fast.mlp import (
-    FEW,
     LANES,
+    NARROW,
     WIDE,
     BatchedMLP,
     BFloat16Linear,
@@ -43,20 +43,30 @@ def new_batch(size: int = 7, dtype: torch.dtype = torch.float32, seed: int = 2) 
     return Batch(*(torch.randn(shape, generator=random, dtype=dtype) for shape in shapes))
 
 
+def run_passes(module: TD3, passes: GradientPasses, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the gradients of both losses; return the losses and the Q-values."""
+    noise = module.draw_target_noise(batch.action)
+    with torch.no_grad():
+        critic_loss, q = passes.critics(*batch, noise)
+        actor_loss = passes.actor(*batch)
+    parameters = [*module.critics.parameters(), *module.actor.parameters()]
+    for parameter, gradient in zip(parameters, passes.critic_gradients + passes.actor_gradients, strict=True):
+        parameter.grad = gradient
+    return critic_loss, q, actor_loss
+
+
 def gradients(module: TD3, batch: Batch, wanted: str) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """The gradient of every weight, by name, and both losses with the Q-values."""
+    """Return the gradient of every parameter by name, and both losses with the Q-values."""
     module.zero_grad()
     if wanted == "manual":
-        by_hand = ManualUpdate(module, len(batch.reward))
-        for other in range(3):  # what is recorded is what is looked at
-            by_hand.of_critics(new_batch(len(batch.reward), batch.obs.dtype, 100 + other))
-            by_hand.of_actor(new_batch(len(batch.reward), batch.obs.dtype, 200 + other))
+        passes = GradientPasses(module, len(batch.reward))
+        for other in range(3):  # so that the traced passes are compared
+            run_passes(module, passes, new_batch(len(batch.reward), batch.obs.dtype, 100 + other))
     module.noise_generator.manual_seed(3)
     if wanted == "manual":
-        critic_loss, q = by_hand.of_critics(batch)
-        actor_loss = by_hand.of_actor(batch)
+        critic_loss, q, actor_loss = run_passes(module, passes, batch)
     else:
-        critic_loss, q = module.critic_loss(batch)
+        critic_loss, q = module.critic_loss(batch, module.draw_target_noise(batch.action))
         critic_loss.backward(inputs=list(module.critics.parameters()))
         actor_loss = module.actor_loss(batch)
         actor_loss.backward(inputs=list(module.actor.parameters()))
@@ -96,7 +106,7 @@ def test_gradients_and_losses_are_autograds(
     bias_with_relu: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("td3_lightning.fast.mlp.BIAS_WITH_RELU", bias_with_relu)
+    monkeypatch.setattr("td3_lightning.fast.mlp.FUSE_BIAS_AND_RELU", bias_with_relu)
     module = new_module(hidden_dims=hidden_dims, num_critics=num_critics, layer_norm=layer_norm).to(dtype)
     for weight in module.parameters():  # or no gain would differ from 1, and no shift from 0
         weight.data += 0.1 * torch.rand_like(weight)
@@ -130,7 +140,7 @@ def test_recorded_passes_are_the_same_to_the_bit(
     monkeypatch.setattr("td3_lightning.fast.mlp.LARGE", WIDE * WIDE)
     monkeypatch.setattr("td3_lightning.fast.sparse_backward.AMX", False)
     for records in (False, True):
-        monkeypatch.setattr("td3_lightning.fast.traced.RECORDS", records)
+        monkeypatch.setattr("td3_lightning.fast.traced.CAN_TRACE", records)
         module = new_module(hidden_dims=hidden_dims, num_critics=num_critics)
         silence(module, silent)
         optimizers: Any = module.configure_optimizers()
@@ -139,8 +149,8 @@ def test_recorded_passes_are_the_same_to_the_bit(
         with torch.autocast("cpu", torch.bfloat16, enabled=halved):
             for update in range(12):
                 logs += module.training_step(new_batch(40, seed=update), update).values()
-        assert module._by_hand is not None
-        passes: list[Any] = [module._by_hand._critics_pass, module._by_hand._actor_pass]
+        rule: Any = module.update_rule
+        passes: list[Any] = [rule.passes.critics, rule.passes.actor]
         assert [type(each._run).__name__ for each in passes] == ["ScriptMethod" if records else "method"] * 2
         found.append([*logs, *module.parameters()])
     assert len(found[0]) > 12 * 2 + 6
@@ -150,41 +160,42 @@ def test_recorded_passes_are_the_same_to_the_bit(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda module: setattr(module, "policy_noise", 0.9),
-        lambda module: setattr(module, "noise_clip", 0.01),
+        lambda module: setattr(module.settings, "policy_noise", 0.9),
+        lambda module: setattr(module.settings, "noise_clip", 0.01),
         lambda module: module.actor.scale.mul_(0.5),
-        lambda module: setattr(module.actor, "centre", module.actor.centre + 1),
-        lambda module: setattr(module.actor_target, "scale", module.actor_target.scale * 0.5),
+        lambda module: module.actor.centre.add_(1),
+        lambda module: module.actor_target.scale.mul_(0.5),
         lambda module: module.critics.layers[0].weight.data.add_(0.1),
-        lambda module: setattr(module.critics_target.layers[0].weight, "data", torch.zeros(2, 7, 33)),
     ],
 )
 def test_a_recorded_pass_follows_what_changes(change: Callable[[TD3], Any]) -> None:
     module, batch = new_module(), new_batch()
 
-    def losses(critics: Callable[[Batch], tuple[Tensor, Tensor]], actor: Callable[[Batch], Tensor]) -> list[float]:
+    passes = GradientPasses(module, 7)
+
+    def losses(run: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> list[float]:
         module.noise_generator.manual_seed(3)
-        return [critics(batch)[0].item(), actor(batch).item()]
+        critic_loss, _, actor_loss = run()
+        return [critic_loss.item(), actor_loss.item()]
+
+    def autograd() -> tuple[Tensor, Tensor, Tensor]:
+        return *module.critic_loss(batch, module.draw_target_noise(batch.action)), module.actor_loss(batch)
 
     for _ in range(4):
-        before = losses(module._differentiate_critics, module._differentiate_actor)
-    assert module._by_hand is not None
+        before = losses(lambda: run_passes(module, passes, batch))
     change(module)
     for _ in range(3):
-        after = losses(module._differentiate_critics, module._differentiate_actor)
+        after = losses(lambda: run_passes(module, passes, batch))
         assert after != pytest.approx(before, rel=1e-4)
-        assert after == pytest.approx(losses(module.critic_loss, module.actor_loss), rel=1e-5)
-    assert module._by_hand is not None
+        assert after == pytest.approx(losses(autograd), rel=1e-5)
 
 
 def test_a_batch_may_want_gradients() -> None:
     module, batch = new_module(), new_batch()
-    by_hand = ManualUpdate(module, 7)
+    passes = GradientPasses(module, 7)
     batch.obs.requires_grad_()
     for _ in range(4):
-        loss, _ = by_hand.of_critics(batch)
-        assert not loss.requires_grad
-        assert not by_hand.of_actor(batch).requires_grad
+        assert not any(value.requires_grad for value in run_passes(module, passes, batch))
     assert batch.obs.grad is None
 
 
@@ -196,8 +207,10 @@ def test_a_batch_may_want_gradients() -> None:
 def test_critics_are_together_where_every_thread_has_as_many(
     threads: int, num_critics: int, layer_norm: bool, together: int
 ) -> None:
-    by_hand = ManualUpdate(new_module(num_critics=num_critics, layer_norm=layer_norm), 7)
-    assert [len(critics.layers[0].weight) for critics in by_hand.critics] == [together] * (num_critics // together)
+    by_hand = GradientPasses(new_module(num_critics=num_critics, layer_norm=layer_norm), 7)
+    assert [len(critics.layers[0].weight) for critics in by_hand.critic_networks] == [together] * (
+        num_critics // together
+    )
     assert len(by_hand.first_critic.layers[0].weight) == 1
 
 
@@ -240,9 +253,9 @@ def test_silent_units_are_looked_for_where_that_pays(
     assert max_active_fraction(num_critics, batch_size) == most
     zeros = [torch.zeros(num_critics, *shape) for shape in ((400, 300), (1, 300), (300, 1), (1, 1))]
     layers = [Layer(zeros[0], zeros[1], []), Layer(zeros[2], zeros[3], [])]
-    first, _ = BatchedMLP(layers, batch_size).products
+    first, _ = BatchedMLP(layers, batch_size).kernels
     assert type(first) is kind
-    assert getattr(first, "most", 0.0) == most
+    assert getattr(first, "max_active", 0.0) == most
 
 
 @pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
@@ -292,7 +305,7 @@ def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed
     product = BFloat16Linear(Layer(weight, bias, []), batch_size=11)
     sums, gradient, of_bias, below = (torch.full_like(of, torch.nan) for of in (slope, weight, bias, inputs))
     product.forward(inputs, sums)
-    product.differentiate(slope, Layer(gradient, of_bias, []), below)
+    product.backward(slope, Layer(gradient, of_bias, []), below)
     assert torch.equal(of_bias, slope.sum(1, keepdim=True))
     x, w, s = (of.bfloat16().double() for of in (inputs, weight, slope))
     unbiased = torch.empty_like(sums)
@@ -303,7 +316,7 @@ def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed
         torch.testing.assert_close(made.double(), exact, rtol=2**-8, atol=1e-5)
         assert torch.equal(made, made.bfloat16().float())
     only, of_weight = torch.full_like(inputs, torch.nan), gradient.clone()
-    product.differentiate(2 * slope, None, only)
+    product.backward(2 * slope, None, only)
     assert torch.equal(only, 2 * below)
     assert torch.equal(gradient, of_weight)
 
@@ -319,17 +332,16 @@ def test_every_network_has_products_of_its_own_for_wide_and_for_large_layers(
         BFloat16Linear if halved else SparseBackwardLinear,
     )
     with torch.autocast("cpu", torch.bfloat16, enabled=halved):
-        by_hand = module._by_hand_for(new_batch())
-    assert by_hand is not None
-    for network in (by_hand.actor, by_hand.actor_target):
-        assert [type(product) for product in network.products] == [
+        passes = GradientPasses(module, 7)
+    for network in (passes.actor_network, passes.actor_target):
+        assert [type(product) for product in network.kernels] == [
             NarrowInputLinear,
             wide,
             LinearKernel,
             NarrowOutputLinear,
         ]
-    for network in (*by_hand.critics, *by_hand.critics_target):
-        assert [type(product) for product in network.products] == [LinearKernel, wide, LinearKernel, NarrowOutputLinear]
+    for network in (*passes.critic_networks, *passes.critic_targets):
+        assert [type(product) for product in network.kernels] == [LinearKernel, wide, LinearKernel, NarrowOutputLinear]
 
 
 @pytest.mark.parametrize("bias_with_relu", [False, True])
@@ -339,27 +351,27 @@ def test_every_network_has_products_of_its_own_for_wide_and_for_large_layers(
 def test_a_relu_hides_no_nan(
     bias_with_relu: bool, kind: type[LinearKernel], fan_out: int, members: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("td3_lightning.fast.mlp.BIAS_WITH_RELU", bias_with_relu)
+    monkeypatch.setattr("td3_lightning.fast.mlp.FUSE_BIAS_AND_RELU", bias_with_relu)
     torch.manual_seed(1)
     inputs, weight, bias = (torch.randn(members, *shape) for shape in ((7, 5), (5, fan_out), (1, fan_out)))
     bias[-1, 0, -1] = torch.nan
-    product = kind(Layer(weight, bias, []), 7, rectified=True)
+    product = kind(Layer(weight, bias, []), 7, relu=True)
     found, wanted = product.forward(inputs, product.new_outputs(7)), (inputs @ weight + bias).relu()
     assert wanted.isnan().sum() == 7
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02, equal_nan=True)
 
 
-@pytest.mark.parametrize("obs_dim", [1, 2, FEW - 1, FEW])
+@pytest.mark.parametrize("obs_dim", [1, 2, NARROW - 1, NARROW])
 def test_an_actor_of_few_inputs_has_a_gradient_written_in_rows_first(obs_dim: int) -> None:
     torch.manual_seed(1)
-    product = ManualUpdate(TD3(obs_dim, LOW, HIGH, hidden_dims=(33,)), 7).actor.products[0]
-    assert type(product) is (NarrowInputLinear if 1 < obs_dim < FEW else LinearKernel)
+    product = GradientPasses(TD3(obs_dim, LOW, HIGH, hidden_dims=(33,)), 7).actor_network.kernels[0]
+    assert type(product) is (NarrowInputLinear if 1 < obs_dim < NARROW else LinearKernel)
     inputs, slope, written = torch.randn(1, 7, obs_dim), torch.randn(1, 7, 33), torch.full((33, obs_dim), torch.nan)
     product.forward(inputs, torch.empty_like(slope))
-    product.differentiate(slope, Layer(written.t().unsqueeze(0), torch.empty(1, 1, 33), []), None)
+    product.backward(slope, Layer(written.t().unsqueeze(0), torch.empty(1, 1, 33), []), None)
     torch.testing.assert_close(written.double(), slope[0].double().t() @ inputs[0].double(), rtol=1e-5, atol=1e-5)
     below, before = torch.full_like(inputs, torch.nan), written.clone()
-    product.differentiate(2 * slope, None, below)
+    product.backward(2 * slope, None, below)
     torch.testing.assert_close(below, 2 * slope @ product.weight.mT)
     assert torch.equal(written, before)
 
@@ -430,10 +442,10 @@ WHEN = [(name, late) for name in CHANGES for late in (False, True) if not (late 
 def test_a_changed_layer_is_not_done_by_hand(change: str, late: bool) -> None:
     module, batch = new_module(layer_norm=True), new_batch()
     if late:
-        assert chosen(module, batch)
+        assert chosen(module)
         module.act(batch.obs[0].numpy())
     CHANGES[change](module.actor.layers)
-    assert not chosen(module, batch)
+    assert not chosen(module)
     expected = module.actor(batch.obs[:1]).detach().numpy()[0].clip(*module.action_box)
     np.testing.assert_allclose(module.act(batch.obs[0].numpy()), expected, rtol=0, atol=1e-6)
 
@@ -451,10 +463,10 @@ def test_a_frozen_layer_stays_as_it_is(make_trainer: Any) -> None:
 
 def test_a_network_that_is_hooked_later_is_not_done_by_hand() -> None:
     module, batch = new_module(), new_batch()
-    assert chosen(module, batch)
+    assert chosen(module)
     before = module.act(batch.obs[0].numpy())
     module.actor.register_forward_hook(lambda network, inputs, output: output - 0.01)
-    assert not chosen(module, batch)
+    assert not chosen(module)
     assert not np.array_equal(module.act(batch.obs[0].numpy()), before)
 
 
@@ -498,7 +510,7 @@ def test_whoever_listens_hears_every_backward_pass(hook: str | None, make_traine
 def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:
     module, obs = new_module(), new_batch().obs[0].numpy()
     action = module.act(obs)
-    assert chosen(module, new_batch())
+    assert chosen(module)
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         np.testing.assert_array_equal(other.act(obs), action)
         nn.init.zeros_(other.actor.layers[-1].weight)
@@ -506,20 +518,31 @@ def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:
     np.testing.assert_array_equal(module.act(obs), action)
 
 
-def chosen(module: TD3, batch: Batch) -> bool:
-    return module._by_hand_for(batch) is not None
+def chosen(module: TD3) -> bool:
+    """Whether the module would use the manual update in the next epoch."""
+    return module.settings.gradients == "manual" and supports(module)
+
+
+def new_rule(module: TD3, previous: object = None) -> ManualUpdate:
+    """Make the rule of a module without a Trainer."""
+    if not hasattr(module, "made_optimizers"):
+        module.made_optimizers = module.configure_optimizers()  # type: ignore[assignment]
+        module.optimizers = lambda: module.made_optimizers  # type: ignore[method-assign,assignment]
+    rule = make_rule(module, previous)
+    assert rule is not None
+    return rule
 
 
 def test_of_several_processes_gradients_are_autograds_whoever_began_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(new_module(), new_batch())
-    monkeypatch.setattr("td3_lightning.fast.manual_update.ranks", lambda: 2)
-    assert not chosen(new_module(), new_batch())
+    assert chosen(new_module())
+    monkeypatch.setattr("td3_lightning.fast.manual_update.world_size", lambda: 2)
+    assert not chosen(new_module())
 
 
 def test_plain_networks_are_done_by_hand_unless_autograd_is_asked_for() -> None:
-    assert chosen(new_module(), new_batch())
-    assert chosen(new_module(layer_norm=True), new_batch())
-    assert not chosen(new_module(gradients="autograd"), new_batch())
+    assert chosen(new_module())
+    assert chosen(new_module(layer_norm=True))
+    assert not chosen(new_module(gradients="autograd"))
 
 
 def test_autograd_works_where_hands_do_not() -> None:
@@ -528,33 +551,51 @@ def test_autograd_works_where_hands_do_not() -> None:
             return super().actor_loss(batch) + 1
 
     class Unsmoothed(TD3):
-        def smooth_target_action(self, action: Tensor) -> Tensor:
+        def smooth_target_action(self, action: Tensor, noise: Tensor) -> Tensor:
             return action
 
     patched: Any = new_module()
-    patched.smooth_target_action = lambda action: action
-    assert not chosen(patched, new_batch())
-    assert not chosen(Penalised(4, LOW, HIGH), new_batch())
-    assert not chosen(Unsmoothed(4, LOW, HIGH), new_batch())
+    patched.smooth_target_action = lambda action, noise: action
+    assert not chosen(patched)
+    assert not chosen(Penalised(4, LOW, HIGH))
+    assert not chosen(Unsmoothed(4, LOW, HIGH))
     of_another_kind = new_module()
     of_another_kind.actor = nn.Linear(4, 3)
-    assert not chosen(of_another_kind, new_batch())
+    assert not chosen(of_another_kind)
     with torch.autocast("cpu", torch.float16):
-        assert not chosen(new_module(), new_batch())
+        assert not chosen(new_module())
 
 
-def test_another_batch_size_or_precision_or_weights_that_moved_get_buffers_of_their_own() -> None:
+def test_a_rule_is_valid_for_its_networks_and_precision_only() -> None:
     module = new_module()
-    first = module._by_hand_for(new_batch())
-    assert module._by_hand_for(new_batch()) is first
+    rule = new_rule(module)
+    assert new_rule(module, rule) is rule
     with torch.autocast("cpu", torch.bfloat16):
-        assert module._by_hand_for(new_batch()) is not first
-    first = module._by_hand_for(new_batch())
-    with torch.autocast("cpu", torch.float16):
-        assert not first.fits(new_batch())
-    assert module._by_hand_for(new_batch(9)) is not first
-    second = module._by_hand_for(new_batch())
+        assert new_rule(module, rule) is not rule
+    rule.update_critics(new_batch())
+    buffers = rule.passes
+    rule.update_critics(new_batch(seed=5))
+    assert rule.passes is buffers
+    rule.update_critics(new_batch(9))
+    assert rule.passes is not buffers
     next(module.critics_target.parameters()).data = torch.zeros(2, 7, 33)
-    third = module._by_hand_for(new_batch())
-    assert third is not second
-    assert third.critics_target[1].layers[0].weight.abs().max() == 0
+    other = new_rule(module, rule)
+    assert other is not rule
+    other.update_critics(new_batch())
+    assert other.passes is not None
+    assert other.passes.critic_targets[1].layers[0].weight.abs().max() == 0
+    module.made_optimizers = module.configure_optimizers()  # type: ignore[assignment]
+    assert new_rule(module, other) is not other
+
+
+def test_the_rule_is_chosen_once_per_epoch(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("td3_lightning.fast.manual_update.supports", lambda module: asked.append(module) or True)
+    data = ReplayData("Pendulum-v1", steps_per_epoch=6, batch_size=4, capacity=100, eval_episodes=1)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
+    rules: list[Any] = []
+    look = LambdaCallback(on_train_batch_end=lambda *_: rules.append(module.update_rule))
+    make_trainer(callbacks=[Collector(warmup_steps=4), look], max_epochs=3).fit(module, datamodule=data)
+    assert len(asked) == 3
+    assert len(rules) == 18
+    assert len(set(map(id, rules))) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from td3_lightning.fast.traced import MOST, TracedFunction
+from td3_lightning.fast.traced import MAX_TRACES, TracedFunction
 
 
 class Walk:
@@ -54,7 +54,7 @@ def test_what_is_not_in_the_memory_is_no_constant() -> None:
     walk = Walk()
     recorded = TracedFunction(walk.step, lambda: [walk.whole, *walk.rows])
     recorded(*moves(1))
-    with pytest.raises(RuntimeError, match=r"shape \(3, 3\) is not in"):
+    with pytest.raises(RuntimeError, match=r"shape \(3, 3\) is missing in"):
         recorded(*moves(2))
 
 
@@ -68,7 +68,7 @@ def test_nobody_is_warned() -> None:
 
 
 def test_a_python_that_cannot_record_calls_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.fast.traced.RECORDS", False)
+    monkeypatch.setattr("td3_lightning.fast.traced.CAN_TRACE", False)
     plain, called = Walk(), Walk()
     recorded = TracedFunction(called.step, called.memory)
     for seed in range(4):
@@ -77,7 +77,7 @@ def test_a_python_that_cannot_record_calls_the_function(monkeypatch: pytest.Monk
 
 
 def test_a_process_records_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.fast.traced._recordings", MOST - 2)
+    monkeypatch.setattr("td3_lightning.fast.traced._traces", MAX_TRACES - 2)
     walks = [Walk() for _ in range(4)]
     for walk in walks:
         recorded = TracedFunction(walk.step, walk.memory)

@@ -10,7 +10,7 @@ from torch import nn
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, ReplayData
-from td3_lightning.fast.adam import FLUSH_INTERVAL, TINY, flush_denormals
+from td3_lightning.training.denormals import FLUSH_INTERVAL, TINY, flush_denormals
 
 
 def gradients(shape: torch.Size, updates: int) -> Iterator[torch.Tensor]:
@@ -82,7 +82,7 @@ def test_a_run_clears_them_in_both_optimizers(make_trainer: Any, monkeypatch: py
         cleared.append((module.updates, optimizer.state))
         flush_denormals(optimizer)
 
-    monkeypatch.setattr("td3_lightning.algorithm.td3.flush_denormals", clear)
+    monkeypatch.setattr("td3_lightning.training.collector.flush_denormals", clear)
     trainer = make_trainer(callbacks=[Collector(warmup_steps=10)])
     trainer.fit(module, datamodule=data)
     expected = [

@@ -1,0 +1,198 @@
+"""What every agent of this package shares: clocks, acting, evaluation and checkpoints."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
+
+import lightning as L
+import numpy as np
+import torch
+import yaml
+from lightning.pytorch.callbacks import WeightAveraging
+from numpy.typing import NDArray
+from torch.nn.parallel import DistributedDataParallel
+
+from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
+from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
+from td3_lightning.errors import UsageError, refuse
+from td3_lightning.seeding import new_generator
+from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
+from td3_lightning.serialization.restoration import check_restoration, stored_arguments
+
+CLOCKS = ("env_steps", "updates", "episodes")
+AgentType = TypeVar("AgentType", bound="Agent")
+
+
+class Episode(Protocol):
+    """An evaluation episode that is played with a policy."""
+
+    def play(self, policy: Callable[[NDArray[Any]], NDArray[np.float32]]) -> dict[str, float]:
+        """Play the episode and return its numbers, `return` and `length` among them."""
+
+
+class Agent(L.LightningModule):
+    """Base class of the agents. It acts greedily, evaluates episodes, and saves its clocks and noise generator.
+
+    A subclass defines `actor`, `forward` and `training_step`.
+
+    Args:
+        obs_dim: Numbers in an observation.
+        action_box: Smallest and largest actions, (action_dim,) each.
+    """
+
+    actor: Any
+
+    def __init__(self, obs_dim: int, action_box: tuple[NDArray[np.float32], NDArray[np.float32]]) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.obs_dim, self.action_box = obs_dim, action_box
+        self.env_steps = 0  # steps taken in the training environments; the Collector counts them
+        self.episodes = 0  # training episodes finished; the Collector counts them
+        self.updates = 0  # critic updates
+        self.noise_generator = new_generator("target noise")
+        self.evaluation = EvaluationMetrics()
+
+    # The policy.
+
+    def act(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """Compute greedy actions for observations, without noise.
+
+        Args:
+            obs: One observation (obs_dim,) or several (n, obs_dim).
+
+        Returns:
+            One action (action_dim,) or several (n, action_dim), in the environment's units.
+
+        Raises:
+            UsageError: The observations have another shape.
+        """
+        action = self._actions(_as_rows(obs, self.obs_dim))
+        low, high = self.action_box
+        # The end of the tanh, centre + scale, may round to just outside the box.
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
+        return clipped
+
+    @torch.inference_mode()
+    def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        inputs = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
+        actions: NDArray[np.float32] = self.forward(inputs).float().cpu().numpy()
+        return actions
+
+    # Evaluation: one validation step is one episode.
+
+    def on_validation_epoch_start(self) -> None:
+        """Discard the episodes of an evaluation that was interrupted."""
+        self.evaluation.reset()
+
+    def validation_step(self, episode: Episode, batch_idx: int) -> dict[str, float]:
+        """Play an episode without exploration noise and return its numbers."""
+        report = episode.play(self.act)
+        self.evaluation.update(report, self.device)
+        return report
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mean of each number, the spread of the return, and the clocks."""
+        clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.env_steps}  # "step": the loggers' axis
+        exact = {name: torch.tensor(count, dtype=torch.float64) for name, count in clocks.items()}
+        self.log_dict(self.evaluation.compute("test" if self.trainer.testing else "eval") | exact)
+
+    on_test_epoch_start = on_validation_epoch_start
+    test_step = validation_step
+    on_test_epoch_end = on_validation_epoch_end
+
+    # Precision and processes.
+
+    def setup(self, stage: str) -> None:
+        """Convert to the Trainer's precision before Lightning loads weights: later, it would round doubles."""
+        self.trainer.precision_plugin.convert_module(self)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Disable DDP's gradient averaging, which requires every parameter in every loss."""
+        model = self.trainer.strategy.model
+        if isinstance(model, DistributedDataParallel):
+            model.require_backward_grad_sync = False
+
+    # Checkpoints.
+
+    @classmethod
+    def load_from_checkpoint(
+        cls: type[AgentType],
+        checkpoint_path: str | Path | IO[bytes],
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> AgentType:
+        """Load an agent from a checkpoint, which may come from anybody: it cannot run code or import modules.
+
+        Args:
+            checkpoint_path: A local file, or a file opened for reading.
+            map_location: Device for the agent, such as "cuda"; None is the CPU.
+            hparams_file: YAML file with settings that win over the checkpoint's.
+            strict: Whether the weights must have the agent's names; None is the class's `strict_loading`.
+            weights_only: Not used, as it is always true.
+            **kwargs: Settings that win over both.
+
+        Raises:
+            UsageError: The checkpoint is damaged, malformed, or of another agent.
+        """
+        checkpoint = read_checkpoint(checkpoint_path)
+        file: Any = {} if hparams_file is None else yaml.safe_load(Path(hparams_file).read_text()) or {}
+        given = {**file, **kwargs}
+        module = cls(**{**stored_arguments(cls, checkpoint, checkpoint_path, given), **given})
+        if strict is not None:
+            module.strict_loading = strict
+        check_restoration(checkpoint, module, module.strict_loading)  # a subclass may have hooks of its own
+        module.on_load_checkpoint(checkpoint)
+        module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
+        return module if map_location is None else module.to(map_location)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the clocks and the state of every process's noise generator."""
+        checkpoint["format"] = FORMAT
+        checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
+        checkpoint["target_noise"] = gather_from_ranks(self.noise_generator.get_state)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check the checkpoint, and restore the clocks and this process's noise generator.
+
+        A run that continues without averaged weights takes the weights that were trained, not their mean.
+        """
+        check_restoration(checkpoint, self, self.strict_loading)
+        if "current_model_state" in checkpoint and self._trains_without_mean():
+            checkpoint["state_dict"] = checkpoint["current_model_state"]
+        for name, value in checkpoint["clocks"].items():
+            setattr(self, name, value)
+        states = checkpoint["target_noise"]  # a single one in the first checkpoints
+        state = select_rank(states if isinstance(states, list) else [states])
+        if state is not None:  # another number of processes keeps its new generators
+            self.noise_generator.set_state(state.cpu())
+
+    def _trains_without_mean(self) -> bool:
+        """Return whether a Trainer is about to train the module without a running mean of its weights."""
+        if not self._is_attached or self.trainer.state.fn != "fit":
+            return False
+        callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]
+        return not any(isinstance(callback, WeightAveraging) for callback in callbacks)
+
+    @property
+    def _is_attached(self) -> bool:
+        """Whether a Trainer runs the module."""
+        try:
+            return self.trainer is not None
+        except RuntimeError:  # Lightning raises it for a module without a Trainer
+            return False
+
+
+def _as_rows(obs: Any, obs_dim: int) -> NDArray[Any]:
+    """Return observations as an array (obs_dim,) or (n, obs_dim), or raise `UsageError`."""
+    expected = f"numbers of shape ({obs_dim},) or (n, {obs_dim})"
+    try:
+        rows = np.asarray(obs)
+    except Exception as error:  # a ragged list, a tensor on a GPU
+        raise refuse("obs", expected, obs, "Use a NumPy array with one row per observation.") from error
+    if not 1 <= rows.ndim <= 2 or rows.shape[-1] != obs_dim or rows.dtype.kind not in "biuf":
+        got = f"shape {rows.shape} of {rows.dtype}"
+        raise UsageError(f"obs must be {expected}, got {got}. Use a NumPy array with one row per observation.")
+    return rows

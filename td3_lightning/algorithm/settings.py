@@ -1,0 +1,91 @@
+"""Settings of TD3: validation, and their form in a checkpoint."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from td3_lightning.algorithm.encoders import as_encoder
+from td3_lightning.errors import require_bool, require_choice, require_float, require_floats, require_int, require_ints
+from td3_lightning.schedules import as_schedule, check_schedule
+from td3_lightning.serialization.primitives import to_primitives
+
+Gradients = Literal["manual", "autograd", "compiled"]
+
+
+@dataclass
+class TD3Settings:
+    """Validated settings of TD3; `TD3` documents each of them.
+
+    Raises:
+        UsageError: A setting is out of its range.
+    """
+
+    obs_dim: int
+    action_low: list[float]
+    action_high: list[float]
+    hidden_dims: Any
+    num_critics: int
+    layer_norm: bool
+    encoder: Any
+    actor_lr: Any
+    critic_lr: Any
+    tau: float
+    policy_noise: float
+    noise_clip: float
+    policy_freq: int
+    max_grad_norm: float | None
+    gradients: Gradients
+
+    def __post_init__(self) -> None:
+        self._check_networks()
+        self._check_update()
+
+    def _check_networks(self) -> None:
+        self.obs_dim = require_int("obs_dim", self.obs_dim, least=1)
+        # Lists, because Lightning compares the arguments with the saved values, which fails for arrays.
+        self.action_low = require_floats("action_low", self.action_low)
+        self.action_high = require_floats("action_high", self.action_high)
+        self.hidden_dims = require_ints("hidden_dims", self.hidden_dims, 1)
+        self.num_critics = require_int("num_critics", self.num_critics, least=1)
+        self.layer_norm = require_bool("layer_norm", self.layer_norm)
+        self.encoder = as_encoder(self.encoder)
+
+    def _check_update(self) -> None:
+        self.actor_lr = as_schedule(self.actor_lr, "actor_lr")
+        self.critic_lr = as_schedule(self.critic_lr, "critic_lr")
+        check_schedule("actor_lr", self.actor_lr)
+        check_schedule("critic_lr", self.critic_lr)
+        self.tau = require_float("tau", self.tau, above=0, most=1, fix="The paper uses 0.005.")
+        self.policy_noise = require_float("policy_noise", self.policy_noise, least=0, fix="The paper uses 0.2.")
+        self.noise_clip = require_float("noise_clip", self.noise_clip, least=0, fix="The paper uses 0.5.")
+        self.policy_freq = require_int("policy_freq", self.policy_freq, least=1, fix="The paper uses 2.")
+        if self.max_grad_norm is not None:
+            fix = "Omit max_grad_norm for no clipping."
+            self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
+        require_choice("gradients", self.gradients, get_args(Gradients))
+
+    @property
+    def shares_encoder(self) -> bool:
+        """Whether the actor receives the critics' features."""
+        return self.encoder is not None and self.encoder.shared
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the settings as plain Python values, as a checkpoint holds them."""
+        values = dict(vars(self))
+        values["encoder"] = None if self.encoder is None else self.encoder.plain()
+        values |= {name: values[name].plain() for name in ("actor_lr", "critic_lr")}
+        plain: dict[str, Any] = to_primitives(values, "model")
+        return plain
+
+    def action_box(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the smallest and largest actions (action_dim,), as float32 inside the box of float64 bounds."""
+        low, high = np.array(self.action_low, np.float64), np.array(self.action_high, np.float64)
+        return _round_up(low), -_round_up(-high)
+
+
+def _round_up(bounds: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the smallest float32 values that are not below the bounds."""
+    nearest = bounds.astype(np.float32)
+    return np.where(nearest < bounds, np.nextafter(nearest, np.float32(np.inf)), nearest)
