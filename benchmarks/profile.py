@@ -32,7 +32,8 @@ from td3_lightning import TD3, Collector, Replay, ReplayData
 from td3_lightning.cli.app import main as run
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.fast import traced as recorded
-from td3_lightning.fast.manual_update import ManualUpdate
+from td3_lightning.fast.adam import FastAdam
+from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate
 from td3_lightning.fast.mlp import BatchedMLP
 
 REST = "Lightning, logs and other code"
@@ -43,17 +44,20 @@ PARTS: list[tuple[type, str, str]] = [
     (Replay, "sample", "sampling"),
     (TD3, "act", "acting"),
     (Collector, "_act", "exploration noise"),
-    (TD3, "target", "target"),
-    (ManualUpdate, "_target", "target"),
+    (TD3, "td_target", "target"),
+    (GradientPasses, "_td_target", "target"),
     (TD3, "critic_loss", "critics: forward"),
     (ManualUpdate, "update_critics", "critics: gradients"),
     (TD3, "actor_loss", "actor: forward"),
     (ManualUpdate, "update_actor", "actor: gradients"),
     (TD3, "manual_backward", "backward"),
-    (BatchedMLP, "differentiate", "backward"),
-    (BatchedMLP, "slope_in_inputs", "backward"),
-    (TD3, "_gradient_step", "Adam"),
+    (BatchedMLP, "backward", "backward"),
+    (BatchedMLP, "grad_input", "backward"),
+    (TD3, "step_critics", "Adam"),
+    (TD3, "step_actor", "Adam"),
+    (FastAdam, "step", "Adam"),
     (TD3, "update_targets", "Polyak averages"),
+    (ManualUpdate, "update_targets", "Polyak averages"),
 ]
 NETS = ("critics", "actor")
 SHARED = ("backward", "Adam")  # parts of both the critics' and the actor's step

@@ -124,6 +124,11 @@ class Collector(Callback):
         module, _ = _parts(trainer)
         check_weights(module, module.updates)
 
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Raise `LearnerError` rather than save a module that has diverged."""
+        module, _ = _parts(trainer)
+        check_weights(module, module.updates, *trainer.optimizers)
+
     def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Collects a round."""
         begin, episodes, complete = module.env_steps, module.episodes, False

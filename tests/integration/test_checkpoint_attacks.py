@@ -104,7 +104,7 @@ def test_wrappers_are_ours_or_gymnasiums(run: Any, capsys: Any, value: Any, name
         ("data", "pixels", 'names "evilfile" in data.pixels'),
         ("data", "env_kwargs", "data.env_kwargs must be"),
         ("model", "encoder", 'names "evilfile" in model.encoder'),
-        ("model", "actor_lr", "model.settings.actor_lr"),
+        ("model", "actor_lr", "model.actor_lr"),
         ("model", "hidden_dims", "model.hidden_dims must be a list, got 'evilfile'"),
         ("collector", "exploration_noise", "collector.exploration_noise"),
     ],

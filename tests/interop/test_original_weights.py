@@ -22,7 +22,7 @@ OBS, ACTIONS, HIDDEN, BATCH = 3, 1, (7, 5), 16
 SMALL = [
     *("--data.env_id=Pendulum-v1", "--model.hidden_dims=[7,5]", "--data.batch_size=8", "--collector.warmup_steps=10"),
     *("--trainer.max_epochs=1", "--data.steps_per_epoch=9", "--data.eval_episodes=1", "--data.test_episodes=1"),
-    *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.settings.actor_lr=1e-3"),
+    *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.actor_lr=1e-3"),
 ]
 
 

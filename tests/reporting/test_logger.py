@@ -81,7 +81,7 @@ def test_a_run_writes_every_call_as_a_row_and_as_events(make_trainer: Any, tmp_p
     hparams = yaml.safe_load((logger.metrics.path.parent / "hparams.yaml").read_text())
     assert hparams["hidden_dims"] == [4]
     assert hparams["actor_lr"] == {
-        "class_path": "td3_lightning.Linear",
+        "class_path": "td3_lightning.schedules.Linear",
         "init_args": {"start": 1e-3, "end": 0.0, "steps": 50, "begin": 0},
     }
 

@@ -131,7 +131,7 @@ def test_the_command_line_says_it_in_one_sentence_and_exits_with_1(
     words += ["--data.steps_per_epoch=4", "--collector.warmup_steps=10", "--model.hidden_dims=[8]"]
     words += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
     schedule = "{class_path: td3_lightning.Linear, init_args: {start: 1.0e-3, end: 1.0e+37, steps: 1, begin: 16}}"
-    assert main([*words, f"--model.settings.critic_lr={schedule}"]) == 1
+    assert main([*words, f"--model.critic_lr={schedule}"]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "actor_loss is nan at update 8: the learner has diverged" in said
