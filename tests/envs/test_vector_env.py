@@ -243,7 +243,7 @@ def test_an_episode_by_hand(end: str) -> None:
 
 
 def test_an_episode_that_never_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.envs.episode.MOST_STEPS", 50)
+    monkeypatch.setattr("td3_lightning.envs.episode.MAX_EPISODE_STEPS", 50)
     with pytest.raises(EnvError, match="has not ended its episode of seed 8 after 50 steps"):
         Episode(Counter(length=10**9), 8).play(lambda _: ACTION)
     assert Episode(gym.make("Pendulum-v1"), 8).play(lambda _: np.zeros(1))["length"] == 200  # it has a limit

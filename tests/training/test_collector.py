@@ -146,7 +146,11 @@ def test_a_new_agent_is_told_of_what_another_has_left_in_the_replay(make_trainer
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
-        said = [str(warning.message) for warning in caught if "A new agent also learns from" in str(warning.message)]
+        said = [
+            str(warning.message)
+            for warning in caught
+            if "A new agent learns from 30 transitions" in str(warning.message)
+        ]
         assert len(said) == (agent == "the second")
 
 
@@ -220,15 +224,17 @@ def test_random_actions_and_updates_begin_and_end_apart(make_trainer: Any) -> No
 def test_a_wait_for_the_end_of_an_endless_episode_is_one_sentence(
     make_trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("td3_lightning.training.collector.MOST_STEPS", 50)
+    monkeypatch.setattr("td3_lightning.training.collector.MAX_EPISODE_STEPS", 50)
     data = new_data(env_kwargs={"length": 10**6})
     trainer = make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0)
-    with pytest.raises(EnvError, match=r"came to no end of an episode within 50 steps, for which collector\.c"):
+    with pytest.raises(
+        EnvError, match=r"must end an episode within 50 steps if collector\.collect is episode, got none\. Use a number"
+    ):
         trainer.fit(new_module(data), datamodule=data)
 
 
 def test_a_wait_is_for_the_steps_of_one_environment(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.training.collector.MOST_STEPS", 50)
+    monkeypatch.setattr("td3_lightning.training.collector.MAX_EPISODE_STEPS", 50)
     data = new_data(num_envs=2, env_kwargs={"length": 40})
     module = new_module(data)
     make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0).fit(module, datamodule=data)
@@ -254,7 +260,9 @@ def test_an_agent_that_would_learn_nothing_is_one_sentence_before_the_warm_up(fr
     module = new_module(data)
     getattr(module, frozen).requires_grad_(False)
     trainer = make_trainer(callbacks=[Collector(10)])
-    with pytest.raises(UsageError, match=rf"^The {frozen} would learn nothing: .*; call agent.unfreeze\(\) before fit"):
+    with pytest.raises(
+        UsageError, match=rf"^The {frozen} must have a trainable weight, got .*\. Use agent\.unfreeze\(\) before fit"
+    ):
         trainer.fit(module, datamodule=data)
     assert not module.env_steps
     trainer.validate(module, datamodule=data)
@@ -449,7 +457,9 @@ def test_negative_noise_is_one_sentence() -> None:
 def test_it_wants_its_own_module_and_data(make_trainer: Any) -> None:
     data = new_data()
     data.setup("fit")
-    with pytest.raises(UsageError, match="ReplayData"):
+    with pytest.raises(
+        UsageError, match=r"^The Collector requires a TD3 with a ReplayData, got TD3 with NoneType\. Use tr"
+    ):
         make_trainer(callbacks=[Collector(10)]).fit(new_module(data), train_dataloaders=data.train_dataloader())
 
 

@@ -104,7 +104,7 @@ def test_every_rank_goes_on_with_its_own(tmp_path: Path) -> None:
         [str(tmp_path / "alone"), 5, str(again / "last.ckpt"), 1, 7],
     )
     assert codes == [[0, 0], [0, 0], [0, 0], [2]], said
-    assert "holds the replays of 2 process(es), but 1 came; go on with as many (--trainer.devices 2)" in said
+    assert "The number of processes must be 2, as in the checkpoint, got 1. Use --trainer.devices 2" in said
 
     one, two = states(whole)
     assert not torch.equal(one["rings"][0]["rows"], two["rings"][0]["rows"])
