@@ -46,7 +46,7 @@ class Episode:
                 _check_has_time_limit(env)
             obs, reward, terminated, truncated, info = env.step(policy(obs))
             total, length, ended = total + float(reward), length + 1, terminated or truncated
-        return self.names.kept(scalar_info(info) | {"return": total, "length": float(length)})
+        return self.names.limit(scalar_info(info) | {"return": total, "length": float(length)})
 
 
 def _check_has_time_limit(env: CheckedEnv) -> None:

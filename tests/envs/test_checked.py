@@ -569,7 +569,7 @@ def test_an_environment_that_does_not_answer_is_one_sentence(wait: Any) -> None:
     env.reset(seed=5)
     env.step(lambda _: None)
     with pytest.raises(
-        EnvError, match=r"^Slow did not answer within 0.2 seconds at step 2 of episode 1 after seed 5\."
+        EnvError, match=r"^Slow did not return within 0.2 seconds at step 2 of episode 1 after seed 5\."
     ):
         env.step(wait)
     assert 0.2 <= time.monotonic() - began < 5
@@ -663,7 +663,7 @@ def test_a_program_whose_environment_hangs_ends_and_leaves_no_process(tmp_path: 
     )
     assert ended.returncode == 1, ended.stderr
     said = ended.stderr.splitlines()[-1]
-    assert said.startswith("Environment 0 of Hanging-v0 did not answer within 0.5 seconds at step 1 of episode 7 after")
+    assert said.startswith("Environment 0 of Hanging-v0 did not return within 0.5 seconds at step 1 of episode 7 after")
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["env_steps"] == 60
     assert re.search(r"An environment failed after 60 env_steps: \S*lightning_logs/", ended.stdout + ended.stderr)

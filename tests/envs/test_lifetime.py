@@ -78,7 +78,7 @@ def test_an_environment_that_catches_the_alarm_is_late_all_the_same(how: str) ->
     env.reset(seed=5)
     env.unwrapped.how = how  # type: ignore[attr-defined]
     began = time.monotonic()
-    with pytest.raises(EnvError, match=r"^Swallowing did not answer within 0.2 seconds at step 1 of episode 1 after"):
+    with pytest.raises(EnvError, match=r"^Swallowing did not return within 0.2 seconds at step 1 of episode 1 after"):
         env.step(0.0)
     assert 0.2 <= time.monotonic() - began < 20
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -89,7 +89,7 @@ def test_an_environment_that_catches_the_alarm_is_late_all_the_same(how: str) ->
 def test_a_step_after_a_late_one_has_the_whole_time() -> None:
     env = CheckedEnv(StepTimeout(Swallowing(), 0.2))
     env.reset(seed=5)
-    with pytest.raises(EnvError, match="did not answer"):
+    with pytest.raises(EnvError, match="did not return within"):
         env.step(0.0)
     env.unwrapped.how = "_obs"  # type: ignore[attr-defined]
     env.step(0.0)
@@ -147,7 +147,7 @@ def test_a_close_that_fails_is_a_warning(
         close_env(closing(), "Closing")
     said = [record.getMessage() for record in caplog.records]
     kind = type(error).__name__
-    assert ours or re.fullmatch(rf"Closing raised {kind}.* \(.*, line \d+\) when it was closed\. .*", said[0])
+    assert ours or re.fullmatch(rf"Closing raised {kind}.* \(.*, line \d+\) in close\(\)\. .*", said[0])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ExitOnSignal(130)], ids=repr)
@@ -281,8 +281,8 @@ def run(folder: Path, end: str) -> subprocess.CompletedProcess[str]:
         ("SIGTERM", 143, "Stopped by SIGTERM", 62),
         ("SIGINT", 130, "Stopped by SIGINT", 62),
         ("constructor", 1, "Simulated-v0 raised ValueError: port is busy (*simulated.py, line *) in its constr", None),
-        ("close", 0, "Simulated-v0 raised OSError: no answer (*simulated.py, line *) when it was closed.", 120),
-        ("close exits", 0, "Simulated-v0 raised SystemExit: 7 (*simulated.py, line *) when it was closed.", 120),
+        ("close", 0, "Simulated-v0 raised OSError: no answer (*simulated.py, line *) in close().", 120),
+        ("close exits", 0, "Simulated-v0 raised SystemExit: 7 (*simulated.py, line *) in close().", 120),
     ],
 )
 def test_every_end_of_a_program_saves_the_run_and_leaves_no_process(

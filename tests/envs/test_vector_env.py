@@ -13,7 +13,7 @@ import torch
 from td3_lightning import ReplayData, UsageError
 from td3_lightning.envs.car_racing import Pedals
 from td3_lightning.envs.episode import Episode, Episodes
-from td3_lightning.envs.reports import MOST_NAMES, scalar_info
+from td3_lightning.envs.reports import MAX_NAMES, scalar_info
 from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.wrappers import ActionRepeat, PyBulletWarmReset, RebuildBox2DWorld, SymmetricActionBounds
@@ -206,16 +206,16 @@ def test_new_names_in_infos_are_bounded(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING, logger="td3_lightning"):
         reports = [report for _ in range(100) for report in envs.step(np.zeros((2, 1), np.float32)).reports]
     assert len(reports) == 200
-    assert len({name for report in reports for name in report}) == 2 + MOST_NAMES
+    assert len({name for report in reports for name in report}) == 2 + MAX_NAMES
     assert all({"return", "length", "steps"} <= report.keys() for report in reports)
-    assert caplog.text.count("Infos have over 100 names, so also_49 and later ones are not logged.") == 1
+    assert caplog.text.count("info must have at most 100 names, got more. also_49 and later names are not logged.") == 1
 
 
 def test_new_names_in_evaluations_are_bounded() -> None:
     gym.register("Novel-v0", Novel, disable_env_checker=True)
     data = ReplayData("Novel-v0", {"length": 1}, capacity=99, eval_episodes=30)
     names = [set(episode.play(lambda _: ACTION)) for _ in range(4) for episode in data.val_dataloader()]
-    assert len(set().union(*names)) == 2 + MOST_NAMES
+    assert len(set().union(*names)) == 2 + MAX_NAMES
     assert len(names[-1]) == 3
 
 
