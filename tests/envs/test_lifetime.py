@@ -73,7 +73,7 @@ def _alarm() -> Any:
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("_alarm")
 @pytest.mark.parametrize("how", ["returns", "returns_from_base", "raises_another", "tries_again", "tries_for_ever"])
-def test_an_environment_that_catches_the_alarm_is_late_all_the_same(how: str) -> None:
+def test_caught_alarm_still_times_out(how: str) -> None:
     env = CheckedEnv(StepTimeout(Swallowing(), 0.2))
     env.reset(seed=5)
     env.unwrapped.how = how  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def test_an_environment_that_catches_the_alarm_is_late_all_the_same(how: str) ->
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("_alarm")
-def test_a_step_after_a_late_one_has_the_whole_time() -> None:
+def test_step_after_timeout_has_full_time_limit() -> None:
     env = CheckedEnv(StepTimeout(Swallowing(), 0.2))
     env.reset(seed=5)
     with pytest.raises(EnvError, match="did not return within"):
@@ -117,7 +117,7 @@ def closing(monkeypatch: pytest.MonkeyPatch) -> type[Closing]:
 
 
 @pytest.mark.parametrize("end", ["close", "close twice", "garbage"])
-def test_an_environment_is_closed_once(end: str, closing: type[Closing]) -> None:
+def test_environment_is_closed_once(end: str, closing: type[Closing]) -> None:
     env = Lifetime(closing())
     env.reset(seed=1)
     for _ in range({"close": 1, "close twice": 2, "garbage": 0}[end]):
@@ -127,7 +127,7 @@ def test_an_environment_is_closed_once(end: str, closing: type[Closing]) -> None
     assert closing.closed == 1
 
 
-def test_an_environment_that_is_used_again_is_closed_again(closing: type[Closing]) -> None:
+def test_reused_environment_is_closed_again(closing: type[Closing]) -> None:
     env = Lifetime(closing())
     for expected in (1, 2):
         env.reset(seed=1)
@@ -138,7 +138,7 @@ def test_an_environment_that_is_used_again_is_closed_again(closing: type[Closing
 @pytest.mark.parametrize(
     "error", [OSError("port\nis gone"), SystemExit(3), GeneratorExit(), EnvError("Ours.")], ids=repr
 )
-def test_a_close_that_fails_is_a_warning(
+def test_failed_close_logs_warning(
     error: BaseException, closing: type[Closing], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(closing, "error", error)
@@ -151,7 +151,7 @@ def test_a_close_that_fails_is_a_warning(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ExitOnSignal(130)], ids=repr)
-def test_a_ctrl_c_while_closing_is_not_lost(
+def test_ctrl_c_during_close_is_raised(
     error: BaseException, closing: type[Closing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(closing, "error", error)
@@ -161,7 +161,7 @@ def test_a_ctrl_c_while_closing_is_not_lost(
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("_alarm")
-def test_a_close_that_hangs_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_close_logs_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closing, "close", lambda self: time.sleep(50))
     env = StepTimeout(Closing(), 0.2)
     with caplog.at_level(logging.WARNING):
@@ -169,7 +169,7 @@ def test_a_close_that_hangs_is_a_warning(caplog: pytest.LogCaptureFixture, monke
     assert "Closing raised StepTimeoutError: no answer within 0.2 seconds" in caplog.text
 
 
-def test_a_constructor_that_fails_leaves_no_environment_open(closing: type[Closing]) -> None:
+def test_failed_constructor_closes_all_environments(closing: type[Closing]) -> None:
     made: list[Any] = []
 
     def make() -> Any:
@@ -192,7 +192,7 @@ def fails(env: Any) -> Any:
     [{"wrappers": [fails]}, {"batch_size": 0}, {"pixels": "Pixels"}, {"env_kwargs": {"low": (1.0,), "high": (1.0,)}}],
     ids=lambda settings: next(iter(settings)),
 )
-def test_a_refused_environment_is_closed(settings: dict[str, Any], closing: type[Closing]) -> None:
+def test_rejected_environment_is_closed(settings: dict[str, Any], closing: type[Closing]) -> None:
     from td3_lightning.replay.pixels import Pixels
 
     settings = {**settings, **({"pixels": Pixels()} if "pixels" in settings else {})}
@@ -285,7 +285,7 @@ def run(folder: Path, end: str) -> subprocess.CompletedProcess[str]:
         ("close exits", 0, "Simulated-v0 raised SystemExit: 7 (*simulated.py, line *) in close().", 120),
     ],
 )
-def test_every_end_of_a_program_saves_the_run_and_leaves_no_process(
+def test_every_program_exit_saves_run_and_leaves_no_process(
     end: str, code: int, said: str, env_steps: int | None, tmp_path: Path
 ) -> None:
     ended = run(tmp_path, end)
@@ -302,7 +302,7 @@ def test_every_end_of_a_program_saves_the_run_and_leaves_no_process(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_outside_of_training_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_outside_training_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     assert run(tmp_path, "finish").returncode == 0
     (tmp_path / "pids").unlink()
     program = (tmp_path / "simulated.py").read_text()

@@ -95,7 +95,7 @@ def states(folder: Path) -> list[dict[str, Any]]:
     return replays
 
 
-def test_every_rank_goes_on_with_its_own(tmp_path: Path) -> None:
+def test_every_rank_resumes_its_own_state(tmp_path: Path) -> None:
     whole, again = tmp_path / "whole", tmp_path / "again"
     codes, said = requests(
         [str(whole), 4, None, 2, 1],

@@ -22,21 +22,21 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 @pytest.mark.parametrize("name", ["critic_loss", "q_mean", "actor_loss"])
-def test_a_loss_is_named_with_its_update(name: str, value: float) -> None:
+def test_nonfinite_loss_names_update(name: str, value: float) -> None:
     losses = {key: torch.tensor(3e38) for key in ("critic_loss", "q_mean", "actor_loss")}
     check_losses(losses, 1234)
     with pytest.raises(LearnerError, match=f"^{name} is {value} at update 1,234\\. "):
         check_losses(losses | {name: torch.tensor(value)}, 1234)
 
 
-def test_an_action_is_named_with_its_update() -> None:
+def test_nonfinite_action_names_update() -> None:
     check_action(np.zeros((2, 2), np.float32), 7)
     with pytest.raises(LearnerError, match=r"action is \[\[0.0, nan\]\] after update 7"):
         check_action(np.array([[0, NAN]], np.float32), 7)
 
 
 @pytest.mark.parametrize("name", ["actor.layers.0.bias", "critics.layers.2.weight", "critics_target.layers.0.weight"])
-def test_a_weight_is_named(name: str) -> None:
+def test_nonfinite_weight_is_named(name: str) -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
     check_weights(module, 8)
     module.get_parameter(name).data.view(-1)[-1] = NAN
@@ -44,7 +44,7 @@ def test_a_weight_is_named(name: str) -> None:
         check_weights(module, 8)
 
 
-def test_an_optimizers_state_is_named() -> None:
+def test_nonfinite_optimizer_state_is_named() -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
     optimizers = module.configure_optimizers()
     module.critics(torch.ones(2, 3), torch.ones(2, 1)).sum().backward()
@@ -87,7 +87,7 @@ LOSS, ACTION, WEIGHT = r"^(\w+_loss|q_mean) is nan at", "^The actor's action", "
         ("actor.layers.0.bias", "on_train_epoch_end", 12, WEIGHT, 12),
     ],
 )
-def test_a_run_stops_before_it_acts_is_judged_or_is_saved(
+def test_diverged_run_stops_before_act_evaluate_or_save(
     name: str, moment: str, updates: int, found: str, at: int, make_trainer: Callable[..., L.Trainer], tmp_path: Path
 ) -> None:
     data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
@@ -111,7 +111,7 @@ def test_a_run_stops_before_it_acts_is_judged_or_is_saved(
     assert all(weight.isfinite().all() for weight in good["state_dict"].values())
 
 
-def test_what_adam_remembers_is_looked_at_before_it_is_saved(make_trainer: Any, tmp_path: Path) -> None:
+def test_optimizer_state_is_checked_before_save(make_trainer: Any, tmp_path: Path) -> None:
     data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     trainer = make_trainer(callbacks=[Collector(10)])
@@ -122,7 +122,7 @@ def test_what_adam_remembers_is_looked_at_before_it_is_saved(make_trainer: Any, 
     assert not (tmp_path / "x.ckpt").exists()
 
 
-def test_the_command_line_says_it_in_one_sentence_and_exits_with_1(
+def test_diverged_cli_run_prints_one_line_and_exits_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run that diverges by itself: the critics' eighth step is of 1e37."""
