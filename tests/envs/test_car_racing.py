@@ -1,4 +1,4 @@
-"""The car: its 15 numbers against slow arithmetic, everything else against Gymnasium's CarRacing-v3."""
+"""Compare the car's 15 observations with slow arithmetic, and the rest with Gymnasium's CarRacing-v3."""
 
 import copy
 import itertools
@@ -23,7 +23,7 @@ HALF_WIDTH = 40 / 6
 
 
 class BlindCar(gymnasium_car.CarRacing):
-    """Gymnasium's car without the time that its picture takes."""
+    """Skip the rendering of Gymnasium's car to save time."""
 
     def _render(self, mode):
         return np.zeros((96, 96, 3), np.uint8)
@@ -31,7 +31,7 @@ class BlindCar(gymnasium_car.CarRacing):
 
 @pytest.fixture
 def make():
-    """Give a maker of cars that are closed at the end of the test."""
+    """Return a function that makes cars and closes them after the test."""
     made = []
 
     def make_car(**keywords):
@@ -49,7 +49,7 @@ def no_window(monkeypatch):
 
 
 def drive(observation):
-    """Give (steer, gas, brake): steer by the road 5 tiles ahead, slow down for what comes 10 and 15 ahead."""
+    """Return (steer, gas, brake): steer by the road 5 tiles ahead, and brake for curves 10 and 15 tiles ahead."""
     bend = max(abs(observation[12]), abs(observation[13]))
     too_fast = observation[0] - 0.9 * max(0.4, 1 - 1.1 * bend)
     controls = 2 * observation[10], -10 * too_fast, 5 * too_fast
@@ -57,19 +57,19 @@ def drive(observation):
 
 
 def some_actions(count, seed=0):
-    """Give rough driving: actions held for 8 frames, with every pedal and both turns."""
+    """Return random actions, each repeated for 8 frames."""
     held = np.random.default_rng(seed).uniform([-1, 0, -1], [1, 1, 1], (count // 8 + 1, 3))
     return np.repeat(np.clip(held, [-1, 0, 0], [0.6, 1, 1]), 8, axis=0)[:count].astype(np.float32)
 
 
 def look_from(car, x, y, angle):
-    """Give what the car observes from a pose; angle 0 looks along +y, positive to the left."""
+    """Return the observation at a pose. Angle 0 points along +y, positive angles to the left."""
     car.car.hull.position, car.car.hull.angle = (x, y), angle
     return car._render("state_pixels")
 
 
 def put(car, tile):
-    """Stand the car on the middle of a tile, along the road; it touches that in the next step."""
+    """Place the car at the center of a tile, along the road. It touches the tile in the next step."""
     _, heading, x, y = car.track[tile]
     hull = car.car.hull
     turn, (left, bottom) = heading - hull.angle, hull.position
@@ -85,7 +85,7 @@ def put(car, tile):
 
 
 def sides_of(track):
-    """Give every tile's (left start, left end, right start, right end)."""
+    """Return every tile's (left start, left end, right start, right end)."""
     ends = [
         [(x + side * HALF_WIDTH * math.cos(beta), y + side * HALF_WIDTH * math.sin(beta)) for side in (-1, 1)]
         for _, beta, x, y in track
@@ -104,7 +104,7 @@ def distance_to_segment(place, direction, start, end):
 
 
 def inside(place, corners):
-    """Count the corners' sides that a line to the right of the place crosses."""
+    """Count the polygon sides that a line to the right of the point crosses."""
     crossings = 0
     for (ax, ay), (bx, by) in itertools.pairwise([*corners, corners[0]]):
         if (ay > place[1]) != (by > place[1]):
@@ -125,14 +125,14 @@ def slow_rays(track, place, angle):
 
 
 def slow_bearing(place, angle, target):
-    """Give the angle to the right of the heading at which the target lies, over a quarter turn."""
+    """Return the angle from the heading to the target in quarter turns, positive to the right."""
     to_target = math.atan2(target[1] - place[1], target[0] - place[0])
     turn = angle + math.pi / 2 - to_target
     return (turn - 2 * math.pi * round(turn / (2 * math.pi))) / (math.pi / 2)
 
 
 def slow_bearings(track, place, angle):
-    """Give the bearings from the lowest point of the parabola through the nearest three squared distances."""
+    """Compute the bearings from the minimum of the parabola through the nearest three squared distances."""
     squared = [math.dist(place, tile[2:]) ** 2 for tile in track]
     nearest = squared.index(min(squared))
     a, b, _ = np.polyfit([-1, 0, 1], [squared[(nearest + k) % len(track)] for k in (-1, 0, 1)], 2)

@@ -1,4 +1,4 @@
-"""An environment that fails: one sentence with its name, the step and the seed; what was good is saved and goes on."""
+"""Check the errors of failing environments, and that runs save valid data and resume."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ def raising(*_: Any) -> Any:
 
 
 class RudeError(Exception):
-    """Cannot be shown."""
+    """Raise an error in `__str__`."""
 
     def __str__(self) -> str:
         raise RuntimeError
@@ -138,7 +138,7 @@ FINE: list[Callable[..., Any]] = [
 
 
 class Faulty(Counter):
-    """Spoils its answer at a step of an episode; step 0 is its reset. Both count in the class, over all instances."""
+    """Corrupt the result of one step of one episode. Step 0 is the reset. All instances share the counters."""
 
     spoil: Callable[..., Any] | None = None
     where = (0, 0)
@@ -159,7 +159,7 @@ gym.register("Faulty-v0", Faulty, disable_env_checker=True)
 
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has every Faulty spoil its answer somewhere."""
+    """Choose which result every Faulty corrupts."""
 
     def set_up(how: Callable[..., Any] | None, episode: int = 0, step: int = 0) -> None:
         monkeypatch.setattr(Faulty, "spoil", how and staticmethod(how))
@@ -247,7 +247,7 @@ def test_signal_in_environment_is_not_env_error(error: BaseException, spoil: Any
 
 
 def test_keyboard_interrupt_without_signal_is_env_error(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In training Ctrl-C has another handler, which raises nothing."""
+    """During training, the handler of Ctrl-C does not raise."""
     spoil(lambda *_: throw(KeyboardInterrupt()), 1, 1)
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
@@ -258,7 +258,7 @@ def test_keyboard_interrupt_without_signal_is_env_error(spoil: Any, monkeypatch:
 
 
 class Shifting(Counter):
-    """Changes a space with an episode."""
+    """Change a space in an episode."""
 
     def __init__(self, name: str = "observation_space", since: int = 1) -> None:
         super().__init__()
@@ -406,7 +406,7 @@ def test_run_resumes_after_environment_failure(
 
 
 class Evaluated(L.Callback):
-    """Notes at which `env_steps` there were evaluations."""
+    """Record `env_steps` at each evaluation."""
 
     def __init__(self) -> None:
         self.at: list[int] = []
@@ -437,7 +437,7 @@ def test_due_evaluation_runs_first_after_step_failure(
 
 
 def test_steps_before_failure_in_a_round_get_updates(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    """The warm-up takes 12 steps, the first round as many, and 7 of the second come before the fault."""
+    """The warm-up and the first round take 12 steps each. The failure follows 7 steps of the second round."""
     spoil(raising, 7, 2)
     for ckpt_path in (None, tmp_path / "last.ckpt"):
         module, data, trainer = new_run(tmp_path, 1, make_trainer)
@@ -451,7 +451,7 @@ def test_steps_before_failure_in_a_round_get_updates(make_trainer: Any, spoil: A
 
 
 class FaultySeeded(Faulty, Seeded):
-    """Whose episodes can be brought back."""
+    """Fail like Faulty, with episodes that can be restored."""
 
 
 gym.register("FaultySeeded-v0", FaultySeeded, disable_env_checker=True)
@@ -459,7 +459,7 @@ gym.register("FaultySeeded-v0", FaultySeeded, disable_env_checker=True)
 
 @pytest.mark.parametrize(("episode", "step"), [(1, 0), (1, 1), (2, 3), (4, 0)])
 def test_failed_evaluation_restarts(episode: int, step: int, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    """Nothing of the run is lost, so it is the same to the bit."""
+    """The run loses nothing, so its results are bit-identical."""
     spoil(None)
     whole, data, trainer = new_run(tmp_path / "whole", 1, make_trainer, "FaultySeeded-v0")
     trainer.fit(whole, datamodule=data)
@@ -538,7 +538,7 @@ def test_all_environments_close_if_one_close_fails(make_trainer: Any, spoil: Any
 
 
 class Slow(Counter):
-    """Takes its time."""
+    """Sleep in a step."""
 
     def step(self, action: Any) -> Any:
         action(self)
@@ -552,7 +552,7 @@ def looping(_: Any) -> None:
 
 @pytest.fixture
 def alarm() -> Any:
-    """SIGALRM as a process has it in which nobody took it."""
+    """Set the default handler of SIGALRM."""
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGALRM, before)
@@ -577,7 +577,7 @@ def test_step_timeout_raises_env_error(wait: Any) -> None:
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("alarm")
 def test_suspended_process_does_not_time_out() -> None:
-    """The clock goes on while it is suspended: it has rung once when it is awake again."""
+    """The timer runs while the process is suspended, so it has expired once when the process continues."""
     env = CheckedEnv(StepTimeout(Slow(), 20.0))
     env.reset(seed=5)
     env.step(lambda _: signal.raise_signal(signal.SIGALRM))

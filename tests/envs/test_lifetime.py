@@ -1,4 +1,4 @@
-"""The end of an environment: closed once however the program ends, and within its time limit."""
+"""Check that environments close exactly once and within their time limit."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ from toys import Counter
 
 
 class Swallowing(Counter):
-    """Catches the alarm in a step, in the way that its class attribute says."""
+    """Catch the alarm in a step, in the way that the class attribute selects."""
 
     how = "returns"
 
@@ -64,7 +64,7 @@ class Swallowing(Counter):
 
 @pytest.fixture
 def _alarm() -> Any:
-    """Give SIGALRM its default handler, as in a new process."""
+    """Set the default handler of SIGALRM, as in a new process."""
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGALRM, before)
@@ -99,7 +99,7 @@ def test_step_after_timeout_has_full_time_limit() -> None:
 
 
 class Closing(Counter):
-    """Counts how often it was closed; its `close` may fail."""
+    """Count the calls of `close`, which may fail."""
 
     closed = 0
     error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Environments that cannot be made: the error names the cause, which is the arguments only if it is the arguments."""
+"""Check that the error names the cause if an environment cannot be made."""
 
 import functools
 import re
@@ -19,12 +19,12 @@ from toys import Counter, Seeded
 
 
 def stable(value: Any) -> str:
-    """Return a test id without memory addresses: test workers compare them."""
+    """Return a test id without memory addresses, because test workers compare the ids."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 class Failing(Counter):
-    """Raises in its constructor what its class attribute says."""
+    """Raise the error in the class attribute in the constructor."""
 
     error: BaseException = ValueError()
 
@@ -34,14 +34,14 @@ class Failing(Counter):
 
 
 class Picky(Counter):
-    """Requires an argument."""
+    """Require an argument."""
 
     def __init__(self, size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
 
 class Confused(Counter):
-    """Calls something else with the wrong arguments."""
+    """Call another function with wrong arguments."""
 
     def __init__(self, size: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Wrappers, vectors, episodes, and episodes that are brought back in the middle."""
+"""Check wrappers, vector environments, evaluation episodes and restored episodes."""
 
 import io
 import logging
@@ -118,7 +118,7 @@ def test_warm_reset_happens_once_per_load() -> None:
 @pytest.mark.parametrize("kind", [Counter, InPlace, Seeded])
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_vector_env_matches_single_environments(kind: type[Counter], num_envs: int) -> None:
-    """Against plain environments that are stepped one by one and reset by hand, ends included."""
+    """Compare with environments that are stepped one by one and reset explicitly."""
     envs, alone = TrainingVectorEnv(kind, num_envs), [kind() for _ in range(num_envs)]
     envs.reset()
     obs = [env.reset(seed=derive_seed("training environment", i))[0].copy() for i, env in enumerate(alone)]
@@ -193,14 +193,14 @@ def test_integers_beyond_float_range_become_infinite() -> None:
 
 
 class Novel(Counter):
-    """Has a new name in the info of every episode."""
+    """Add a new name to the info of every episode."""
 
     def _info(self) -> Any:
         return {"steps": self.steps, f"episode_{self.episode}": 1.0, f"also_{self.episode}": 1.0}
 
 
 def test_number_of_info_names_is_limited(caplog: pytest.LogCaptureFixture) -> None:
-    """Those that were there in time are logged on, and one warning says that there are more."""
+    """Names within the limit are still logged, and one warning reports the others."""
     envs = TrainingVectorEnv(lambda: Novel(length=1), 2)
     envs.reset()
     with caplog.at_level(logging.WARNING, logger="td3_lightning"):
@@ -290,7 +290,7 @@ def through_a_file(state: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("seeded", [True, False], ids=["first episode", "third episode"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_restored_episode_is_bit_exact(world: str, seeded: bool) -> None:
-    """In an environment that has seen other episodes; the rest of it, and the next episode, are the same too."""
+    """The restoring environment has run other episodes. The rest of the episode and the next one are equal."""
     make, longest = WORLDS[world]
     rng = np.random.default_rng(4)
     one, two = RestorableEnv(make()), RestorableEnv(make())
@@ -353,7 +353,7 @@ def test_episode_is_restored_before_first_step_and_twice() -> None:
 
 
 class Twister(Seeded):
-    """Its generator is of another kind, as it is from its first seed on."""
+    """Use another bit generator from the first seed on."""
 
     kind: Any = staticmethod(lambda seed: np.random.Generator(np.random.MT19937(seed)))
 
@@ -365,13 +365,13 @@ class Twister(Seeded):
 
 
 class Antique(np.random.RandomState):
-    """numpy's old kind of generator, with the new one's name for a number."""
+    """Extend NumPy's legacy generator with the new name of a method."""
 
     integers = np.random.RandomState.randint
 
 
 class Old(Twister):
-    """Its generator is of numpy's old kind."""
+    """Use NumPy's legacy generator."""
 
     kind: Any = staticmethod(Antique)
 
@@ -424,7 +424,7 @@ def test_vector_env_returns_indices_of_lost_episodes() -> None:
 
 
 class Unpaid(gym.Env):
-    """Its observations repeat themselves, its rewards do not."""
+    """Return reproducible observations and random rewards."""
 
     observation_space = gym.spaces.Box(-9, 9, (1,))
     action_space = gym.spaces.Box(-1, 1, (1,))

@@ -1,4 +1,4 @@
-"""The Collector: what it does to the environments, in which order, and what it stores."""
+"""Check the Collector's actions, their order, and the stored transitions."""
 
 import warnings
 from types import SimpleNamespace
@@ -29,13 +29,13 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 
 
 def stored(data: ReplayData, env: int = 0) -> Any:
-    """The rows of a ring that is not full yet: observations, actions, rewards, ends."""
+    """Return the observations, actions, rewards and ends in a ring that is not full."""
     rows = data.replay.rings[env].rows[: data.replay.rings[env].cursor]
     return rows[:, : data.obs_dim], rows[:, data.obs_dim : -2], rows[:, -2], rows[:, -1]
 
 
 def steady(data: ReplayData) -> tuple[TD3, Any]:
-    """A module whose actor always gives one action, also after updates."""
+    """Return a module whose actor always returns the same action."""
     module = new_module(data, actor_lr=0.0, critic_lr=0.0)
     for parameter in module.actor.parameters():
         parameter.data.zero_()
@@ -91,7 +91,7 @@ def test_warmup_steps_must_be_positive(warmup_steps: int) -> None:
 
 
 class Noted(TD3):
-    """Notes its updates among the environment's events."""
+    """Record updates among the events of the environment."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         Counter.log.append(("update", self.updates))
@@ -99,7 +99,7 @@ class Noted(TD3):
 
 
 def note(target: Any, name: str, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notes each call of a method."""
+    """Record each call of a method."""
     method = getattr(target, name)
 
     def noted(*args: Any) -> Any:
@@ -208,7 +208,7 @@ def test_updates_follow_each_collected_round(
 
 
 def test_random_steps_are_independent_of_warmup_steps(make_trainer: Any) -> None:
-    """As in the lander agent, which is never random, and in the walker blog, where updates begin after an episode."""
+    """The lander agent has no random steps. The walker blog starts updates after an episode."""
     for warmup_steps, random_steps in ((10, 0), (5, 17), (10, None)):
         data = new_data(steps_per_epoch=20)
         module, steady_action = steady(data)
@@ -332,7 +332,7 @@ def test_clocks_and_episodes_are_counted(make_trainer: Any) -> None:
 
 
 class Kept(L.pytorch.loggers.logger.Logger):
-    """A logger that keeps what it is given."""
+    """Store the logged metrics."""
 
     name, version = "kept", 0
 
@@ -386,7 +386,7 @@ def test_training_works_without_logging(make_trainer: Any) -> None:
 
 
 def explored(noise: Any, make_trainer: Any, steps: int = 1500) -> tuple[Any, Any]:
-    """Actions after the warm-up, and the action that the policy gives, in half-widths of the box."""
+    """Return the actions after the warm-up and the policy's action, relative to half the action range."""
     data = new_data(env_kwargs={"low": LOW, "high": HIGH}, updates_per_step=0.01, steps_per_epoch=steps)
     module, action = steady(data)
     Counter.log.clear()
@@ -462,7 +462,7 @@ def test_collector_requires_td3_and_replay_data(make_trainer: Any) -> None:
 
 
 def test_run_is_independent_of_global_generators(make_trainer: Any) -> None:
-    """Two runs after the same seed are the same, whatever else has drawn in between."""
+    """Two runs with one seed are equal, even if other code draws random numbers in between."""
     runs = []
     for draws in (0, 5):
         L.seed_everything(8, verbose=False)

@@ -1,4 +1,4 @@
-"""ReplayData: what it makes of an environment, of its settings, and what it refuses."""
+"""Check how ReplayData uses environments and settings, and what it rejects."""
 
 import functools
 import logging
@@ -101,7 +101,7 @@ def test_other_dtypes_become_float32(observation: str, make_trainer: Any) -> Non
 
 
 def test_actions_stay_in_float64_box(make_trainer: Any) -> None:
-    """Its ends, -0.1 and 0.7, are no float32; the toy asserts that its box contains each action."""
+    """The bounds -0.1 and 0.7 are not float32 numbers. The toy asserts that its box contains each action."""
     data = new_data("toys/Spaces-v0", env_kwargs={"action": "float64"}, steps_per_epoch=60)
     fit(data, make_trainer, exploration_noise=3.0)
     actions = data.replay.sample().action
@@ -265,7 +265,7 @@ def test_numpy_settings_are_saved_as_python_numbers(make_trainer: Any, tmp_path:
 
 
 def test_second_fit_continues(make_trainer: Any) -> None:
-    """The same data, module and callback; the running episode was closed, for its environment was."""
+    """Fit twice with the same objects. The running episode is truncated, because its environment was closed."""
     data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     for fits in (1, 2, 3):
@@ -377,7 +377,7 @@ def test_agent_for_other_environment_raises_usage_error(make_trainer: Any) -> No
 
 
 class Lists(gym.Wrapper):
-    """Observes lists."""
+    """Return observations as lists."""
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)
@@ -397,7 +397,7 @@ def test_observations_may_be_lists(make_trainer: Any) -> None:
 def test_lost_episode_is_truncated_and_run_continues(
     make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Restless does not come back; what the replay holds of its episode stays true, and a new one begins."""
+    """Restless cannot be restored. The stored part of its episode stays valid, and a new episode starts."""
     data, again = (new_data("toys/Restless-v0", env_kwargs={"length": 7}, n_step=2) for _ in range(2))
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
 

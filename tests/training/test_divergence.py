@@ -1,4 +1,4 @@
-"""A learner that diverges stops at once, says what is not finite, and leaves the last good checkpoint as it was."""
+"""Check that a diverged run stops at once, names the cause, and keeps the last good checkpoint."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_nonfinite_optimizer_state_is_named() -> None:
 
 
 class Poisons(Callback):
-    """Makes the end of a parameter NaN at a moment of the run."""
+    """Set the last element of a parameter to NaN at a given update and hook."""
 
     def __init__(self, name: str, moment: str, updates: int) -> None:
         self.name, self.updates = name, updates
@@ -125,7 +125,7 @@ def test_optimizer_state_is_checked_before_save(make_trainer: Any, tmp_path: Pat
 def test_diverged_cli_run_prints_one_line_and_exits_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that diverges by itself: the critics' eighth step is of 1e37."""
+    """The run diverges because the learning rate of the eighth critic step is 1e37."""
     monkeypatch.chdir(tmp_path)
     words = ["fit", "--data.env_id=Pendulum-v1", "--data.batch_size=4", "--data.eval_episodes=1"]
     words += ["--data.steps_per_epoch=4", "--collector.warmup_steps=10", "--model.hidden_dims=[8]"]

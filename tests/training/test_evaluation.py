@@ -1,4 +1,4 @@
-"""Evaluations after every episode and of averaged weights, stopping when solved, and the array of all evaluations."""
+"""Check StopWhenSolved, SaveEvaluations and AveragedWeights."""
 
 import signal
 from pathlib import Path
@@ -21,7 +21,7 @@ from td3_lightning.training.weight_averaging import AveragedWeights
 
 
 def new_data(**kwargs: Any) -> ReplayData:
-    """Training episodes of 5 steps, in evaluation of a length and a return that follow the seed."""
+    """Return data with training episodes of 5 steps and evaluation episodes that depend on the seed."""
     settings = {"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, "eval_episodes": 2}
     return ReplayData("toys/Seeded-v0", **(settings | kwargs))
 
@@ -148,7 +148,7 @@ def test_no_evaluations_file_without_logger(make_trainer: Any, tmp_path: Path) -
 
 
 class Weights(Callback):
-    """Notes the weights after every tenth update, and in every evaluation."""
+    """Record the weights after every tenth update and in every evaluation."""
 
     def __init__(self) -> None:
         self.trained: list[torch.Tensor] = []
@@ -263,7 +263,7 @@ def test_incompatible_callbacks_are_rejected(make_trainer: Any) -> None:
 
 
 class StopsInTheTenth(Callback):
-    """Sends a signal to this process in the tenth update."""
+    """Send a signal to this process in the tenth update."""
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         if pl_module.updates == 9:
