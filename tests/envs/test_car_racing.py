@@ -170,20 +170,20 @@ def test_rays_are_negative_off_the_road(make):
         assert np.all(rays > 0 if on_road else rays < 0), across
     back_to_the_road = look_from(car, x + 8 * math.cos(beta), y + 8 * math.sin(beta), beta)
     assert back_to_the_road[1] == pytest.approx(-(8 - HALF_WIDTH) * math.sqrt(2) / 30, abs=0.01)
-    assert back_to_the_road[7] == -1  # nothing but grass to the right
+    assert back_to_the_road[7] == -1  # only grass to the right
     assert look_from(car, 0, -300, math.pi)[1:8].tolist() == [-1] * 7  # far away, and looking away
 
 
 def test_bearings_at_tile_center_match_angles_to_tiles_ahead(make):
     car, chance = make(track_seed=123).unwrapped, np.random.default_rng(1)
     car.reset()
-    for tile in (1, 5, 60, 155, 290, 310, 320):  # the last ones look past the start
+    for tile in (1, 5, 60, 155, 290, 310, 320):  # the last ones include tiles past the start
         angle = chance.uniform(-20, 20)
         observation = look_from(car, *car.track[tile][2:], angle)
         place, angle = tuple(car.car.hull.position), car.car.hull.angle
         targets = [car.track[(tile + ahead) % 322][2:] for ahead in AHEAD]
         expected = [slow_bearing(place, angle, target) for target in targets]
-        # Tiles 1 and 320 stand beside the first tile, which is longer: their neighbours are not equally far.
+        # The first tile is longer, so the neighbors of tiles 1 and 320 are not equally far away.
         near_start = tile in (1, 320)
         np.testing.assert_allclose(observation[9:], expected, rtol=0, atol=0.02 if near_start else 1e-4)
 
@@ -201,7 +201,7 @@ def test_bearings_are_continuous_and_point_back_from_grass(make):
                 place = x + across * math.cos(beta), y + across * math.sin(beta)
                 seen.append(look_from(car, *place, 0.0)[9:])
             turns = np.abs(np.diff(np.unwrap(seen, axis=0, period=4), axis=0))
-            assert turns.max() < 0.05, (first, across)  # a whole tile at once would be up to 0.15
+            assert turns.max() < 0.05, (first, across)  # a jump of a whole tile would be up to 0.15
     _, beta, x, y = car.track[40]
     left_of_the_road = look_from(car, x - 20 * math.cos(beta), y - 20 * math.sin(beta), beta)
     assert np.all(left_of_the_road[9:12] > 0.4)
@@ -269,7 +269,7 @@ def test_physics_reward_and_termination_match_gymnasium(make, seed):
     assert our_end[:2] == [-100, True]
 
 
-def test_blind_reference_car_matches_gymnasium(make):
+def test_dynamics_match_gymnasium_without_rendering(make):
     ours, theirs = make(), gymnasium.make("CarRacing-v3")
     ours.reset(seed=9)
     theirs.reset(seed=9)
@@ -354,7 +354,7 @@ def test_missed_tile_is_charged_once(make):
     assert counts == [5, 2, 11, 1, 5, 6, 11]
     costly.reset()
     put(costly, 8)
-    assert costly.step(np.zeros(3))[1] < 0  # a new episode forgets what the one before was charged
+    assert costly.step(np.zeros(3))[1] < 0  # a new episode charges missed tiles again
 
 
 def test_leaving_the_playfield_terminates_at_stall_limit(make):
@@ -378,7 +378,7 @@ def test_info_counts_tiles_and_frames_since_reset(make):
 
 
 def test_simple_controller_completes_a_lap(make):
-    env = make(track_seed=123, stall_limit=100, missed_cost=1000.0)  # it misses none
+    env = make(track_seed=123, stall_limit=100, missed_cost=1000.0)  # it misses no tile
     observation, info = env.reset()
     rewards, terminated, truncated = [], False, False
     while not (terminated or truncated):
@@ -391,7 +391,7 @@ def test_simple_controller_completes_a_lap(make):
     assert info["tiles"] == info["tiles_total"] == 322
     assert info["frames"] == len(rewards) < 1100
     assert sum(rewards) == pytest.approx(1000 - 0.1 * info["frames"], abs=1e-6)
-    # Both tiles under the car at the start are paid in the first frame.
+    # The first frame rewards both tiles under the car.
     assert rewards[0] == pytest.approx(2000 / 322 - 0.1)
 
 

@@ -189,7 +189,7 @@ def test_invalid_step_raises_env_error(fault: str, step: int, num_envs: int, spo
         envs.step(np.zeros((num_envs, 1), np.float32))
     type(envs.envs[-1].unwrapped).spoil = None
     spoil(how, 2, step)
-    for env in envs.envs[:-1]:  # the last one is to blame
+    for env in envs.envs[:-1]:  # the last one caused the error
         env.unwrapped.episode += 7
     with pytest.raises(EnvError) as caught:
         envs.step(np.zeros((num_envs, 1), np.float32))
@@ -287,7 +287,7 @@ def test_changed_space_is_compared_with_initial_space(name: str, num_envs: int) 
     data = ReplayData("Shifting-v0", {"name": name}, num_envs=num_envs, capacity=99, eval_episodes=3)
     first, second, third = data.val_dataloader()
     first.play(lambda _: np.zeros(1))
-    for episode in (second, third):  # the space that it has now is not the first one any more
+    for episode in (second, third):  # the current space differs from the initial one
         with pytest.raises(EnvError, match=rf"^Shifting-v0 {CHANGES[name]}"):
             episode.play(lambda _: np.zeros(1))
     data.setup("fit")
@@ -345,7 +345,7 @@ def test_error_names_seed_and_episode_after_restoration(spoil: Any) -> None:
     for _ in range(LENGTH + 2):
         envs.step(np.zeros((1, 1), np.float32))
     state = envs.state_dict()
-    state["episodes"][0]["obs"][0] = 0  # the toy counts its episodes, so it does not come back the same
+    state["episodes"][0]["obs"][0] = 0  # the toy counts its episodes, so the restored observation differs
     state["episodes"][0]["obs"][2] = 2
     del state["episodes"][0]["return"]  # as in an older checkpoint
     assert again.load_state_dict(state) == []
@@ -377,7 +377,7 @@ def new_run(
 
 
 @pytest.mark.parametrize(
-    # Episode and step of the fault; the first two episodes are the warm-up's.
+    # Episode and step of the failure. The first two episodes are the warm-up.
     ("num_envs", "episode", "step", "env_steps"),
     [
         *((1, 1, 1, 0), (1, 1, 3, 2), (1, 2, 5, 9), (1, 3, 3, 12), (1, 3, 4, 13), (1, 5, 5, 24), (1, 6, 0, 24)),
@@ -393,7 +393,7 @@ def test_run_resumes_after_environment_failure(
         trainer.fit(module, datamodule=data)
     last = tmp_path / "last.ckpt"
     assert last.exists() == (env_steps > 0)
-    spoil(None)  # mended
+    spoil(None)  # fixed
     again, more, trainer = new_run(tmp_path, num_envs, make_trainer)
     trainer.fit(again, datamodule=more, ckpt_path=last if env_steps else None)
     assert again.updates == 36
@@ -416,7 +416,7 @@ class Evaluated(L.Callback):
 
 
 @pytest.mark.parametrize(
-    # The step after an epoch's last update; the next one; the same where the evaluation is every second epoch's.
+    # The step after the last update of an epoch, and the next step, with an evaluation in every or every second epoch.
     ("step", "every", "before", "after"),
     [(1, 1, [24], [35, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [35]), (2, 2, [36], [])],
 )
@@ -515,7 +515,7 @@ def test_failure_during_resume_keeps_checkpoint(make_trainer: Any, spoil: Any, t
     module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
     trainer.fit(module, datamodule=data)
     before = (tmp_path / "last.ckpt").read_bytes()
-    spoil(raising, 1, 1)  # where the running episode is played again
+    spoil(raising, 1, 1)  # while the running episode is replayed
     module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
     with pytest.raises(EnvError):
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
@@ -581,14 +581,14 @@ def test_suspended_process_does_not_time_out() -> None:
     env = CheckedEnv(StepTimeout(Slow(), 20.0))
     env.reset(seed=5)
     env.step(lambda _: signal.raise_signal(signal.SIGALRM))
-    env.step(lambda _: signal.raise_signal(signal.SIGALRM))  # each step has a clock of its own
+    env.step(lambda _: signal.raise_signal(signal.SIGALRM))  # each step has its own timer
 
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("alarm")
 def test_existing_timer_is_preserved() -> None:
     rung: list[int] = []
-    CheckedEnv(StepTimeout(Slow(), 0.02)).reset()  # which takes the signal
+    CheckedEnv(StepTimeout(Slow(), 0.02)).reset()  # installs the handler
     before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)

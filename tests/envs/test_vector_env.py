@@ -130,7 +130,7 @@ def test_vector_env_matches_single_environments(kind: type[Counter], num_envs: i
         step, reports = envs.step(action.copy()), []
         for i, env in enumerate(alone):
             last, reward, terminated, truncated, info = env.step(action[i].copy())
-            np.testing.assert_array_equal(step.last_obs[i], last)  # after an end: not the reset's
+            np.testing.assert_array_equal(step.last_obs[i], last)  # not the observation of the reset
             assert (step.reward[i], step.terminated[i], step.truncated[i]) == (reward, terminated, truncated)
             returns[i], lengths[i] = returns[i] + float(reward), lengths[i] + 1
             obs[i] = last.copy()
@@ -246,7 +246,7 @@ def test_endless_evaluation_episode_raises_env_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("td3_lightning.envs.episode.MAX_EPISODE_STEPS", 50)
     with pytest.raises(EnvError, match="has not ended its episode of seed 8 after 50 steps"):
         Episode(Counter(length=10**9), 8).play(lambda _: ACTION)
-    assert Episode(gym.make("Pendulum-v1"), 8).play(lambda _: np.zeros(1))["length"] == 200  # it has a limit
+    assert Episode(gym.make("Pendulum-v1"), 8).play(lambda _: np.zeros(1))["length"] == 200  # it has a time limit
 
 
 def test_evaluation_episodes_are_seeded() -> None:
@@ -263,7 +263,7 @@ def test_episode_is_independent_of_earlier_episodes(world: str) -> None:
     env = WORLDS[world][0]()
     low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
 
-    def policy(obs: Any) -> Any:  # feels every bit of the observation
+    def policy(obs: Any) -> Any:  # depends on every bit of the observation
         share = 0.5 + 0.5 * np.sin(1e3 * np.float64(obs).sum() + np.arange(len(low)))
         return (low + share * (high - low)).astype(np.float32)
 
@@ -336,7 +336,7 @@ def test_recorded_actions_are_copies() -> None:
         one.step(action)
     state = one.state_dict()
     one.step(action)
-    assert state["actions"].tolist() == [[0.5], [-1.0], [2.0]]  # nor does what was saved go on
+    assert state["actions"].tolist() == [[0.5], [-1.0], [2.0]]  # the saved state does not change
     assert two.load_state_dict(state)
 
 
@@ -346,7 +346,7 @@ def test_episode_is_restored_before_first_step_and_twice() -> None:
     one.reset()
     state = through_a_file(one.state_dict())
     assert two.load_state_dict(state)
-    assert two.load_state_dict(through_a_file(two.state_dict()))  # what was brought back is saved again
+    assert two.load_state_dict(through_a_file(two.state_dict()))  # a restored episode can be saved again
     one.step(ACTION)
     two.step(ACTION)
     assert one.report == two.report
@@ -395,7 +395,7 @@ def test_nondeterministic_episode_is_discarded(kind: type[Counter]) -> None:
     for _ in range(4):
         env.step(ACTION)
     assert again.load_state_dict(through_a_file(env.state_dict())) is False
-    assert again.obs[1] == 0  # a new episode has begun
+    assert again.obs[1] == 0  # a new episode has started
     again.step(ACTION)
     assert again.report["length"] == 1
 

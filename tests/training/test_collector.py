@@ -60,9 +60,9 @@ def test_warmup_actions_are_uniform_in_asymmetric_box(num_envs: int, make_traine
     shares = np.sort((actions - LOW) / np.subtract(HIGH, LOW), axis=0)
     assert shares.min() >= 0
     assert shares.max() <= 1
-    # Kolmogorov and Smirnov's distance; 1.95 / sqrt(n) is passed once in a thousand times.
+    # Kolmogorov-Smirnov distance: 1.95 / sqrt(n) is exceeded with probability 0.001.
     assert np.abs(shares - np.linspace(0, 1, 3000)[:, None]).max() < 1.95 / 3000**0.5
-    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.06  # the numbers of an action are independent
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.06  # the dimensions of an action are independent
     if num_envs > 1:
         assert len({float(actions[0, 0]) for actions in per_env}) == num_envs
         assert abs(np.corrcoef(per_env[0][:, 0], per_env[1][:, 0])[0, 1]) < 0.11
@@ -112,7 +112,7 @@ def note(target: Any, name: str, event: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("num_envs", "updates_per_step", "after_updates"),
     [
-        # How many times all environments step after the first, second, ... update.
+        # Number of vector steps after the first, second, ... update.
         (1, 1, [1, 1, 1, 1, 1, 1]),
         (1, 0.5, [2, 2, 2, 2, 2, 2]),
         (1, 2, [1, 0, 1, 0, 1, 0]),
@@ -132,7 +132,7 @@ def test_order_is_step_add_sample_update(
     make_trainer(callbacks=[Collector(4)], limit_val_batches=0).fit(module, datamodule=data)
     events = [event for event, _ in Counter.log if event != "reset"]
     once = ["step"] * num_envs + ["add"] * num_envs
-    expected = once * (4 if num_envs == 1 else 2)  # the warm-up's last round is whole
+    expected = once * (4 if num_envs == 1 else 2)  # the warm-up ends with a whole vector step
     for steps in after_updates:
         expected += ["sample", "update", *once * steps]
     assert events == expected
@@ -176,18 +176,18 @@ def test_updates_keep_pace_with_steps(num_envs: int, updates_per_step: float, ma
 
     make_trainer(callbacks=[Collector(12), Pace()], max_epochs=3).fit(module, datamodule=data)
     assert module.updates == 3 * round(30 * updates_per_step)
-    assert min(lags) > -1e-9  # no update before its step
-    assert max(lags) < num_envs * updates_per_step - 1e-9  # and no step before it is due
+    assert min(lags) > -1e-9  # no update before its step is taken
+    assert max(lags) < num_envs * updates_per_step - 1e-9  # no step before it is due
 
 
 @pytest.mark.parametrize(
     ("collect", "num_envs", "updates_per_step", "expected"),
     [
-        # env_steps at each update, after a warm-up of 4 and the one update that follows it; episodes have 5 steps.
+        # env_steps at each update. The warm-up takes 4 steps and one update follows. Episodes have 5 steps.
         (4, 1, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),
         (4, 1, 0.5, [4, 8, 8, 12, 12, 16, 16, 20, 20, 24]),
         (2, 1, 1.5, [4, 6, 6, 6, 8, 8, 8, 10, 10, 10]),
-        (3, 2, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),  # a round of 3 takes two steps of both
+        (3, 2, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),  # a round of 3 takes two steps of both environments
         ("episode", 1, 1.0, [4, 5, 10, 10, 10, 10, 10, 15, 15, 15]),
         ("episode", 1, 0.4, [4, 10, 10, 15, 15, 20, 20, 25, 25, 30]),
         ("episode", 2, 0.5, [4, 10, 10, 10, 20, 20, 20, 20, 20, 30]),
@@ -307,7 +307,7 @@ def test_environment_cannot_modify_stored_action(make_trainer: Any) -> None:
     given = [action.tolist() for event, action in Counter.log if event == "step"]
     is_last = np.arange(len(obs)) % 4 == 3
     assert actions[~is_last].tolist() == given
-    np.testing.assert_array_equal(obs[is_last][:, 1], 3)  # true last observations, not the reset's
+    np.testing.assert_array_equal(obs[is_last][:, 1], 3)  # true last observations, not those of the reset
     np.testing.assert_array_equal(np.flatnonzero(ends), np.flatnonzero(is_last) - 1)
 
 
@@ -315,7 +315,7 @@ def test_environments_with_different_ends_are_stored_separately(make_trainer: An
     data = new_data("Seeded", num_envs=3, n_step=2, capacity=120)
     make_trainer(callbacks=[Collector(100)], limit_val_batches=0).fit(new_module(data), datamodule=data)
     for _ in range(100):
-        batch = data.replay.sample()  # a toy's observation: its episode's own number, steps, the episode's length
+        batch = data.replay.sample()  # observation: number drawn per episode, steps, length of the episode
         assert torch.equal(batch.next_obs[:, [0, 2]], batch.obs[:, [0, 2]])
         gone, ended = batch.next_obs[:, 1] - batch.obs[:, 1], batch.next_obs[:, 1] == batch.obs[:, 2]
         assert torch.equal(gone, torch.where(batch.obs[:, 2] - batch.obs[:, 1] == 1, 1.0, 2.0))
@@ -328,7 +328,7 @@ def test_clocks_and_episodes_are_counted(make_trainer: Any) -> None:
     make_trainer(callbacks=[collector]).fit(module, datamodule=data)
     assert (module.env_steps, module.updates) == (12 + 18, 18)
     assert module.episodes == 3 * (10 // 4)
-    assert collector.last_return == 10 * 4 + 1 + 2 + 3 + 4  # the second episode's, which has the number 1
+    assert collector.last_return == 10 * 4 + 1 + 2 + 3 + 4  # the second episode has number 1
 
 
 class Kept(L.pytorch.loggers.logger.Logger):
@@ -397,7 +397,7 @@ def explored(noise: Any, make_trainer: Any, steps: int = 1500) -> tuple[Any, Any
 
 
 def test_noise_is_gaussian_relative_to_half_range(make_trainer: Any) -> None:
-    noise, _ = explored(0.1, make_trainer)  # the policy stands five deviations from the nearer end
+    noise, _ = explored(0.1, make_trainer)  # the policy's action is five deviations from the nearer bound
     assert len(noise) == 1500
     np.testing.assert_allclose(noise.mean(axis=0), 0, atol=4 * 0.1 / 1500**0.5)
     np.testing.assert_allclose(noise.std(axis=0), 0.1, rtol=4 / 3000**0.5)
@@ -411,7 +411,7 @@ def test_noisy_actions_are_clipped_to_box(make_trainer: Any) -> None:
     noise, actions = explored(1.0, make_trainer, steps=1000)
     assert (actions.min(axis=0) == LOW).all()
     assert (actions.max(axis=0) == HIGH).all()
-    # The policy stands half a half-width below the upper end, and one and a half above the lower one.
+    # The policy's action is 0.5 half-ranges below the upper bound and 1.5 above the lower one.
     np.testing.assert_allclose((actions == HIGH).mean(axis=0), 0.3085, atol=0.06)
     np.testing.assert_allclose((actions == LOW).mean(axis=0), 0.0668, atol=0.035)
     assert np.abs(noise).max() < 1.51

@@ -115,7 +115,9 @@ def test_actions_stay_in_float64_box(make_trainer: Any) -> None:
 def test_unsuitable_wrapper_raises_usage_error() -> None:
     with pytest.raises(UsageError, match=r"^GrayscaleObservation does not fit toys/Counter-v0 \("):
         new_data(wrappers=[gym.wrappers.GrayscaleObservation])
-    with pytest.raises(UsageError, match=r"^TimeLimit does not fit toys/Counter-v0 \("):  # as a configuration has it
+    with pytest.raises(
+        UsageError, match=r"^TimeLimit does not fit toys/Counter-v0 \("
+    ):  # a partial call, as in a configuration
         new_data(wrappers=[functools.partial(gym.wrappers.TimeLimit, max_episode_steps=0)])
 
 
@@ -239,7 +241,7 @@ def test_only_learner_rewards_are_scaled(make_trainer: Any) -> None:
     data = new_data(reward_scale=0.01, n_step=1)
     module = fit(data, make_trainer)
     batch = data.replay.sample()
-    expected = 0.1 * batch.obs[:, 0] + 0.01 * (batch.obs[:, 1] + 1)  # the toy pays 10 * episode + steps
+    expected = 0.1 * batch.obs[:, 0] + 0.01 * (batch.obs[:, 1] + 1)  # the toy's reward is 10 * episode + steps
     torch.testing.assert_close(batch.reward, expected)
     report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
     assert report["eval/return_mean"] > 10
@@ -410,7 +412,7 @@ def test_lost_episode_is_truncated_and_run_continues(
             return "Collector"
 
     make_trainer(callbacks=[Save(10)]).fit(module, datamodule=data)
-    assert data.replay.num_transitions == 30 - 1  # the last step's second reward is not there yet
+    assert data.replay.num_transitions == 30 - 1  # the last transition lacks its second reward
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     collector = Collector(10)
     with caplog.at_level(logging.WARNING, logger="td3_lightning"):
@@ -419,12 +421,12 @@ def test_lost_episode_is_truncated_and_run_continues(
         )
     assert "could not be restored and count as truncated" in caplog.text
     assert (module.env_steps, again.replay.num_transitions) == (50, 50 - 1)
-    assert (collector.last_return - sum(range(1, 8))) % 70 == 0  # of seven steps in one episode
+    assert (collector.last_return - sum(range(1, 8))) % 70 == 0  # seven steps in one episode
     for _ in range(50):
         batch = again.replay.sample()
         gone = batch.next_obs[:, 1] - batch.obs[:, 1]
         assert torch.isin(gone, torch.tensor([1.0, 2.0])).all()
-        assert torch.equal(batch.next_obs[:, 0], batch.obs[:, 0])  # never into another episode
+        assert torch.equal(batch.next_obs[:, 0], batch.obs[:, 0])  # never across episodes
         assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
 
 
@@ -448,7 +450,7 @@ def test_envs_require_setup() -> None:
 
 def test_missing_replay_in_checkpoint_is_reported() -> None:
     data = ReplayData("Pendulum-v1")
-    data.load_state_dict({})  # nothing to train: nothing is missing
+    data.load_state_dict({})  # no training environments, so no replay is required
     data.setup("fit")
     with pytest.raises(
         UsageError, match=r"Resuming requires a replay buffer, but the checkpoint has none\. Use a last\.ckpt"

@@ -55,7 +55,7 @@ def test_nonfinite_optimizer_state_is_named() -> None:
         check_weights(module, 8, *optimizers)
 
 
-# In a run.
+# In a run
 
 
 class Poisons(Callback):
@@ -80,7 +80,7 @@ LOSS, ACTION, WEIGHT = r"^(\w+_loss|q_mean) is nan at", "^The actor's action", "
         ("critics.layers.0.bias", "on_train_batch_start", 8, LOSS, 9),
         ("critics_target.layers.2.bias", "on_train_batch_start", 8, LOSS, 9),
         ("actor_target.layers.2.bias", "on_train_batch_start", 8, LOSS, 9),
-        ("actor.layers.2.bias", "on_train_batch_start", 9, LOSS, 10),  # the actor's turn
+        ("actor.layers.2.bias", "on_train_batch_start", 9, LOSS, 10),  # this update includes the actor
         ("actor.layers.2.bias", "on_train_batch_start", 8, ACTION, 9),
         ("critics.layers.0.bias", "on_validation_start", 12, WEIGHT, 12),
         ("critics.layers.0.bias", "on_validation_end", 12, WEIGHT, 12),
@@ -100,12 +100,12 @@ def test_diverged_run_stops_before_act_evaluate_or_save(
     with pytest.raises(LearnerError, match=found) as caught:
         trainer.fit(module, datamodule=data)
     assert f"update {at}. The learner has diverged" in str(caught.value)
-    # What was taken, stored and saved is from before.
+    # Actions, stored transitions and the checkpoint precede the divergence.
     actions = [action for event, action in Counter.log if event == "step"]
     assert np.isfinite(actions).all()
     assert data.replay.steps_stored == module.env_steps == 10 + at - (at % EPOCH != 0)
     evaluated = 2 if moment in ("on_validation_end", "on_train_epoch_end") else 1
-    assert len(actions) == module.env_steps + evaluated * 5  # an episode each
+    assert len(actions) == module.env_steps + evaluated * 5  # one episode per evaluation
     good = read_checkpoint(tmp_path / "last.ckpt")
     assert good["clocks"]["updates"] == EPOCH
     assert all(weight.isfinite().all() for weight in good["state_dict"].values())

@@ -31,7 +31,7 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 
 
 def seeded_return(data: ReplayData, seed: int) -> float:
-    return Episode(data.eval_env, seed).play(new_module(data).act)["return"]  # no action changes it
+    return Episode(data.eval_env, seed).play(new_module(data).act)["return"]  # independent of the actions
 
 
 # After every episode.
@@ -41,7 +41,7 @@ def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_
     data, stop = new_data(eval_seed=300), StopWhenSolved(threshold=1e9, window=4)
     module, logger = new_module(data), RunLogger(str(tmp_path))
     make_trainer(callbacks=[Collector(40), stop], logger=logger, max_epochs=2).fit(module, datamodule=data)
-    # Those of the warm-up are played before the first update; one that the last step ends is not played any more.
+    # Evaluation episodes for the warm-up precede the first update. The last step's episode has none.
     assert stop.played in (module.episodes, module.episodes - 1)
     expected = [seeded_return(data, 300 + number) for number in range(stop.played)]
     assert stop.returns == expected[-4:]
@@ -50,7 +50,7 @@ def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_
     means = [np.mean(expected[max(0, end - 4) : end]) for end in range(1, len(expected) + 1)]
     np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
     assert (points["eval/running_mean"][:, 0] >= 40).all()
-    assert len(set(points["eval/running_mean"][:, 0])) > 3  # along the run, not at its end
+    assert len(set(points["eval/running_mean"][:, 0])) > 3  # during the run, not only at its end
 
 
 def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_separate_validation_is_not_recorded(make_trainer: Any, tmp_path: Path) 
 def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_path: Path) -> None:
     logger, ends = RunLogger(str(tmp_path)), []
     for max_epochs, ckpt_path in ((2, None), (3, tmp_path / "two.ckpt")):
-        data = new_data(eval_seed=300, eval_episodes=max_epochs)  # another number on resume
+        data = new_data(eval_seed=300, eval_episodes=max_epochs)  # another number of episodes on resume
         callbacks = [Collector(10), SaveEvaluations()]
         settings = {"logger": logger, "max_epochs": max_epochs, "num_sanity_val_steps": -1}
         trainer = make_trainer(callbacks=callbacks, **settings)
