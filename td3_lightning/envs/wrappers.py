@@ -109,6 +109,6 @@ class PyBulletWarmReset(gym.Wrapper):
         return self.env.reset(seed=seed, options=options)
 
     def close(self) -> None:
-        """Close the environment. The next reset loads the robot again and is followed by another one."""
+        """Close the environment. The next reset loads the robot again and needs another warm-up."""
         self._is_warm = False
         self.env.close()

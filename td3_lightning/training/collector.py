@@ -122,14 +122,13 @@ class Collector(Callback):
         module, _ = _module_and_data(trainer)
         check_weights(module, module.updates)
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Stop a diverged run before it overwrites a good checkpoint.
 
         Raises:
             LearnerError: A weight or an optimizer state is not finite.
         """
-        module, _ = _module_and_data(trainer)
-        check_weights(module, module.updates, *trainer.optimizers)
+        check_weights(pl_module, pl_module.updates, *trainer.optimizers)
 
     def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Collect `collect` steps, or steps until an episode ends."""
