@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-import lightning as L
 import torch
 from torch import Tensor, distributed
 
-from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.errors import RunError, one_line
 
 # Texts of torch 2.10 to 2.13. gloo reports the system's errno in its own words or in the C library's.
 GLOO = (
@@ -127,12 +126,3 @@ def _explain_lost_peer(failure: str) -> Iterator[None]:
 
 def _is_initialized() -> bool:
     return distributed.is_available() and distributed.is_initialized()
-
-
-def check_launcher(trainer: L.Trainer) -> None:
-    """Raise `UsageError` if processes are forked or spawned from this one: all would draw the same numbers."""
-    if type(trainer.strategy.launcher).__module__.endswith("multiprocessing"):
-        raise UsageError(
-            "trainer.strategy must start each process separately, got one that forks or spawns them, so that all would "
-            "draw the same random numbers. Use ddp, in a script or on the command line."
-        )

@@ -31,7 +31,6 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning import __version__
-from td3_lightning.algorithm.distributed import check_launcher
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
@@ -70,6 +69,7 @@ from td3_lightning.reporting.run_dir import config_of, run_dir_of
 from td3_lightning.serialization.checkpoint_file import check_format, read_checkpoint
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.launcher import check_launcher
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")

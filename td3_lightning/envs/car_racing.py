@@ -1,4 +1,4 @@
-"""Gymnasium's CarRacing seen as 15 numbers instead of pixels, and gas and brake on one axis."""
+"""CarRacing-v3 with a vector of 15 observations, and a wrapper that combines gas and brake."""
 
 import math
 from typing import Any
@@ -18,25 +18,25 @@ Floats = npt.NDArray[np.float64]
 Observation = npt.NDArray[np.float32]
 
 
-RAY_DEGREES = np.array([-45.0, -15.0, -5.0, 0.0, 5.0, 15.0, 45.0])  # negative to the left, as the steering
+RAY_DEGREES = np.array([-45.0, -15.0, -5.0, 0.0, 5.0, 15.0, 45.0])  # negative is left, as for the steering action
 
 
-RAY_RANGES = np.array([30.0, 60.0, 100.0, 140.0, 100.0, 60.0, 30.0])  # track units that read as 1
+RAY_RANGES = np.array([30.0, 60.0, 100.0, 140.0, 100.0, 60.0, 30.0])  # track units that are scaled to 1
 
 
 TILES_AHEAD = (3, 5, 7, 10, 15, 20)
 
 
-PASSED = range(3, 13)  # this many tiles behind one that a wheel touches lies the road that the car has passed
+PASSED = range(3, 13)  # tiles this far behind a wheel count as passed
 
 
-POINTS_AHEAD = TILES_AHEAD[-1] + 2  # what the road 20 and a part tiles ahead lies between
+POINTS_AHEAD = TILES_AHEAD[-1] + 2  # enough to interpolate between the last tile and the next one
 
 
-TOP_SPEED = 100.0  # Box2D moves no body further than 2 units in a step of 1/50 s
+TOP_SPEED = 100.0  # units/s: Box2D limits a body to 2 units per step of 1/50 s
 
 
-WHEEL_LIMIT = 0.4  # radians, where the wheel's joint stops
+WHEEL_LIMIT = 0.4  # radians, the limit of the wheel's joint
 
 
 SCALES = np.array([TOP_SPEED, *RAY_RANGES, WHEEL_LIMIT] + 6 * [math.pi / 2], np.float32)
@@ -54,7 +54,7 @@ _ANGLES = np.radians(RAY_DEGREES)
 _COSINES = np.cos(_ANGLES)
 
 
-# From (right, ahead) to (ahead, then how far to the right of each ray's line).
+# Maps (right, ahead) to ahead and to the distance from each ray's line, positive to its right.
 _PROBES = np.array([[0.0, 1.0], *([1.0, -tangent] for tangent in np.tan(_ANGLES))])
 
 
@@ -65,15 +65,16 @@ _LINE_COLOR, _DOT_COLOR = (255, 255, 0), (220, 0, 220)
 
 
 class CarRacing(car_racing.CarRacing):
-    """Gymnasium's CarRacing-v3 (its physics, tracks, reward and actions) observed as 15 float32 numbers.
+    """Drive in Gymnasium's CarRacing-v3 with 15 float32 observations instead of pixels.
 
-    A number is its meaning divided by its scale and clipped to its range. Angles are positive to the right,
-    as the steering action is. The road is 13.3 units wide, a tile 3.5 long (the first one 5 to 10).
+    The physics, tracks, reward and actions are those of CarRacing-v3. Each observation is a quantity divided by its
+    scale and clipped to its range. Angles are positive to the right, as for the steering action. The road is 13.3 units
+    wide. A tile is 3.5 units long (the first one 5 to 10).
 
-    | index | meaning                                                       | unit    | scale | range   |
+    | index | quantity                                                      | unit    | scale | range   |
     |-------|---------------------------------------------------------------|---------|-------|---------|
     | 0     | speed                                                         | units/s | 100   | [0, 1]  |
-    | 1     | distance to the road's edge, 45 degrees to the heading's left | units   | 30    | [-1, 1] |
+    | 1     | distance to the edge of the road, 45 degrees to the left      | units   | 30    | [-1, 1] |
     | 2     | the same, 15 degrees to the left                              | units   | 60    | [-1, 1] |
     | 3     | the same, 5 degrees to the left                               | units   | 100   | [-1, 1] |
     | 4     | the same, straight ahead                                      | units   | 140   | [-1, 1] |
@@ -83,28 +84,28 @@ class CarRacing(car_racing.CarRacing):
     | 8     | angle of the front wheels                                     | radians | 0.4   | [-1, 1] |
     | 9-14  | bearing of the road 3, 5, 7, 10, 15 and 20 tiles ahead        | radians | pi/2  | [-2, 2] |
 
-    Distances are taken from the middle of the car. On the road they are positive; off it they are minus the
-    distance to the first edge that the ray meets. A ray that meets none reads 1 on the road, -1 off it.
-    A bearing is the angle from the heading to the point of the road's middle line that many tiles after the
-    point beside the car, wherever the car is; between two tiles' middles that point moves evenly.
+    Distances start at the center of the car. They are positive on the road. Off the road they are the negative distance
+    to the first edge on the ray. A ray without an edge gives 1 on the road and -1 off the road. A bearing is the angle
+    from the heading to a point on the center line of the road. This point is the given number of tiles ahead of the
+    point beside the car. The points are interpolated linearly between tiles.
 
-    `info` holds, at every reset and step: `tiles` visited, `tiles_total`, `frames` since the reset, and
-    `lap`, true once every tile has been visited.
+    `info` contains at every reset and step: `tiles` visited, `tiles_total`, `frames` since the reset, and `lap`, which
+    is true once every tile has been visited.
 
     Args:
-        render_mode: None draws nothing; "rgb_array" or "human" draw what Gymnasium draws.
-        track_seed: seed of CarRacing-v3's track to drive in every episode; None makes a new track each time.
-        stall_limit: frames without a new tile after which the episode is truncated; None never does.
-        missed_cost: taken off the reward, which Gymnasium does not, whenever the car reaches a new tile: once for each
-            tile among the 3rd to 12th before one that a wheel is on, by their numbers, that has not been touched. It is
-            for training, where a discounted sum makes it worth while to cut a corner.
-        draw_rays: whether the rays and the points where they meet the road's edge are drawn on the frames.
+        render_mode: None, or "rgb_array" or "human" for Gymnasium's frames.
+        track_seed: Seed of the track in every episode. None means a new track in each episode.
+        stall_limit: Number of frames without a new tile after which the episode is truncated. None means no limit.
+        draw_rays: Draw the rays and their intersections with the edges of the road on the frames.
+        missed_cost: Cost per missed tile, which CarRacing-v3 does not have. It is subtracted from the reward once per
+            tile, when the car reaches a new tile. A tile is missed if it is 3 to 12 tiles behind a tile under a wheel,
+            and no wheel has touched it. Use this for training, because the discount makes cutting corners profitable.
 
     Raises:
-        UsageError: an argument is outside what is said above.
+        UsageError: An argument is out of range.
     """
 
-    # Gymnasium's types allow None, which only an environment never reset has.
+    # Gymnasium's types allow None, but these are None only before the first reset.
     car: Any
     road: Any
     surf: Any
@@ -135,7 +136,7 @@ class CarRacing(car_racing.CarRacing):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode; a fixed track leaves the environment's own generator as it was."""
+        """Start an episode. With a fixed track, the environment's random generator does not advance."""
         self.frames = self._last_new_tile = self._tiles_seen = 0
         self._missed: set[int] = set()
         if self.track_seed is None:
@@ -149,7 +150,7 @@ class CarRacing(car_racing.CarRacing):
         return observation, self._progress()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Drive one frame; the None that Gymnasium's own reset passes counts for none."""
+        """Drive one frame. The action None from Gymnasium's `reset` does not count as a frame."""
         observation, reward, terminated, truncated, info = super().step(action)
         if action is not None:
             self.frames += 1
@@ -162,7 +163,7 @@ class CarRacing(car_racing.CarRacing):
         return observation, float(reward), terminated, truncated, {**info, **self._progress()}
 
     def _newly_missed(self) -> int:
-        """Count the tiles that the car has passed by now, and that it has neither touched nor been charged for."""
+        """Count the passed tiles that were not touched and have not been counted before."""
         before = len(self._missed)
         for touched in {tile.idx for wheel in self.car.wheels for tile in wheel.tiles}:
             passed = self.road[max(touched - PASSED[-1], 0) : max(touched - PASSED[0] + 1, 0)]
@@ -180,17 +181,17 @@ class CarRacing(car_racing.CarRacing):
         return made
 
     def _survey_track(self) -> None:
-        """Lay out the road's edges, (3, 2 * tiles + 4), and its middle, (3, tiles + 22), as points (x, y, 1)."""
+        """Compute the points (x, y, 1) of the edges, (3, 2 * tiles + 4), and of the center line, (3, tiles + 22)."""
         _, beta, x, y = np.array(self.track).T
         middle = np.stack([x, y, np.ones_like(x)])
         half_width = car_racing.TRACK_WIDTH * np.stack([np.cos(beta), np.sin(beta), np.zeros_like(x)])
         left, right, gap = middle - half_width, middle + half_width, np.full((3, 1), np.nan)
         self._edges = np.concatenate([left, left[:, :1], gap, right, right[:, :1], gap], axis=1)
-        # The middle goes on past the last tile, so that the road ahead is always one slice.
+        # The center line continues past the last tile, so that the road ahead is always one slice.
         self._middle = np.concatenate([middle, middle[:, :POINTS_AHEAD]], axis=1)
 
     def _render(self, mode: str) -> Any:
-        # Gymnasium's step asks for its observation as a picture of this mode.
+        # Gymnasium's step renders its observation in this mode.
         return self._observe() if mode == "state_pixels" else super()._render(mode)
 
     def _observe(self) -> Observation:
@@ -201,10 +202,10 @@ class CarRacing(car_racing.CarRacing):
         bearings = _bearings(to_car, self._middle, len(self.track))
         # Box2D's angles are positive to the left.
         scaled: Observation = np.array([speed, *distances, -wheel, *bearings], np.float32) / SCALES
-        return np.minimum(np.maximum(scaled, LOW), HIGH)  # np.clip takes three times as long
+        return np.minimum(np.maximum(scaled, LOW), HIGH)  # np.clip is 3x slower here
 
     def _to_car(self) -> Floats:
-        """Give the matrix, (2, 3), from the world's (x, y, 1) to units to the right of the car and ahead."""
+        """Return the matrix (2, 3) that maps world coordinates (x, y, 1) to (right, ahead) of the car."""
         hull = self.car.hull
         x, y = hull.position.x, hull.position.y
         cosine, sine = math.cos(hull.angle), math.sin(hull.angle)
@@ -230,9 +231,9 @@ class CarRacing(car_racing.CarRacing):
 
 
 def _ray_distances(to_car: Floats, edges: Floats) -> list[float]:
-    """Give each ray's distance to the first edge: negative off the road, infinite where it meets none.
+    """Return each ray's distance to the first edge: negative off the road, infinite without an edge.
 
-    All the edges are looked at: a window of them would miss some where the car stands askew or off the road.
+    All edges are used, because a window would miss some of them if the car is turned or off the road.
     """
     points = edges.shape[1]
     probed = (_PROBES @ to_car @ edges).ravel()
@@ -245,21 +246,21 @@ def _ray_distances(to_car: Floats, edges: Floats) -> list[float]:
     meets = (near + (far - near) * (start / (start - end))) / _COSINES[ray]
     distances, met = [math.inf] * len(RAY_DEGREES), 0
     for index, distance in zip(ray.tolist(), meets.tolist(), strict=True):
-        if distance > 0.0:  # neither behind the car nor the NaN of a gap between two lines
+        if distance > 0.0:  # excludes edges behind the car and the NaN between the two lines
             met += 1
             if distance < distances[index]:
                 distances[index] = distance
-    # From a place on the road each of the 7 rays meets edges an odd number of times, from any other an even.
+    # On the road each of the 7 rays crosses edges an odd number of times, off the road an even number.
     return distances if met % 2 == 1 else [-distance for distance in distances]
 
 
 def _bearings(to_car: Floats, middle: Floats, tiles: int) -> list[float]:
-    """Give the angles from the heading to the middle of the road ahead, in [-pi, pi]."""
+    """Return the angles from the heading to the points of the center line ahead, in [-pi, pi]."""
     seen = to_car @ middle
     right, ahead = seen[:, :tiles]
     squared = right * right + ahead * ahead
     nearest = int(squared.argmin())
-    # Beside the car the parabola through three squared distances is least; from tile to tile it never jumps.
+    # The minimum of the parabola through three squared distances moves continuously from tile to tile.
     before = float(squared[nearest - 1] - squared[nearest])
     after = float(squared[(nearest + 1) % tiles] - squared[nearest])
     beside = (nearest + 0.5 * (before - after) / max(before + after, 1e-9)) % tiles
@@ -269,23 +270,25 @@ def _bearings(to_car: Floats, middle: Floats, tiles: int) -> list[float]:
 
 
 class Pedals(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Drive with two numbers in [-1, 1]: steering, and a pedal that is gas above zero and brake below it.
+    """Drive with two actions in [-1, 1]: steering, and a pedal. Positive pedal values are gas, negative ones brake.
 
     Args:
-        env: an environment whose actions are steering in [-1, 1], gas in [0, 1] and brake in [0, 1].
+        env: An environment with three actions: steering in [-1, 1], gas in [0, 1] and brake in [0, 1].
 
     Raises:
-        UsageError: the environment has other actions.
+        UsageError: The environment has other actions.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        wanted = gymnasium.spaces.Box(np.array([-1, 0, 0], np.float32), np.ones(3, np.float32))
-        if env.action_space != wanted:
-            raise UsageError(f"Pedals requires the actions {wanted}, got {env.action_space}. Wrap a CarRacing with it.")
+        expected = gymnasium.spaces.Box(np.array([-1, 0, 0], np.float32), np.ones(3, np.float32))
+        if env.action_space != expected:
+            raise UsageError(
+                f"Pedals requires the actions {expected}, got {env.action_space}. Use it with CarRacing only."
+            )
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def action(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Give (steering, gas, brake) for (steering, pedal)."""
+        """Convert (steering, pedal) to (steering, gas, brake)."""
         steering, pedal = action
         return np.array([steering, max(pedal, 0.0), max(-pedal, 0.0)], np.float32)

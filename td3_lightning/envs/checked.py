@@ -11,49 +11,60 @@ from numpy.typing import NDArray
 from td3_lightning.envs.lifetime import Lifetime, StepTimeoutError, must_pass, name_of
 from td3_lightning.errors import EnvError, as_float, described, shown
 
-LARGEST = np.float64(np.finfo(np.float32).max)  # what a replay can hold; a plain float would be float16 beside that
+LARGEST = np.float64(np.finfo(np.float32).max)  # float64, because comparison with float16 would round a Python float
 
 
-OTHERWISE = "Correct the environment, or wrap it."
+DEFAULT_ADVICE = "Correct the environment, or wrap it."
 
 
-OPENGL = ("opengl", "gladload", "framebuffer", "glfw", "osmesa", "mjr_", "eglerror", "eglquery")  # in errors of MuJoCo
+OPENGL = (
+    "opengl",
+    "gladload",
+    "framebuffer",
+    "glfw",
+    "osmesa",
+    "mjr_",
+    "eglerror",
+    "eglquery",
+)  # words in MuJoCo's errors
 
 
 class CheckedEnv(gym.Wrapper):
-    """Return what an environment returns, if it is of the kind that its spaces and Gymnasium promise.
+    """Check that the results of an environment match its spaces and Gymnasium's interface.
 
-    Otherwise, or if the environment raises, raise an `EnvError` that names the environment, the step, the episode and
-    the seed that the episodes come from. The
-    spaces are those at construction.
+    The checks use the spaces at construction.
 
     Args:
         env: The environment.
+
+    Raises:
+        EnvError: A result is invalid, or the environment raised an exception. The message names the environment, the
+            step, the episode and the last seed.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.name = name_of(env)  # the first words of an error
-        self.first_seed: int | None = None  # that of the last reset that had one
-        self.episodes = 0  # begun since that reset
-        self.steps = 0  # in the running episode
-        self._actor_input: object = None  # the action space at the last reset
+        self.name = name_of(env)  # first words of an error message
+        self.first_seed: int | None = None  # seed of the last reset with a seed
+        self.episodes = 0  # episodes since that reset
+        self.steps = 0  # steps in the running episode
+        self._last_action_space: object = None  # at the last reset
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, and check that the actions are still the same."""
+        """Reset the environment, and check that its action space is unchanged."""
         if seed is not None:
             self.first_seed, self.episodes = seed, 0
         self.episodes, self.steps = self.episodes + 1, 0
-        obs, info = self._ask(lambda: self.env.reset(seed=seed, options=options), 2)
+        obs, info = self._call(lambda: self.env.reset(seed=seed, options=options), 2)
         self._check_info(info)
         self._check_actions()
         return self._checked_obs(obs), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step; return the reward as a float and the two ends as truth values."""
+        """Step the environment. Return the reward as a float, and the end of the episode as two booleans."""
         self.steps += 1
-        obs, reward, terminated, truncated, info = self._ask(lambda: self.env.step(action), 5)
+        obs, reward, terminated, truncated, info = self._call(lambda: self.env.step(action), 5)
         values = self._checked_obs(obs)
         number = self._checked_number("reward", reward)
         for name, end in (("terminated", terminated), ("truncated", truncated)):
@@ -62,30 +73,30 @@ class CheckedEnv(gym.Wrapper):
         self._check_info(info)
         return values, number, bool(terminated), bool(truncated), info
 
-    def _ask(self, call: Callable[[], Any], length: int) -> Any:
+    def _call(self, call: Callable[[], Any], length: int) -> Any:
         try:
-            answer = call()
-        except StepTimeoutError as late:
-            raise self._fault(f"did not answer within {late.seconds:g} seconds") from late
+            result = call()
+        except StepTimeoutError as timeout:
+            raise self._fault(f"did not return within {timeout.seconds:g} seconds") from timeout
         except BaseException as error:  # an environment may call sys.exit
             if must_pass(error):
                 raise
             raise self._fault(f"raised {described(error)}", advice(error)) from error
-        if not isinstance(answer, tuple) or len(answer) != length:
-            raise self._fault(f"returned {shown(answer)}, expected a tuple of {length},")
-        return answer
+        if not isinstance(result, tuple) or len(result) != length:
+            raise self._fault(f"returned {shown(result)}, expected a tuple of {length},")
+        return result
 
     def _checked_obs(self, obs: Any) -> NDArray[Any]:
-        wanted = self.observation_space
+        expected = self.observation_space
         try:
             values = np.asarray(obs)
-        except Exception as error:  # a ragged list, a tensor on a GPU, any object with an __array__ that raises
+        except Exception as error:  # a ragged list, a GPU tensor, or an __array__ method that raises
             said = f"an observation of type {type(obs).__name__} that NumPy cannot convert, {described(error)},"
             raise self._fault(f"returned {said}") from error
-        if values.shape != wanted.shape or values.dtype.kind not in "biuf":
+        if values.shape != expected.shape or values.dtype.kind not in "biuf":
             got = f"shape {values.shape} and type {values.dtype}"
-            wants = f"shape {wanted.shape} and type {wanted.dtype}"
-            raise self._fault(f"returned an observation of {got}, expected {wants} from its observation_space,")
+            promised = f"shape {expected.shape} and type {expected.dtype}"
+            raise self._fault(f"returned an observation of {got}, expected {promised} from its observation_space,")
         if values.dtype.kind == "f" and not np.abs(values).max() <= LARGEST:
             first = int(np.argmin(np.abs(values.ravel()) <= LARGEST))
             raise self._fault(f"returned an observation that is not finite, {values.flat[first]} at index {first},")
@@ -106,14 +117,14 @@ class CheckedEnv(gym.Wrapper):
             raise self._fault(f"returned {shown(info)} as info, expected a dict,")
 
     def _check_actions(self) -> None:
-        """Check that the actions are still those that the run began with."""
-        inner = self.env.env if isinstance(self.env, Lifetime) else self.env  # whose space may change
+        """Check that the action space is the one at construction."""
+        inner = self.env.env if isinstance(self.env, Lifetime) else self.env  # Lifetime hides changes of the space
         space = inner.action_space
-        if space is not self._actor_input and space != self.action_space:
+        if space is not self._last_action_space and space != self.action_space:
             raise self._fault(f"changed its action_space from {shown(self.action_space)} to {shown(space)}")
-        self._actor_input = space
+        self._last_action_space = space
 
-    def _fault(self, what: str, fix: str = OTHERWISE) -> EnvError:
+    def _fault(self, what: str, fix: str = DEFAULT_ADVICE) -> EnvError:
         where = f"step {self.steps} of" if self.steps else "the reset of"
         return EnvError(
             f"{self.name} {what} at {where} episode {self.episodes} after seed {self.first_seed}. This step is not "
@@ -121,8 +132,13 @@ class CheckedEnv(gym.Wrapper):
         )
 
 
-def advice(error: BaseException, otherwise: str = OTHERWISE) -> str:
-    """Advise on an exception of an environment: MuJoCo without a display needs another OpenGL, for example."""
+def advice(error: BaseException, otherwise: str = DEFAULT_ADVICE) -> str:
+    """Return advice for an exception of an environment, for example if MuJoCo cannot find a display.
+
+    Args:
+        error: The exception.
+        otherwise: Advice for exceptions of other kinds.
+    """
     text = described(error).lower()
     if any(word in text for word in OPENGL):
         found = os.environ.get("MUJOCO_GL")

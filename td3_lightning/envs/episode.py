@@ -1,4 +1,4 @@
-"""Greedy evaluation episodes."""
+"""Evaluation episodes without exploration noise."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,35 +11,42 @@ from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.reports import ReportNames, scalar_info
 from td3_lightning.errors import EnvError, UsageError
 
-MOST_STEPS = 100_000  # of an episode that is waited for, in an environment without a time limit
+MAX_EPISODE_STEPS = 100_000  # in an environment without a time limit
 
 
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Episode:
-    """One evaluation episode, ready to be played.
+    """Play one evaluation episode without exploration noise.
 
     Args:
         env: The environment.
-        seed: The seed of its reset.
-        names: The names that are reported, shared by the episodes of a run.
+        seed: Seed of the reset.
+        names: Reported names, shared by the episodes of a run.
     """
 
-    def __init__(self, env: gym.Env, seed: int, names: "ReportNames | None" = None) -> None:
+    def __init__(self, env: gym.Env, seed: int, names: ReportNames | None = None) -> None:
         self.env, self.seed, self.names = env, seed, names or ReportNames()
 
     def play(self, policy: Policy) -> dict[str, float]:
-        """Plays to the end and reports `return`, `length` in steps, and the numbers in the last `info`."""
+        """Play the episode to its end.
+
+        Args:
+            policy: Maps an observation to an action.
+
+        Returns:
+            `return`, `length` in steps, and the numbers in the last `info`.
+        """
         env = CheckedEnv(self.env)
         obs, info = env.reset(seed=self.seed)
         total, length, ended = 0.0, 0, False
         while not ended:
-            if length == MOST_STEPS:
+            if length == MAX_EPISODE_STEPS:
                 _check_has_time_limit(env)
             obs, reward, terminated, truncated, info = env.step(policy(obs))
             total, length, ended = total + float(reward), length + 1, terminated or truncated
-        return self.names.kept(scalar_info(info) | {"return": total, "length": float(length)})
+        return self.names.limit(scalar_info(info) | {"return": total, "length": float(length)})
 
 
 def _check_has_time_limit(env: CheckedEnv) -> None:
@@ -51,24 +58,24 @@ def _check_has_time_limit(env: CheckedEnv) -> None:
 
 
 def check_keeps_no_statistics(env: gym.Env) -> None:
-    """Raises `UsageError` for a wrapper that normalises by what its own environment has shown so far."""
+    """Raise `UsageError` for a wrapper that normalizes with running statistics of its own environment."""
     while isinstance(env, gym.Wrapper):
         if {"obs_rms", "return_rms"} & vars(env).keys() and getattr(env, "update_running_mean", True):
             raise UsageError(
-                f"{type(env).__name__} goes by statistics of its own environment, which evaluations do not share and "
-                "no checkpoint holds; scale by bounds that stay, with gymnasium.wrappers.RescaleObservation or "
-                "--data.reward_scale."
+                f"data.wrappers must not update running statistics, got {type(env).__name__}: evaluations do not share "
+                "its statistics, and checkpoints do not contain them. Use fixed bounds with "
+                "gymnasium.wrappers.RescaleObservation, or --data.reward_scale."
             )
         env = env.env
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes of an evaluation, one for each seed: a loader whose batches are episodes."""
+    """Load one evaluation episode per seed. Each batch of this loader is an episode."""
 
     env: gym.Env
     seeds: Sequence[int]
-    names: "ReportNames | None" = None
+    names: ReportNames | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)

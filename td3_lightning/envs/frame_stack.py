@@ -14,16 +14,16 @@ CHANNELS = 3
 
 
 class FrameStack(gym.Wrapper):
-    """Observe the last frames as one axis of bytes; the first frame of an episode stands for those before it.
+    """Stack the last frames into one vector of bytes. At a reset, the first frame fills the stack.
 
     Args:
-        env: An environment that observes frames (height, width, 3) of bytes.
-        stack: Frames in an observation.
-        height: Rows that are kept of a frame, from the top.
-        width: Columns that are kept of a frame, from the middle.
+        env: An environment whose observations are frames (height, width, 3) of bytes.
+        stack: Number of frames per observation.
+        height: Number of rows to keep, from the top of a frame.
+        width: Number of columns to keep, from the center of a frame.
 
     Raises:
-        UsageError: The environment observes something else, or smaller frames.
+        UsageError: The observations are not frames, or the frames are too small.
     """
 
     def __init__(self, env: gym.Env, stack: int, height: int, width: int) -> None:

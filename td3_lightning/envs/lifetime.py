@@ -1,4 +1,4 @@
-"""Life of an environment: its first spaces, a time limit for each call, and a close that happens once."""
+"""Wrappers that preserve the spaces of an environment, limit the time of each call, and close it once."""
 
 import copy
 import logging
@@ -15,11 +15,11 @@ from td3_lightning.errors import described, is_ours, require_float
 log = logging.getLogger(__name__)
 
 
-STUBBORN = 4  # rings of an alarm after which it rings every 50 us
+MAX_SLOW_ALARMS = 4  # then the alarm repeats every 50 us
 
 
 class StepTimeoutError(TimeoutError):
-    """An environment did not answer within `seconds`."""
+    """Report that an environment did not return within `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"no answer within {seconds:g} seconds")
@@ -27,18 +27,18 @@ class StepTimeoutError(TimeoutError):
 
 
 class IgnoredAlarm(BaseException):
-    """Raised in an environment that has caught an `StepTimeoutError` and does not return."""
+    """Interrupt an environment that catches `StepTimeoutError` and does not return."""
 
 
 class Lifetime(gym.Wrapper):
-    """Keep the spaces that an environment begins with, and close it once, however the program ends.
+    """Preserve the initial spaces of an environment, and close it exactly once.
 
-    The environment is closed by `close`, when this wrapper is garbage-collected, or when the interpreter exits. If its
-    `close` fails, a warning says so, and the program continues.
+    The environment is closed by `close`, by garbage collection of this wrapper, or at the exit of the interpreter. A
+    failure of `close` is logged as a warning.
 
     Args:
         env: The environment.
-        seconds: Time limit of `close`; None waits without limit.
+        seconds: Time limit of `close`. None means no limit.
     """
 
     def __init__(self, env: gym.Env, seconds: float | None = None) -> None:
@@ -50,25 +50,25 @@ class Lifetime(gym.Wrapper):
         self._closing = weakref.finalize(self, close_env, env, name_of(env), seconds)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment; one that was closed before is closed again later."""
+        """Reset the environment. If it was closed before, it will be closed again."""
         if not self._closing.alive:
             self._closing = weakref.finalize(self, close_env, self.env, name_of(self.env), self.seconds)
         return self.env.reset(seed=seed, options=options)
 
     def close(self) -> None:
-        """Close the environment, unless that is done already."""
+        """Close the environment, unless it is closed already."""
         self._closing()
 
 
 class StepTimeout(Lifetime):
-    """Raise `StepTimeoutError` if an environment takes too long.
+    """Raise `StepTimeoutError` if a call of an environment exceeds a time limit.
 
-    This uses SIGALRM. It works in the main thread, if no other code uses that signal. Code outside Python that
-    never returns cannot be interrupted; such a run hangs until it is killed.
+    The wrapper uses SIGALRM. It works only in the main thread, and only if no other code uses that signal. It cannot
+    interrupt native code that never returns to Python. Such a run hangs until it is killed.
 
     Args:
         env: The environment.
-        seconds: Time limit of a step, a reset or `close`.
+        seconds: Time limit of a step, a reset or `close` in seconds.
     """
 
     def __init__(self, env: gym.Env, seconds: float) -> None:
@@ -87,28 +87,28 @@ class StepTimeout(Lifetime):
 
 
 class Alarm:
-    """Raise `StepTimeoutError` in code that takes longer than a number of seconds.
+    """Raise `StepTimeoutError` in code that exceeds a time limit.
 
-    The system's clock continues while a process is suspended, and the alarm rings when that ends. Therefore it counts
-    half of the time, twice. Afterwards it rings again and again, for code that catches the exception. If such code
-    returns, the exception is raised at the end.
+    The system clock continues while a process is suspended, and a timer expires at once when the process continues.
+    Therefore the timer counts half of the time limit, twice. It keeps expiring afterwards, in case the code catches the
+    exception. If such code returns, the exception is raised on exit.
 
     Args:
-        seconds: The time limit; None is no limit.
+        seconds: Time limit in seconds. None means no limit.
     """
 
-    seconds = 0.0  # of the running one
-    rings = 0
+    seconds = 0.0  # time limit of the active alarm
+    rings = 0  # number of times that the timer has expired
 
     def __init__(self, seconds: float | None) -> None:
-        self.wanted = seconds
+        self.limit = seconds
 
     def __enter__(self) -> None:
-        idle = self.wanted is not None and _is_main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
+        idle = self.limit is not None and _is_main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
         self.armed = idle and self._is_ours()
-        if self.armed and self.wanted is not None:
-            Alarm.seconds, Alarm.rings = self.wanted, 0
-            signal.setitimer(signal.ITIMER_REAL, self.wanted / 2, self.wanted / 2)
+        if self.armed and self.limit is not None:
+            Alarm.seconds, Alarm.rings = self.limit, 0
+            signal.setitimer(signal.ITIMER_REAL, self.limit / 2, self.limit / 2)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self.armed:
@@ -132,20 +132,20 @@ class Alarm:
         cls.rings += 1
         if cls.rings == 2:
             raise StepTimeoutError(cls.seconds)
-        if cls.rings == STUBBORN:
-            # A loop around `try: ... except BaseException: pass` is left if it rings between the two.
+        if cls.rings == MAX_SLOW_ALARMS:
+            # Only an alarm outside the `try` ends a loop around `try: ... except BaseException: pass`.
             signal.setitimer(signal.ITIMER_REAL, 50e-6, 50e-6)
         if cls.rings > 2:
             raise IgnoredAlarm
 
 
 def close_env(env: gym.Env, name: str, seconds: float | None = None) -> None:
-    """Close an environment. If that fails, log a warning, because the run must not fail after its work is done.
+    """Close an environment. Log a warning on failure, because the work of the run is already done.
 
     Args:
         env: The environment.
         name: Its name in the warning.
-        seconds: Time limit; None waits without limit.
+        seconds: Time limit in seconds. None means no limit.
     """
     try:
         with Alarm(seconds):
@@ -153,18 +153,18 @@ def close_env(env: gym.Env, name: str, seconds: float | None = None) -> None:
     except BaseException as error:  # an environment may call sys.exit
         if must_pass(error):
             raise
-        log.warning("%s raised %s when it was closed. The run is not affected.", name, described(error))
+        log.warning("%s raised %s in close(). The run is not affected.", name, described(error))
 
 
 def must_pass(error: BaseException) -> bool:
-    """Tell whether an exception is no fault of the environment that it was raised in: this package's, or a Ctrl-C."""
-    if isinstance(error, KeyboardInterrupt):  # with another handler, Ctrl-C raises something else
+    """Return whether an exception comes from this package or from Ctrl-C, and not from the environment."""
+    if isinstance(error, KeyboardInterrupt):  # under another handler, Ctrl-C does not raise KeyboardInterrupt
         return signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return is_ours(error) and not isinstance(error, StepTimeoutError)
 
 
 def name_of(env: gym.Env) -> str:
-    """Name an environment by its id, or by its class if it has none."""
+    """Return the id of an environment, or the name of its class if it has no id."""
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec else type(env.unwrapped).__name__
 

@@ -1,4 +1,4 @@
-"""The numbers that an episode reports for the logs."""
+"""Numbers that an episode reports to the logs."""
 
 import logging
 import math
@@ -9,42 +9,46 @@ import numpy as np
 log = logging.getLogger(__name__)
 
 
-LOGGED = {  # names that training and evaluations have for their own numbers
+LOGGED = {  # names that training and evaluation log themselves
     *("return", "length", "return_mean", "return_std", "return_min", "return_max", "length_mean"),
     *("episode_return", "running_mean", "critic_loss", "actor_loss", "q_mean", "actor_lr", "critic_lr", "noise"),
     "steps_per_second",
 }
 
 
-MOST_NAMES = 100  # numbers of infos that a run logs
+MAX_NAMES = 100  # names from infos that a run logs
 
 
 class ReportNames:
-    """The names of numbers that a run reports, bounded in number.
+    """Limit the number of names that a run reports.
 
-    An environment whose infos have new keys in every episode would otherwise add columns to the logs without end.
+    Without a limit, an environment with new info keys in every episode would add columns to the logs forever.
     """
 
     def __init__(self) -> None:
         self._known: set[str] = set(LOGGED)
-        self._full = False  # that was announced
+        self._full = False  # the warning was logged
 
-    def kept(self, report: dict[str, float]) -> dict[str, float]:
-        """Return a report without the names that are too many; the first one is announced."""
+    def limit(self, report: dict[str, float]) -> dict[str, float]:
+        """Return a report without the names over the limit. Log a warning for the first of them."""
         if not report.keys() <= self._known:
             new = [name for name in report if name not in self._known]
-            room = len(LOGGED) + MOST_NAMES - len(self._known)
+            room = len(LOGGED) + MAX_NAMES - len(self._known)
             self._known.update(new[:room])
             if len(new) > room and not self._full:
-                log.warning("Infos have over %d names, so %s and later ones are not logged.", MOST_NAMES, new[room])
+                log.warning(
+                    "info must have at most %d names, got more. %s and later names are not logged.",
+                    MAX_NAMES,
+                    new[room],
+                )
                 self._full = True
         return {name: value for name, value in report.items() if name in self._known}
 
 
 def scalar_info(info: dict[str, Any]) -> dict[str, float]:
-    """Return the entries of an `info` that are single numbers or truth values, as floats.
+    """Return the numbers and booleans of an `info` as floats.
 
-    An integer beyond the float range becomes infinite. A name that the logs use already gets `info_` in front.
+    An integer beyond the float range becomes infinite. Names that the logs already use get the prefix `info_`.
     """
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
     found = {" ".join(str(name).split()): _as_float(value) for name, value in info.items() if isinstance(value, kinds)}

@@ -1,4 +1,4 @@
-"""Wrapper that restores a running episode from the reset's random state and the actions since."""
+"""Wrapper that restores a running episode by replaying its actions."""
 
 from typing import Any, SupportsFloat
 
@@ -13,10 +13,10 @@ from td3_lightning.serialization.primitives import as_arrays, to_primitives
 
 
 class RestorableEnv(CheckedEnv):
-    """Remembers how the running episode came about, so that it can be brought back in another process.
+    """Record the running episode, so that another process can restore it.
 
-    Simulators cannot be copied, but they are deterministic: the generator's state before the reset and
-    the actions since are the state.
+    Simulators cannot be copied, but they are deterministic. Therefore the state consists of the state of the random
+    generator before the reset and the actions since then.
 
     Args:
         env: The environment.
@@ -27,11 +27,11 @@ class RestorableEnv(CheckedEnv):
         self._start: dict[str, Any] = {}
         self._actions: list[NDArray[Any]] = []
         self._return = 0.0
-        self.obs: NDArray[Any] = np.empty(0)  # what came last, kept from environments that write into theirs
-        self._info: dict[str, Any] = {}  # of the last step
+        self.obs: NDArray[Any] = np.empty(0)  # the last observation, a copy because environments may reuse their array
+        self._info: dict[str, Any] = {}  # info of the last step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets, and notes the seed or the generator that the episode comes from."""
+        """Reset, and record the seed or the generator state of the episode."""
         self._start = {"seed": seed} if seed is not None else self._generator_state()
         self._actions, self._return = [], 0.0
         obs, info = super().reset(seed=seed, options=options)
@@ -39,7 +39,7 @@ class RestorableEnv(CheckedEnv):
         return self.obs, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Steps, and notes the action and what came."""
+        """Step, and record the action and the results."""
         self._actions.append(np.array(action))
         obs, reward, terminated, truncated, info = super().step(np.array(action))
         self.obs, self._return = np.array(obs), self._return + float(reward)
@@ -48,22 +48,26 @@ class RestorableEnv(CheckedEnv):
 
     @property
     def report(self) -> dict[str, float]:
-        """Return and length so far, and the numbers of the last step's `info`."""
+        """Return the return and the length so far, and the numbers in the last `info`."""
         return scalar_info(self._info) | {"return": self._return, "length": float(len(self._actions))}
 
     def _generator_state(self) -> dict[str, Any]:
-        """Where its generator stands; nothing for one of another kind, such as numpy's old `RandomState`."""
+        """Return the state of the random generator, or an empty dict if it is not a `np.random.Generator`."""
         bits = getattr(self.np_random, "bit_generator", None)
         return {} if bits is None else {"generator": to_primitives(bits.state, "the generator")}
 
     def state_dict(self) -> dict[str, Any]:
-        """The episode so far, as tensors and plain numbers."""
+        """Return the running episode as tensors and Python numbers."""
         actions = torch.tensor(np.array(self._actions))
-        origin = {"first_seed": self.first_seed, "episodes": self.episodes}  # for the sentence of a fault
+        origin = {"first_seed": self.first_seed, "episodes": self.episodes}  # for error messages
         return {**self._start, **origin, "actions": actions, "obs": torch.tensor(self.obs), "return": self._return}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Plays the episode again; False, after a fresh reset, if it does not come out the same to the bit."""
+        """Replay the episode.
+
+        Returns:
+            Whether the result is bit-identical. If not, the environment starts a new episode.
+        """
         if "generator" in state:
             self.np_random.bit_generator.state = as_arrays(state["generator"])
         self.reset(seed=state.get("seed"))

@@ -1,4 +1,4 @@
-"""Training environments that are stepped together in one process."""
+"""Vector of training environments in one process."""
 
 import itertools
 import logging
@@ -20,34 +20,34 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of all training environments brought."""
+    """Hold the results of one step of all training environments."""
 
-    last_obs: NDArray[np.float32]  # (num_envs, obs_dim), what the step led to, at an episode's end too
-    reward: list[float]  # one for each environment, as are the next two
+    last_obs: NDArray[np.float32]  # (num_envs, obs_dim), before any reset
+    reward: list[float]  # one per environment, as for the next two fields
     terminated: list[bool]
     truncated: list[bool]
-    reports: list[dict[str, float]]  # one for each episode that ended
+    reports: list[dict[str, float]]  # one per episode that ended
 
 
 class TrainingVectorEnv:
-    """Environments that step together and begin again by themselves, in the step that ends an episode.
+    """Step several environments together, and reset each one in the step that ends its episode.
 
-    Gymnasium's `SyncVectorEnv` does the same in twice the time.
+    Gymnasium's `SyncVectorEnv` does the same but takes twice the time.
 
     Args:
-        make: Makes one environment.
-        num_envs: How many.
+        make: Function that makes one environment.
+        num_envs: Number of environments.
     """
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int) -> None:
         self.envs: list[RestorableEnv] = []
         try:
             self._make(make, num_envs)
-        except BaseException:  # whatever a constructor may raise
+        except BaseException:  # a constructor may raise anything
             self.close()
             raise
         self._names = ReportNames()
-        self.obs = np.empty((0, 0), np.float32)  # (num_envs, obs_dim), what the next action answers
+        self.obs = np.empty((0, 0), np.float32)  # (num_envs, obs_dim), the input of the next actions
 
     def _make(self, make: Callable[[], gym.Env], num_envs: int) -> None:
         for index in range(num_envs):
@@ -56,12 +56,22 @@ class TrainingVectorEnv:
             self.envs.append(env)
 
     def reset(self, steps_before: int = 0) -> None:
-        """Begins an episode in each environment, each seeded for itself, and for how many steps were taken before."""
+        """Start an episode in each environment.
+
+        Each environment has its own seed, which also depends on the number of steps before.
+
+        Args:
+            steps_before: Steps per environment that the replay buffer contains.
+        """
         seeds = (derive_seed("training environment", index) for index in itertools.count(steps_before * len(self.envs)))
         self.obs = np.array([env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=False)], np.float32)
 
     def step(self, action: NDArray[np.float32]) -> Step:
-        """Takes one action (num_envs, action_dim) in each environment; where an episode ends, the next begins."""
+        """Step each environment, and reset those whose episode ends.
+
+        Args:
+            action: Actions (num_envs, action_dim).
+        """
         last_obs, next_obs, rewards, terminations, truncations, reports = [], [], [], [], [], []
         for env, own_action in zip(self.envs, action, strict=True):
             obs, reward, terminated, truncated, _ = env.step(own_action)
@@ -70,23 +80,27 @@ class TrainingVectorEnv:
             terminations.append(terminated)
             truncations.append(truncated)
             if terminated or truncated:
-                reports.append(self._names.kept(env.report))
+                reports.append(self._names.limit(env.report))
                 obs, _ = env.reset()
             next_obs.append(obs)
         self.obs = np.array(next_obs, np.float32)
         return Step(np.array(last_obs, np.float32), rewards, terminations, truncations, reports)
 
     def discard_episodes(self) -> None:
-        """Gives the running episodes up; the next thing is a reset."""
+        """Discard the running episodes. The next call must be `reset`."""
         self.obs = self.obs[:0]
 
     def state_dict(self) -> dict[str, Any]:
-        """The running episode of every environment."""
+        """Return the running episode of every environment."""
         return {"episodes": [env.state_dict() for env in self.envs if len(self.obs)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> list[int]:
-        """Brings the episodes back; the numbers of the environments whose episode could not be."""
-        if not state["episodes"]:  # they were given up
+        """Restore the running episodes.
+
+        Returns:
+            The indices of the environments whose episode could not be restored.
+        """
+        if not state["episodes"]:  # they were discarded
             return []
         pairs = zip(self.envs, state["episodes"], strict=True)
         lost = [index for index, (env, saved) in enumerate(pairs) if not env.load_state_dict(saved)]

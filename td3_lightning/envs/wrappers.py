@@ -10,11 +10,11 @@ from td3_lightning.errors import UsageError, require_float, require_int
 
 
 class ActionRepeat(gym.Wrapper):
-    """Holds each action for several frames and sums their rewards.
+    """Repeat each action for several frames and sum their rewards.
 
     Args:
         env: The environment to wrap.
-        repeat: Frames for one action, at least 1.
+        repeat: Frames per action, at least 1.
     """
 
     def __init__(self, env: gym.Env, repeat: int) -> None:
@@ -22,7 +22,7 @@ class ActionRepeat(gym.Wrapper):
         self.repeat = require_int("repeat of ActionRepeat", repeat, least=1, fix="Use 1 for no change.")
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """The last frame's observation and info, the sum of the rewards, and any frame's end."""
+        """Step until the last frame or the end of the episode, and return the sum of the rewards."""
         total = 0.0
         for _ in range(self.repeat):
             obs, reward, terminated, truncated, info = self.env.step(np.array(action))
@@ -33,13 +33,14 @@ class ActionRepeat(gym.Wrapper):
 
 
 class SymmetricActionBounds(gym.Wrapper):
-    """Takes every action in [-bound, bound] and clips it to the box, as the original TD3's one `max_action` does.
+    """Accept actions in [-bound, bound] and clip them to the action space of the environment.
 
-    So that weight files of programs that clip, such as the car notebook, act here as they do there.
+    The original TD3 has one `max_action` for all dimensions. With this wrapper, weights from programs that clip actions
+    produce the same actions here.
 
     Args:
         env: The environment to wrap.
-        bound: Largest action in either direction, above 0.
+        bound: Largest magnitude of an action, greater than 0.
     """
 
     def __init__(self, env: gym.Env, bound: float = 1.0) -> None:
@@ -49,15 +50,15 @@ class SymmetricActionBounds(gym.Wrapper):
         self.action_space = Box(-bound, bound, self.box.shape, np.float32)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Steps with the clipped action."""
+        """Step with the clipped action."""
         return self.env.step(np.clip(action, self.box.low, self.box.high))
 
 
 class FlattenAction(gym.Wrapper):
-    """Accept actions with one axis for an environment whose actions have several, or none.
+    """Accept actions with one axis for an environment whose actions have no axis or several axes.
 
     Args:
-        env: The environment to wrap, whose actions are a `Box`.
+        env: The environment to wrap. Its action space must be a `Box`.
     """
 
     def __init__(self, env: gym.Env) -> None:
@@ -73,13 +74,13 @@ class FlattenAction(gym.Wrapper):
 
 
 class RebuildBox2DWorld(gym.Wrapper):
-    """Gives BipedalWalker a new Box2D world at every reset.
+    """Create a new Box2D world for BipedalWalker at every reset.
 
-    Something stays behind in a used one, so that an episode would depend on those before it.
+    A used world keeps some state, so an episode would depend on earlier episodes.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets in an empty world."""
+        """Reset the environment in a new world."""
         walker: Any = self.unwrapped
         walker._destroy()
         walker.world = type(walker.world)()
@@ -87,27 +88,27 @@ class RebuildBox2DWorld(gym.Wrapper):
 
 
 class PyBulletWarmReset(gym.Wrapper):
-    """Gives a robot of PyBullet a reset before its first episode that nobody sees.
+    """Reset a PyBullet robot once more before its first episode.
 
-    Where its links are is out of date after loading, so that the first reward of its first episode would be another
-    than in a later one from the same seed. The reset has one seed in all processes, for its state is what all
-    later resets begin from.
+    The positions of the links are out of date after loading. Without the additional reset, the first reward of the
+    first episode differs from that of a later episode with the same seed. All processes use the same seed for the
+    additional reset, because later resets start from its state.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self._settled = False
+        self._is_warm = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets, the first time twice."""
-        if not self._settled:
+        """Reset the environment, twice the first time."""
+        if not self._is_warm:
             before = self.np_random.bit_generator.state
             self.env.reset(seed=0)
             self.np_random.bit_generator.state = before
-            self._settled = True
+            self._is_warm = True
         return self.env.reset(seed=seed, options=options)
 
     def close(self) -> None:
-        """Closes; what is loaded anew after that has to settle again."""
-        self._settled = False
+        """Close the environment. The next reset loads the robot again and needs another warm-up."""
+        self._is_warm = False
         self.env.close()

@@ -1,4 +1,4 @@
-"""The callback that steps the training environments and fills the replay."""
+"""Callback that steps the training environments and fills the replay buffer."""
 
 import time
 from typing import Any, Literal
@@ -10,31 +10,34 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
-from td3_lightning.algorithm.distributed import check_launcher, gather_from_ranks, select_rank
+from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.envs.episode import MOST_STEPS
+from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
+from td3_lightning.training.launcher import check_launcher
 
-ROUNDING = 1e-9  # of the updates that are due for some steps, summed up
+ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
 
 
 class Collector(Callback):
-    """Random warm-up, then the policy with Gaussian noise; step, add, sample, update, as in the paper.
+    """Collect transitions with random actions, then with the policy plus Gaussian noise.
+
+    As in the paper, each environment step is followed by storing the transition, sampling a batch and an update.
 
     Args:
         warmup_steps: Environment steps before the first update.
-        exploration_noise: Standard deviation of the noise, in half-widths of the action box, or a schedule.
-        random_steps: Environment steps with uniform random actions; those of the warm-up if none are given.
-        collect: What is collected between updates: at least so many steps at once, or "episode" for steps until an
-            episode ends. The updates that are due for it follow it.
+        exploration_noise: Standard deviation of the noise relative to half the action range, or a schedule.
+        random_steps: Environment steps with uniformly random actions. None means `warmup_steps`.
+        collect: Minimum number of environment steps to collect at once, or "episode" to collect until an episode
+            ends. The updates for these steps follow.
 
     Raises:
-        UsageError: A setting is out of its range, which the sentence gives.
+        UsageError: A setting is out of range.
     """
 
     def __init__(
@@ -55,97 +58,100 @@ class Collector(Callback):
         self.exploration_noise = as_schedule(exploration_noise, "exploration_noise")
         check_schedule("exploration_noise", self.exploration_noise)
         self.rng = np.random.default_rng(derive_seed("exploration"))
-        self.updates_ahead = 0.0  # of the environment steps that they are due for
+        self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
         self.last_return = float("nan")
-        self.stopping = False  # leaves the warm-up, for a run that is to be saved and stopped
+        self.stopping = False  # ends the warm-up early, so that the run can be saved and stopped
         self._losses: dict[str, Tensor] = {}
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Refuses processes that would all act alike, and an agent for another environment."""
+        """Check the strategy and that the agent fits the environment."""
         check_launcher(trainer)
         if stage == "fit" or isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]  # as below
-            module, data = _parts(trainer)
-            _check_fit(module, data)
+            module, data = _module_and_data(trainer)
+            _check_dimensions(module, data)
             if stage == "fit":
-                _check_learns(module)
+                _check_trainable(module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begins the episodes, and warms up; a resumed run has both behind it.
+        """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
 
-        The actions are random, or the policy's where it has learned already and the replay alone is new.
+        The first `random_steps` actions of an agent are random. A trained agent with a new replay buffer fills it with
+        its policy.
         """
-        module, data = _parts(trainer)
-        # A checkpoint that lacks its replay is another thing, of which sampling complains.
-        begun = data.replay.steps_before + data.replay.steps_stored > 0
-        fills = data.empty_replay or begun or trainer.ckpt_path is None
+        module, data = _module_and_data(trainer)
+        # A checkpoint without its replay is not refilled: sampling raises an error.
+        has_steps = data.replay.steps_before + data.replay.steps_stored > 0
+        fill = data.empty_replay or has_steps or trainer.ckpt_path is None
         if not data.replay.steps_stored:
             data.replay.steps_before = module.env_steps
         elif not module.env_steps:
             rank_zero_warn(
-                f"A new agent also learns from {data.replay.num_transitions:,} transitions that the replay holds from "
-                "before; make another ReplayData for it if that is not wanted."
+                f"A new agent learns from {data.replay.num_transitions:,} transitions that an earlier agent collected. "
+                "Use a new ReplayData to start with an empty replay buffer."
             )
         if not len(data.envs.obs):
             data.begin_episodes()
-        while self._is_short(module, data, fills) and not self.stopping:
+        while not self.stopping and (
+            module.env_steps < self.warmup_steps or (fill and data.replay.steps_stored < self.warmup_steps)
+        ):
             self._step(trainer, module, data)
         self._clock = (module.env_steps, time.perf_counter())
-
-    def _is_short(self, module: TD3, data: ReplayData, fills: bool) -> bool:
-        """Whether a run that begins, or a replay that is to be filled, has too few steps for an update."""
-        return module.env_steps < self.warmup_steps or (fills and data.replay.steps_stored < self.warmup_steps)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Takes the steps that the next update waits for, and logs the update that was."""
-        module, data = _parts(trainer)
+        """Take the environment steps that precede the next update, and log the last update."""
+        module, data = _module_and_data(trainer)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
         logs = bool(every) and module.updates % every == 0
-        if logs or module.device.type == "cpu":  # a GPU would have to be waited for
+        if logs or module.device.type == "cpu":  # reading a loss from a GPU synchronizes
             check_losses(outputs, module.updates)
         if module.updates % FLUSH_INTERVAL == 0:
             for optimizer in trainer.optimizers:
                 flush_denormals(optimizer)
         self.updates_ahead += 1
         while self.updates_ahead > ROUNDING:
-            begin = module.env_steps
+            start = module.env_steps
             try:
                 self._collect(trainer, module, data)
-            finally:  # what came before an environment failed is stored, and wants its updates
-                self.updates_ahead -= (module.env_steps - begin) * data.updates_per_step
+            finally:  # if an environment fails, the steps before the failure are stored and count
+                self.updates_ahead -= (module.env_steps - start) * data.updates_per_step
         self._losses.update(outputs)
         if logs:
             self._log_losses(trainer, module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Has nothing judged that has diverged."""
-        module, _ = _parts(trainer)
+        """Stop a diverged run before it is evaluated."""
+        module, _ = _module_and_data(trainer)
         check_weights(module, module.updates)
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Raise `LearnerError` rather than save a module that has diverged."""
-        module, _ = _parts(trainer)
-        check_weights(module, module.updates, *trainer.optimizers)
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Stop a diverged run before it overwrites a good checkpoint.
+
+        Raises:
+            LearnerError: A weight or an optimizer state is not finite.
+        """
+        check_weights(pl_module, pl_module.updates, *trainer.optimizers)
 
     def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
-        """Collects a round."""
-        begin, episodes, complete = module.env_steps, module.episodes, False
+        """Collect `collect` steps, or steps until an episode ends."""
+        start, episodes, complete = module.env_steps, module.episodes, False
         while not complete:
             self._step(trainer, module, data)
             if self.collect == "episode":
                 complete = module.episodes > episodes
-                if not complete and module.env_steps - begin >= MOST_STEPS * data.num_envs:
+                if not complete and module.env_steps - start >= MAX_EPISODE_STEPS * data.num_envs:
                     raise EnvError(
-                        f"{data.env_id} came to no end of an episode within {MOST_STEPS:,} steps, for which "
-                        "collector.collect waits; give that a number, or data.train_kwargs max_episode_steps."
+                        f"{data.env_id} must end an episode within {MAX_EPISODE_STEPS:,} steps if collector.collect is "
+                        "episode, got none. Use a number for collector.collect, or set max_episode_steps in "
+                        "data.train_kwargs."
                     )
             else:
-                complete = module.env_steps - begin >= int(self.collect)
+                complete = module.env_steps - start >= int(self.collect)
 
     def _act(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
-        """Random actions (num_envs, action_dim), or the policy's with noise, clipped to the box."""
+        """Return actions (num_envs, action_dim): random ones, or the policy's with noise, clipped to the box."""
         low, high = module.action_box
         if module.env_steps < self.random_steps:
             return self.rng.uniform(low, high, (data.num_envs, len(low))).astype(np.float32)
@@ -153,11 +159,11 @@ class Collector(Callback):
         check_action(action, module.updates)
         noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
         noisy = action + np.float32(self.exploration_noise(module.env_steps)) * noise
-        clipped: NDArray[np.float32] = np.minimum(np.maximum(noisy, low), high)  # np.clip takes three times as long
+        clipped: NDArray[np.float32] = np.minimum(np.maximum(noisy, low), high)  # np.clip is 3x slower here
         return clipped
 
     def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
-        """Steps all environments once, and stores what came."""
+        """Step all environments once and store the transitions."""
         obs, action = data.envs.obs, self._act(module, data)
         step = data.envs.step(action)
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
@@ -170,7 +176,7 @@ class Collector(Callback):
             self._log(trainer, module, report)
 
     def _log_losses(self, trainer: L.Trainer, module: TD3) -> None:
-        """Logs the last losses, what a schedule stands at, and the speed since the last time."""
+        """Log the last losses, the scheduled values and the speed since the previous log."""
         steps, seconds = self._clock
         self._clock = (module.env_steps, time.perf_counter())
         speed = (module.env_steps - steps) / max(self._clock[1] - seconds, 1e-9)
@@ -180,7 +186,7 @@ class Collector(Callback):
             "critic_lr": module.settings.critic_lr,
             "noise": self.exploration_noise,
         }
-        scheduled = {name: at(module.env_steps) for name, at in rates.items() if not isinstance(at, Constant)}
+        scheduled = {name: rate(module.env_steps) for name, rate in rates.items() if not isinstance(rate, Constant)}
         self._log(trainer, module, losses | scheduled | {"steps_per_second": speed})
 
     def _log(self, trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
@@ -188,7 +194,7 @@ class Collector(Callback):
             logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.env_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator of random actions and noise, how far the updates are, and what the bar and the logs show."""
+        """Return the random generator, the update balance, the last return and the last losses of every rank."""
         return {"ranks": gather_from_ranks(self._state)}
 
     def _state(self) -> dict[str, Any]:
@@ -200,7 +206,7 @@ class Collector(Callback):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Puts this rank's back; a warm start with another number of ranks keeps what it has."""
+        """Restore the state of this rank. Keep the current state if the number of ranks has changed."""
         own = select_rank(state["ranks"])
         if own is not None:
             self.rng.bit_generator.state = own["rng"]
@@ -208,33 +214,33 @@ class Collector(Callback):
             self._losses = dict(own["losses"])
 
 
-def _parts(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
-    """The trainer's module and datamodule, which have to be ours."""
+def _module_and_data(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
+    """Return the trainer's `TD3` and `ReplayData`, or raise `UsageError` if it has others."""
     module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]  # set without a type
     if not (isinstance(module, TD3) and isinstance(data, ReplayData)):
         raise UsageError(
-            f"The Collector steps a ReplayData for a TD3, but the trainer has {type(data).__name__} and "
-            f"{type(module).__name__}; call trainer.fit(TD3(...), datamodule=ReplayData(...))."
+            f"The Collector requires a TD3 with a ReplayData, got {type(module).__name__} with {type(data).__name__}. "
+            "Use trainer.fit(TD3(...), datamodule=ReplayData(...))."
         )
     return module, data
 
 
-def _check_learns(module: TD3) -> None:
-    """Raises `UsageError` if the actor or the critics have nothing to learn with."""
+def _check_trainable(module: TD3) -> None:
+    """Raise `UsageError` if the actor or the critics have no trainable weight."""
     for name, network in (("actor", module.actor), ("critics", module.critics)):
         if not any(weight.requires_grad for weight in network.parameters()):
             raise UsageError(
-                f"The {name} would learn nothing: no weight wants a gradient, as after agent.freeze(); call "
+                f"The {name} must have a trainable weight, got only weights with requires_grad=False. Use "
                 "agent.unfreeze() before fit."
             )
 
 
-def _check_fit(module: TD3, data: ReplayData) -> None:
-    """Raises `UsageError` if the agent is not for the environment's observations and actions."""
-    came: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
-    wanted: list[Any] = [data.obs_dim, data.action_low, data.action_high]
-    if not all(np.array_equal(np.float32(one), np.float32(other)) for one, other in zip(came, wanted, strict=True)):
+def _check_dimensions(module: TD3, data: ReplayData) -> None:
+    """Raise `UsageError` if the agent was built for other observations or actions."""
+    got: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
+    expected: list[Any] = [data.obs_dim, data.action_low, data.action_high]
+    if not all(np.array_equal(np.float32(one), np.float32(other)) for one, other in zip(got, expected, strict=True)):
         raise UsageError(
-            f"The agent has obs_dim, action_low and action_high {came}, but {data.env_id} has {wanted}; make it with "
-            "TD3(data.obs_dim, data.action_low, data.action_high)."
+            f"obs_dim, action_low and action_high of the agent must be those of {data.env_id}, {expected}, got {got}. "
+            "Use TD3(data.obs_dim, data.action_low, data.action_high)."
         )

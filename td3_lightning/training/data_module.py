@@ -1,9 +1,8 @@
-"""The datamodule: it owns the environments, the replay, the loaders and their state."""
+"""Data module with the environments and the replay buffer."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,61 +14,64 @@ import torch
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
 from td3_lightning.envs.frame_stack import FrameStack
-from td3_lightning.envs.lifetime import Lifetime, StepTimeout, close_env, name_of
-from td3_lightning.envs.make import EnvId, Wrapper, check_box, env_name, make, wrapped
+from td3_lightning.envs.lifetime import name_of
+from td3_lightning.envs.make import EnvId, Wrapper, env_name, make_wrapped
 from td3_lightning.envs.reports import ReportNames
+from td3_lightning.envs.spaces import check_box, check_is_new, check_same_spaces
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.envs.wrappers import PyBulletWarmReset, RebuildBox2DWorld
-from td3_lightning.errors import UsageError, require_bool, require_float, require_int
+from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Batch, Replay
 from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule
 from td3_lightning.serialization.checkpoint_file import refusal
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
+from td3_lightning.training.batches import Batches
+from td3_lightning.training.data_settings import DataSettings, seed_range
 
 log = logging.getLogger(__name__)
 
 
 RESUME_HINT = (
-    "give a last.ckpt that lies in its run's folder, or begin with an empty replay, which the policy fills first "
-    "(--data.empty_replay true)"
+    "Use a last.ckpt in the folder of its run, or start with an empty replay, which the policy fills first "
+    "(--data.empty_replay true)."
 )
 
 
-SavedReplay = Callable[[Replay], dict[str, Any] | None]  # what a checkpoint holds of the replay; None is nothing
+SavedReplay = Callable[[Replay], dict[str, Any] | None]  # returns the saved part of a replay, or None for nothing
 
 
 class ReplayData(L.LightningDataModule):
-    """Environments to train and evaluate in, and the replay between them and the learner.
+    """Own the training and evaluation environments and the replay buffer.
 
     Args:
-        env_id: Gymnasium's name of the environment, such as "Pendulum-v1" or "package:Name-v0". In Python, also a
-            function that returns a new environment at each call. Such a run is resumed from Python, by the same
-            `ReplayData(...)`, and not from the command line.
-        env_kwargs: Keyword arguments for making it.
-        train_kwargs: Further keyword arguments for the training environments alone.
-        wrappers: Wrappers around training and evaluation environments, the innermost first.
-        pixels: How frames become observations, where the environment observes frames.
-        num_envs: Training environments that step together.
-        capacity: Rows that the replay keeps: a transition each, and one for each episode's end.
-        batch_size: Transitions in a batch.
-        gamma: Discount per environment step.
-        n_step: Rewards summed before the value is asked; a number, or a schedule that begins with its largest.
-        reward_scale: The learner sees rewards times this; returns are reported unscaled.
+        env_id: Gymnasium id of the environment, for example "Pendulum-v1" or "package:Name-v0". Python users may pass
+            a function that returns a new environment at each call. Such a run must be resumed from Python with the
+            same `ReplayData(...)`, not from the command line.
+        env_kwargs: Keyword arguments of all environments.
+        train_kwargs: Additional keyword arguments of the training environments.
+        wrappers: Wrappers of the training and evaluation environments, innermost first.
+        pixels: How frames become observations, if the environment observes frames.
+        num_envs: Number of training environments, which step together.
+        capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
+        batch_size: Transitions per batch.
+        gamma: Discount factor per environment step.
+        n_step: Number of rewards in the n-step return, or a schedule that starts with its largest value.
+        reward_scale: Factor on the rewards that the learner receives. Reported returns are unscaled.
         steps_per_epoch: Environment steps between evaluations.
-        updates_per_step: Updates for each environment step, whatever num_envs is.
-        eval_episodes: Episodes of one evaluation.
-        eval_seed: Seed of an evaluation's first episode; the others count up.
+        updates_per_step: Updates per environment step, for any num_envs.
+        eval_episodes: Episodes per evaluation.
+        eval_seed: Seed of the first episode of an evaluation. The next episodes use the next seeds.
         test_episodes: Episodes of `test`.
-        test_seed: Seed of the first episode of `test`; the others count up.
-        on_device: Keep a copy of the replay's rows on a GPU that learns, and read batches there; not measured.
-        step_timeout: Seconds that an environment may take for a step or a reset; None waits for ever.
-        empty_replay: Begin with an empty replay and new episodes, whatever the checkpoint holds of them; the Collector
-            fills it with `warmup_steps` steps of the policy first.
+        test_seed: Seed of the first episode of `test`. The next episodes use the next seeds.
+        on_device: Copy the replay buffer to the GPU and sample batches there. Experimental: the speed has not been
+            measured.
+        step_timeout: Time limit of a step or a reset in seconds. None means no limit.
+        empty_replay: Start with an empty replay buffer and new episodes instead of those in the checkpoint. The
+            Collector first fills the buffer with `warmup_steps` steps of the policy.
 
     Raises:
-        UsageError: A setting is out of its range, the environment cannot be made, or its spaces are no boxes.
+        UsageError: A setting is out of range, the environment cannot be created, or a space is not a `Box`.
     """
 
     def __init__(
@@ -96,45 +98,43 @@ class ReplayData(L.LightningDataModule):
         empty_replay: bool = False,
     ) -> None:
         super().__init__()
+        settings = DataSettings(num_envs, steps_per_epoch, updates_per_step, on_device, empty_replay)
+        self.num_envs, self.updates_per_step = settings.num_envs, settings.updates_per_step
+        self.on_device, self.empty_replay = settings.on_device, settings.empty_replay
+        self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
+        self.test_seeds = seed_range("test", test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
         self.env_kwargs, self.train_kwargs = env_kwargs or {}, train_kwargs or {}
-        self.wrappers, self.pixels = wrappers or [], pixels
-        self.num_envs, self.step_timeout = require_int("num_envs", num_envs, least=1), step_timeout
-        steps_per_epoch = require_int("steps_per_epoch", steps_per_epoch, least=1)
-        self.updates_per_step = require_float("updates_per_step", updates_per_step, above=0)
-        if steps_per_epoch * self.updates_per_step < 1:
-            raise UsageError(
-                f"steps_per_epoch * updates_per_step must be at least 1, got {steps_per_epoch} * {updates_per_step}. "
-                "Use a larger steps_per_epoch."
-            )
-        self.empty_replay = require_bool("empty_replay", empty_replay)
-        self.on_device = require_bool("on_device", on_device)
-        self.eval_seeds = _seeds("eval", eval_seed, eval_episodes)
-        self.test_seeds = _seeds("test", test_seed, test_episodes)
-        self.eval_env = self.make_env()
-        check_keeps_no_statistics(self.eval_env)
-        if not isinstance(env_id, str):
-            self.env_id = name_of(self.eval_env)
-        space = check_box(self.eval_env, "observations", self.env_id)
-        actions = check_box(self.eval_env, "actions", self.env_id)
-        self.obs_dim = int(space.shape[0])
-        self.action_low = [float(bound) for bound in actions.low]
-        self.action_high = [float(bound) for bound in actions.high]
+        self.wrappers, self.pixels, self.step_timeout = wrappers or [], pixels, step_timeout
+        self.eval_env = self._make_eval_env()
         make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
         self.replay = make_replay(
             action_dim=len(self.action_low),
             capacity=capacity,
             batch_size=batch_size,
-            batches_per_epoch=round(steps_per_epoch * self.updates_per_step),
+            batches_per_epoch=settings.updates_per_epoch,
             n_step=n_step,
             gamma=gamma,
             num_envs=self.num_envs,
             reward_scale=reward_scale,
         )
-        self._names = ReportNames()  # of the numbers that evaluations report
+        self._names = ReportNames()  # names in the evaluation reports
         self._envs: TrainingVectorEnv | None = None
-        self._last_episodes: dict[str, Any] | None = None  # running at the end of a fit that is over
+        self._last_episodes: dict[str, Any] | None = None  # running episodes at the end of the last fit
         self._saved_replay: SavedReplay = Replay.state_dict
+
+    def _make_eval_env(self) -> gym.Env:
+        """Make the evaluation environment and read the sizes of its spaces."""
+        env = self.make_env()
+        check_keeps_no_statistics(env)
+        if not isinstance(self._source, str):
+            self.env_id = name_of(env)
+        observations = check_box(env, "observations", self.env_id)
+        actions = check_box(env, "actions", self.env_id)
+        self.obs_dim = int(observations.shape[0])
+        self.action_low = [float(bound) for bound in actions.low]
+        self.action_high = [float(bound) for bound in actions.high]
+        return env
 
     @classmethod
     def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Any:
@@ -149,102 +149,76 @@ class ReplayData(L.LightningDataModule):
         )
 
     def make_env(self, **kwargs: Any) -> gym.Env:
-        """Make the environment with its wrappers; keyword arguments here override the configured ones."""
-        env = make(self._source, {**self.env_kwargs, **kwargs})
-        try:
-            if type(env.unwrapped).__module__ == "gymnasium.envs.box2d.bipedal_walker":
-                env = RebuildBox2DWorld(env)
-            if type(env.unwrapped).__module__.startswith("pybullet_envs_gymnasium."):
-                env = PyBulletWarmReset(env)
-            for wrapper in self.wrappers:
-                env = wrapped(env, wrapper)
-            if self.pixels is not None:
-                env = FrameStack(env, self.pixels.stack, self.pixels.height, self.pixels.width)
-            return Lifetime(env) if self.step_timeout is None else StepTimeout(env, self.step_timeout)
-        except BaseException:  # whatever a wrapper may raise
-            close_env(env, self.env_id)
-            raise
+        """Make the environment with its wrappers. Keyword arguments override `env_kwargs`."""
+        wrappers, pixels = self.wrappers, self.pixels
+        if pixels is not None:
+            frames = partial(FrameStack, stack=pixels.stack, height=pixels.height, width=pixels.width)
+            wrappers = [*wrappers, frames]
+        return make_wrapped(self._source, {**self.env_kwargs, **kwargs}, wrappers, self.step_timeout)
 
     def begin_episodes(self) -> None:
-        """Resets every training environment; what was running is closed as truncated."""
+        """Reset every training environment and mark the running episodes as truncated."""
         for ring in self.replay.rings:
             ring.truncate()
         self.envs.reset(self.replay.steps_stored)
 
     @property
     def envs(self) -> TrainingVectorEnv:
-        """The training environments, there from `setup("fit")` to `teardown("fit")`."""
+        """Return the training environments, which exist from `setup("fit")` to `teardown("fit")`."""
         if self._envs is None:
-            raise UsageError('Training environments are wanted, but there are none yet; call setup("fit") first.')
+            raise UsageError('The training environments do not exist. Call setup("fit") first.')
         return self._envs
 
     def setup(self, stage: str) -> None:
-        """Makes the training environments when they are needed."""
+        """Make the training environments for `fit`."""
         if stage == "fit" and self._envs is None:
             envs = TrainingVectorEnv(lambda: self.make_env(**self.train_kwargs), self.num_envs)
             try:
                 for env in envs.envs:
-                    self._check_is_new(env)
-                    self._check_spaces(env)
+                    check_is_new(env, self.eval_env, self.env_id)
+                    check_same_spaces(env, self.eval_env, self.env_id, self.train_kwargs)
             except UsageError:
                 envs.close()
                 raise
             self._envs, self._last_episodes = envs, None
 
-    def _check_is_new(self, env: gym.Env) -> None:
-        """Raise `UsageError` if a function returns the same environment twice, so that it would have two users."""
-        if env.unwrapped is self.eval_env.unwrapped:
-            raise UsageError(
-                f"env_id must return a new environment at each call, got the same {self.env_id} twice. Create it "
-                "inside the function, for example `lambda: MyEnv()`."
-            )
-
-    def _check_spaces(self, env: gym.Env) -> None:
-        """Raise `UsageError` if `train_kwargs` change the observations or the actions."""
-        for what, got, expected in (
-            ("observations", env.observation_space.shape, self.eval_env.observation_space.shape),
-            ("actions", env.action_space, self.eval_env.action_space),
-        ):
-            if got != expected:
-                cause = f"train_kwargs {self.train_kwargs}" if self.train_kwargs else "another environment of this run"
-                raise UsageError(
-                    f"{self.env_id} must have the same {what} in training and evaluation, got {got} with {cause} and "
-                    f"{expected} without. Use data.env_kwargs for what changes both."
-                )
-
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """The batch where the learner is, which on a CPU is where it comes from."""
+        """Move a batch to the learner's device, unless it is there already."""
         is_there = device.type == "cpu" or (isinstance(batch, Batch) and batch.obs.device == device)
         return batch if is_there else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
-    def train_dataloader(self) -> "Batches":
-        """The replay: an epoch is so many freshly drawn batches."""
+    def train_dataloader(self) -> Batches:
+        """Return a loader that samples the batches of one epoch."""
         learner = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
         return Batches(DeviceReplay(self.replay, learner) if self.on_device and learner.type != "cpu" else self.replay)
 
     def val_dataloader(self) -> Episodes:
-        """The episodes of an evaluation, the same ones every time."""
+        """Return the evaluation episodes, which have the same seeds in every evaluation."""
         return Episodes(self.eval_env, self.eval_seeds, self._names)
 
     def test_dataloader(self) -> Episodes:
-        """Episodes that no choice was made on."""
+        """Return the test episodes, whose seeds differ from those of the evaluations."""
         return Episodes(self.eval_env, self.test_seeds, self._names)
 
     def teardown(self, stage: str) -> None:
-        """Closes the training environments."""
+        """Close the training environments after `fit`."""
         if stage == "fit" and self._envs is not None:
             self._last_episodes = self._envs.state_dict()
             self._envs.close()
             self._envs = None
 
     def on_exception(self, exception: BaseException) -> None:
-        """Closes them too where a run ends by an exception, so that no simulator is left running."""
+        """Close the training environments after an exception."""
         self.teardown("fit")
-        self._last_episodes = None  # an environment may have gone further than the replay
+        self._last_episodes = None  # an environment may be one step ahead of the replay
 
     @contextmanager
     def saving_replay(self, saved: SavedReplay) -> Iterator[None]:
-        """Has the checkpoints that are saved meanwhile hold another form of the replay than the whole."""
+        """Save the replay in another form while the context is active.
+
+        Args:
+            saved: Returns what a checkpoint contains instead of the whole replay.
+        """
         before, self._saved_replay = self._saved_replay, saved
         try:
             yield
@@ -252,7 +226,7 @@ class ReplayData(L.LightningDataModule):
             self._saved_replay = before
 
     def state_dict(self) -> dict[str, Any]:
-        """The replay and the running episodes, or those at the end of the last fit, of every rank."""
+        """Return every rank's replay and episodes: the running ones, or those at the end of the last fit."""
         return {"ranks": gather_from_ranks(self._state)}
 
     def _state(self) -> dict[str, Any]:
@@ -263,27 +237,26 @@ class ReplayData(L.LightningDataModule):
         return {"replay": replay} if episodes is None else {"replay": replay, "envs": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Puts them back; without training environments there is no use for them."""
+        """Restore this rank's replay and episodes if the training environments exist."""
         if self._envs is None or self.empty_replay:
             return
         states = state.get("ranks", [{}])
         own = select_rank(states)
         if own is None:
             raise UsageError(
-                f"The checkpoint holds the replays of {len(states)} process(es), but {world_size()} came; go on with "
-                f"as many (--trainer.devices {len(states)}), or begin with empty ones (--data.empty_replay true)."
+                f"The number of processes must be {len(states)}, as in the checkpoint, got {world_size()}. Use "
+                f"--trainer.devices {len(states)}, or start with empty replays (--data.empty_replay true)."
             )
         if "replay" not in own:
-            raise UsageError(
-                f"A run goes on from its replay, but {self._path or 'the checkpoint'} holds none; {RESUME_HINT}."
-            )
+            path = self._path or "the checkpoint"
+            raise UsageError(f"Resuming requires a replay buffer, but {path} has none. {RESUME_HINT}")
         self._load_replay(own["replay"])
         if "envs" in own:
             self._load_envs(own["envs"])
 
     @property
     def _path(self) -> Path | None:
-        """The checkpoint that is being loaded, if a trainer does it."""
+        """Return the path of the checkpoint that the Trainer loads, if any."""
         path = self.trainer and self.trainer.ckpt_path
         return Path(path) if path else None
 
@@ -291,7 +264,7 @@ class ReplayData(L.LightningDataModule):
         path = self._path or Path()
         folder = path.parent / FOLDER
         if any(ring.get("segments") for ring in state["rings"]) and not folder.is_dir():
-            raise UsageError(f"The replay of {path} was in {folder}, but that is not there; {RESUME_HINT}.")
+            raise UsageError(f"{path} requires its replay in {folder}, but that folder does not exist. {RESUME_HINT}")
         try:
             self.replay.load_state_dict(with_rows(state, folder))
         except UnfitError as unfit:
@@ -303,37 +276,8 @@ class ReplayData(L.LightningDataModule):
             self.replay.rings[env].truncate()
         if lost:
             log.warning(
-                "%s did not come back the same after replaying its actions, so %d running episode(s) "
-                "were closed as truncated; the run goes on, but is not the same to the bit.",
+                "%s is not deterministic: %d running episode(s) could not be restored and count as truncated. The run "
+                "resumes, but its results differ from those of an uninterrupted run.",
                 self.env_id,
                 len(lost),
             )
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The replay as a loader.
-
-    Its state is empty, for the datamodule keeps the replay's; that it has one tells the Trainer that an epoch may go
-    on in its middle.
-    """
-
-    replay: Replay | DeviceReplay
-
-    def __len__(self) -> int:
-        return len(self.replay)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (self.replay.sample() for _ in range(len(self)))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
-def _seeds(stage: str, seed: int, episodes: int) -> range:
-    """The seeds of the episodes of an evaluation."""
-    first = require_int(f"{stage}_seed", seed, least=0)
-    return range(first, first + require_int(f"{stage}_episodes", episodes, least=1))

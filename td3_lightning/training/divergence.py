@@ -1,4 +1,4 @@
-"""What a learner that has diverged must not do: act, be judged, or be saved in place of one that has not."""
+"""Stop a diverged run before it acts, is evaluated, or overwrites a good checkpoint."""
 
 import math
 from collections.abc import Mapping
@@ -11,45 +11,45 @@ from torch.optim import Optimizer
 from td3_lightning.errors import LearnerError
 
 ADVICE = (
-    "the learner has diverged, and the checkpoints saved before are untouched; smaller learning rates, "
-    "model.max_grad_norm or data.reward_scale may help"
+    "The learner has diverged; earlier checkpoints are unchanged. Reduce the learning rates or data.reward_scale, or "
+    "set model.max_grad_norm."
 )
 
 
 def check_losses(losses: Mapping[str, Tensor], updates: int) -> None:
-    """Raises `LearnerError` if what an update returned, losses and mean Q, is not finite.
+    """Raise `LearnerError` if a loss or the mean Q-value is not finite.
 
     Args:
-        losses: Single numbers by name.
-        updates: Which update they are of.
+        losses: Scalar tensors by name.
+        updates: Number of the update that returned them.
     """
     for name, loss in losses.items():
         value = float(loss)
         if not math.isfinite(value):
-            raise LearnerError(f"{name} is {value} at update {updates:,}: {ADVICE}.")
+            raise LearnerError(f"{name} is {value} at update {updates:,}. {ADVICE}")
 
 
 def check_action(action: NDArray[np.float32], updates: int) -> None:
-    """Raises `LearnerError` if the actor's actions (num_envs, action_dim) are not finite, before one is taken."""
-    if not all(map(math.isfinite, action.ravel().tolist())):  # of a few numbers faster than numpy
-        raise LearnerError(f"The actor's action is {action.tolist()} after update {updates:,}: {ADVICE}.")
+    """Raise `LearnerError` if an action of the actor, (num_envs, action_dim), is not finite."""
+    if not all(map(math.isfinite, action.ravel().tolist())):  # faster than NumPy for a few numbers
+        raise LearnerError(f"The actor's action is {action.tolist()} after update {updates:,}. {ADVICE}")
 
 
 def check_weights(module: nn.Module, updates: int, *optimizers: Optimizer) -> None:
-    """Raises `LearnerError` if a weight is not finite, or an optimizer's state for it.
+    """Raise `LearnerError` if a weight or an optimizer state is not finite.
 
     Args:
-        module: Whose weights they are, those of the targets too.
-        updates: After which update.
-        *optimizers: Its optimizers.
+        module: Module whose weights are checked, including its target networks.
+        updates: Number of updates so far.
+        *optimizers: Optimizers of the module.
     """
     names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
     for weight, name in names.items():
         if not weight.isfinite().all():
-            raise LearnerError(f"A weight in {name} is not finite after update {updates:,}: {ADVICE}.")
+            raise LearnerError(f"A weight in {name} is not finite after update {updates:,}. {ADVICE}")
     for optimizer in optimizers:
         for weight, state in optimizer.state.items():
             for kind, value in state.items():
                 if isinstance(value, Tensor) and not value.isfinite().all():
-                    said = f"{kind} of {names.get(weight, 'a weight')}"
-                    raise LearnerError(f"The optimizer's {said} is not finite after update {updates:,}: {ADVICE}.")
+                    state_name = f"{kind} of {names.get(weight, 'a weight')}"
+                    raise LearnerError(f"The optimizer's {state_name} is not finite after update {updates:,}. {ADVICE}")

@@ -1,4 +1,4 @@
-"""Callbacks for evaluation: stop when solved, and save the parameters at each evaluation."""
+"""Callbacks for evaluation: stop when the task is solved, and save the returns of all evaluations."""
 
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from td3_lightning.training.data_module import ReplayData
 
 
 class StopWhenSolved(Callback):
-    """Plays an episode without noise after each training episode, and stops the run when their running mean is high.
+    """Stop the run when the mean return of recent evaluation episodes exceeds a threshold.
 
-    Each of these episodes has a seed of its own, from `eval_seed` up.
+    The callback plays one evaluation episode without noise after each training episode. Their seeds count up from
+    `eval_seed`.
 
     Args:
-        threshold: The task is solved when the mean return is above it.
-        window: Episodes in the mean, the last ones.
+        threshold: Mean return above which the task is solved.
+        window: Number of most recent episodes in the mean.
     """
 
     def __init__(self, threshold: float, window: int = 100) -> None:
@@ -30,19 +31,22 @@ class StopWhenSolved(Callback):
         check_at_least("window", window, 1)
         self.threshold, self.window = threshold, window
         self.played = 0
-        self.returns: list[float] = []  # the last of them, at most `window`
+        self.returns: list[float] = []  # the last ones, at most `window`
 
     @property
     def solved(self) -> bool:
-        """Whether there are enough episodes, and good enough ones."""
+        """Return whether the window is full and its mean return exceeds the threshold."""
         return len(self.returns) == self.window and float(np.mean(self.returns)) > self.threshold
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Ends a run at once that is resumed from where it was solved."""
+        """Stop at once if the resumed run has solved the task already."""
         self._stop_if_solved(trainer)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Plays as many as the training has had; before an update, since a run may be stopped and saved after one."""
+        """Play one episode for each finished training episode.
+
+        This happens before an update, because a run may be stopped and saved after an update.
+        """
         if trainer.is_global_zero:
             self._play(trainer, pl_module)
         self._stop_if_solved(trainer)
@@ -58,7 +62,7 @@ class StopWhenSolved(Callback):
                 logger.log_metrics(values, module.env_steps)
 
     def _stop_if_solved(self, trainer: L.Trainer) -> None:
-        """Stops all processes when the first one, which plays the episodes, has it solved."""
+        """Stop all processes when rank 0, which plays the episodes, has solved the task."""
         if trainer.strategy.broadcast(self.solved) and not trainer.should_stop:
             trainer.should_stop = True
             self._announce()
@@ -69,18 +73,18 @@ class StopWhenSolved(Callback):
         rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
 
     def state_dict(self) -> dict[str, Any]:
-        """The last returns, and how many there have been."""
+        """Return the last returns and the number of episodes played."""
         return {"returns": list(self.returns), "played": self.played}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes them back."""
+        """Restore the last returns and the number of episodes played."""
         self.returns, self.played = list(state_dict["returns"])[-self.window :], state_dict["played"]
 
 
 class SaveEvaluations(Callback):
-    """Writes `evaluations.npz` beside the logs: `env_steps` (n,) and `returns` (n, episodes) of all evaluations so far.
+    """Write `evaluations.npz` to the log folder: `env_steps` (n,) and `returns` (n, episodes) of all evaluations.
 
-    With `trainer.num_sanity_val_steps: -1` the first one is of the policy before training.
+    With `trainer.num_sanity_val_steps: -1`, the first evaluation is that of the untrained policy.
     """
 
     def __init__(self) -> None:
@@ -91,19 +95,19 @@ class SaveEvaluations(Callback):
         self._warnings = WarningCache()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begins an evaluation; one that was stopped in the middle is begun again."""
+        """Start a new list of returns. An interrupted evaluation starts over."""
         self._running = []
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Notes an episode's return."""
+        """Record the return of an episode."""
         self._running.append(outputs["return"])
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Adds the evaluation, and writes the file once training has begun."""
+        """Record the evaluation, and write the file unless this is the sanity check."""
         if trainer.state.fn != "fit" or (trainer.sanity_checking and self.env_steps):
-            return  # it is not the run's, or Lightning checks a resumed one again
+            return  # not part of the run: another command, or the sanity check of a resumed run
         self.env_steps.append(pl_module.env_steps)
         self.returns.append(self._running)
         if not trainer.sanity_checking and trainer.loggers and trainer.log_dir is not None:
@@ -112,16 +116,18 @@ class SaveEvaluations(Callback):
     @rank_zero_only
     def _write(self, path: Path) -> None:
         episodes = max(map(len, self.returns))
-        rows = [row + [float("nan")] * (episodes - len(row)) for row in self.returns]  # their number may change
+        rows = [
+            row + [float("nan")] * (episodes - len(row)) for row in self.returns
+        ]  # the number of episodes may change
         try:
             atomic_write(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
         except OSError as error:
-            self._warnings.warn(f"The run goes on without {path.name}, which could not be written: {error}")
+            self._warnings.warn(f"Cannot write {path}: {error}. The run continues without it.")
 
     def state_dict(self) -> dict[str, Any]:
-        """All evaluations."""
+        """Return all evaluations."""
         return {"env_steps": list(self.env_steps), "returns": [list(row) for row in self.returns]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes them back."""
+        """Restore all evaluations."""
         self.env_steps, self.returns = list(state_dict["env_steps"]), [list(row) for row in state_dict["returns"]]

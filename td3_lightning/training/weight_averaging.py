@@ -1,4 +1,4 @@
-"""Running mean of the parameters, used for evaluation and for the best checkpoint."""
+"""Exponential moving average of the weights for evaluation and checkpoints."""
 
 from typing import Any
 
@@ -6,80 +6,87 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.evaluation import StopWhenSolved
 
 
 class AveragedWeights(WeightAveraging):
-    """Evaluates and saves a running mean of the weights, while the weights themselves train on as they would without.
+    """Evaluate and save an exponential moving average of the weights. Training itself is unchanged.
 
-    A checkpoint's `state_dict` is the mean, which `test` and `act` then use; a resumed run goes on with both. It is
-    Lightning's, made exact where a run is stopped in an evaluation or ends within an epoch. The mean is brought up to
-    date in every tenth update, as that takes 0.4 ms of a small agent's. Stands before the Collector in the list of
-    callbacks, as an update after which a run is stopped or an environment fails counts in the mean.
+    The `state_dict` of a checkpoint contains the average, which `test` and `act` use. A resumed run restores both the
+    average and the trained weights. In addition to Lightning's `WeightAveraging`, runs that stop during an evaluation
+    or within an epoch resume exactly. The average changes at every tenth update, because one change takes 0.4 ms for a
+    small agent. This callback must precede the Collector, so that the average includes the last update before a stop
+    or a failure of an environment.
 
     Args:
-        decay: What is left of an old mean after an update, in [0, 1): it is over the last `1 / (1 - decay)` or so.
+        decay: Weight of the old average per update, in [0, 1). The average covers about `1 / (1 - decay)` updates.
     """
 
-    EVERY = 10
+    UPDATE_INTERVAL = 10
 
     def __init__(self, decay: float = 0.9999) -> None:
         if decay is None or not 0 <= decay < 1:  # null on the command line
-            raise UsageError(f"decay is in [0, 1), but {decay} came; give one such as 0.9999.")
-        mean = get_ema_multi_avg_fn(decay**self.EVERY)  # type: ignore[no-untyped-call]
-        super().__init__(use_buffers=False, multi_avg_fn=mean)  # these are copied: a mean of whole numbers is none
+            raise refuse("decay", "in [0, 1)", decay, "Use 0.9999, for example.")
+        mean = get_ema_multi_avg_fn(decay**self.UPDATE_INTERVAL)  # type: ignore[no-untyped-call]
+        super().__init__(use_buffers=False, multi_avg_fn=mean)  # buffers are copied, because integers have no average
         self._evaluating = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Makes the mean; raises `UsageError` beside callbacks that would miss it or come before it."""
+        """Create the average, and check the other callbacks.
+
+        Raises:
+            UsageError: The Collector precedes this callback, or `StopWhenSolved` is used.
+        """
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if any(isinstance(each, Collector) for each in callbacks[: callbacks.index(self)]):
-            raise UsageError("AveragedWeights came after the Collector in the callbacks; put it before.")
+            raise UsageError(
+                "AveragedWeights must precede the Collector in the callbacks, got the reverse. Change their order."
+            )
         if any(isinstance(each, StopWhenSolved) for each in callbacks):
             raise UsageError(
-                "StopWhenSolved plays with the weights themselves, but AveragedWeights came too, whose mean is what a "
-                "checkpoint would hold; take EarlyStopping with a stopping_threshold, or leave one of them out."
+                "AveragedWeights must not be combined with StopWhenSolved, which evaluates the trained weights and not "
+                "the average. Use EarlyStopping with a stopping_threshold, or omit one of them."
             )
-        trainer.precision_plugin.convert_module(pl_module)  # or the mean would be of another type
+        trainer.precision_plugin.convert_module(pl_module)  # so that the average has the same type
         super().setup(trainer, pl_module, stage)
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Moves the mean to the weights."""
-        if pl_module.updates % self.EVERY == 0:
+        """Update the average at every tenth update."""
+        if pl_module.updates % self.UPDATE_INTERVAL == 0:
             assert self._average_model is not None
             self._average_model.update_parameters(pl_module)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Does nothing, since the updates are what counts."""
+        """Do nothing: the average changes per update, not per epoch."""
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Puts the mean in the place of the weights, in training; what is judged later is as it is."""
+        """Swap in the average for an evaluation during `fit`. Other commands load the average already."""
         if trainer.state.fn == "fit":
             super().on_validation_epoch_start(trainer, pl_module)
             self._evaluating = True
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Puts the weights back."""
+        """Swap the trained weights back."""
         if self._evaluating:
             super().on_validation_epoch_end(trainer, pl_module)
             self._evaluating = False
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Puts the weights back after an evaluation that failed."""
+        """Swap the trained weights back after a failed evaluation."""
         self.on_validation_epoch_end(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Leaves the weights in place, unlike Lightning's, since the last checkpoint comes after it."""
+        """Keep the trained weights, unlike Lightning, because the last checkpoint is saved later."""
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Takes both back where training goes on; what is judged is the mean."""
+        """Restore the average and the trained weights for `fit`. Other commands load the average only."""
         if trainer.state.fn == "fit":
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Saves both, each under its name in the middle of an evaluation too."""
+        """Save the average and the trained weights, also during an evaluation, when they are swapped."""
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         if self._evaluating:
             own, mean = checkpoint["state_dict"], checkpoint["current_model_state"]

@@ -1,4 +1,4 @@
-"""The car: its 15 numbers against slow arithmetic, everything else against Gymnasium's CarRacing-v3."""
+"""Compare the car's 15 observations with slow arithmetic, and the rest with Gymnasium's CarRacing-v3."""
 
 import copy
 import itertools
@@ -23,7 +23,7 @@ HALF_WIDTH = 40 / 6
 
 
 class BlindCar(gymnasium_car.CarRacing):
-    """Gymnasium's car without the time that its picture takes."""
+    """Skip the rendering of Gymnasium's car to save time."""
 
     def _render(self, mode):
         return np.zeros((96, 96, 3), np.uint8)
@@ -31,7 +31,7 @@ class BlindCar(gymnasium_car.CarRacing):
 
 @pytest.fixture
 def make():
-    """Give a maker of cars that are closed at the end of the test."""
+    """Return a function that makes cars and closes them after the test."""
     made = []
 
     def make_car(**keywords):
@@ -49,7 +49,7 @@ def no_window(monkeypatch):
 
 
 def drive(observation):
-    """Give (steer, gas, brake): steer by the road 5 tiles ahead, slow down for what comes 10 and 15 ahead."""
+    """Return (steer, gas, brake): steer by the road 5 tiles ahead, and brake for curves 10 and 15 tiles ahead."""
     bend = max(abs(observation[12]), abs(observation[13]))
     too_fast = observation[0] - 0.9 * max(0.4, 1 - 1.1 * bend)
     controls = 2 * observation[10], -10 * too_fast, 5 * too_fast
@@ -57,19 +57,19 @@ def drive(observation):
 
 
 def some_actions(count, seed=0):
-    """Give rough driving: actions held for 8 frames, with every pedal and both turns."""
+    """Return random actions, each repeated for 8 frames."""
     held = np.random.default_rng(seed).uniform([-1, 0, -1], [1, 1, 1], (count // 8 + 1, 3))
     return np.repeat(np.clip(held, [-1, 0, 0], [0.6, 1, 1]), 8, axis=0)[:count].astype(np.float32)
 
 
 def look_from(car, x, y, angle):
-    """Give what the car observes from a pose; angle 0 looks along +y, positive to the left."""
+    """Return the observation at a pose. Angle 0 points along +y, positive angles to the left."""
     car.car.hull.position, car.car.hull.angle = (x, y), angle
     return car._render("state_pixels")
 
 
 def put(car, tile):
-    """Stand the car on the middle of a tile, along the road; it touches that in the next step."""
+    """Place the car at the center of a tile, along the road. It touches the tile in the next step."""
     _, heading, x, y = car.track[tile]
     hull = car.car.hull
     turn, (left, bottom) = heading - hull.angle, hull.position
@@ -85,7 +85,7 @@ def put(car, tile):
 
 
 def sides_of(track):
-    """Give every tile's (left start, left end, right start, right end)."""
+    """Return every tile's (left start, left end, right start, right end)."""
     ends = [
         [(x + side * HALF_WIDTH * math.cos(beta), y + side * HALF_WIDTH * math.sin(beta)) for side in (-1, 1)]
         for _, beta, x, y in track
@@ -104,7 +104,7 @@ def distance_to_segment(place, direction, start, end):
 
 
 def inside(place, corners):
-    """Count the corners' sides that a line to the right of the place crosses."""
+    """Count the polygon sides that a line to the right of the point crosses."""
     crossings = 0
     for (ax, ay), (bx, by) in itertools.pairwise([*corners, corners[0]]):
         if (ay > place[1]) != (by > place[1]):
@@ -125,14 +125,14 @@ def slow_rays(track, place, angle):
 
 
 def slow_bearing(place, angle, target):
-    """Give the angle to the right of the heading at which the target lies, over a quarter turn."""
+    """Return the angle from the heading to the target in quarter turns, positive to the right."""
     to_target = math.atan2(target[1] - place[1], target[0] - place[0])
     turn = angle + math.pi / 2 - to_target
     return (turn - 2 * math.pi * round(turn / (2 * math.pi))) / (math.pi / 2)
 
 
 def slow_bearings(track, place, angle):
-    """Give the bearings from the lowest point of the parabola through the nearest three squared distances."""
+    """Compute the bearings from the minimum of the parabola through the nearest three squared distances."""
     squared = [math.dist(place, tile[2:]) ** 2 for tile in track]
     nearest = squared.index(min(squared))
     a, b, _ = np.polyfit([-1, 0, 1], [squared[(nearest + k) % len(track)] for k in (-1, 0, 1)], 2)
@@ -145,7 +145,7 @@ def slow_bearings(track, place, angle):
 
 
 @pytest.mark.parametrize("track_seed", [123, 4, 31])
-def test_rays_and_bearings_are_those_of_a_slow_search_through_the_whole_track(make, track_seed):
+def test_rays_and_bearings_match_exhaustive_search(make, track_seed):
     car, chance = make(track_seed=track_seed).unwrapped, np.random.default_rng(track_seed)
     car.reset()
     signs = []
@@ -160,7 +160,7 @@ def test_rays_and_bearings_are_those_of_a_slow_search_through_the_whole_track(ma
     assert 5 < sum(signs) < 28  # both on the road and off it
 
 
-def test_every_ray_turns_negative_where_the_road_ends(make):
+def test_rays_are_negative_off_the_road(make):
     car = make(track_seed=123).unwrapped
     car.reset()
     _, beta, x, y = car.track[40]
@@ -170,25 +170,25 @@ def test_every_ray_turns_negative_where_the_road_ends(make):
         assert np.all(rays > 0 if on_road else rays < 0), across
     back_to_the_road = look_from(car, x + 8 * math.cos(beta), y + 8 * math.sin(beta), beta)
     assert back_to_the_road[1] == pytest.approx(-(8 - HALF_WIDTH) * math.sqrt(2) / 30, abs=0.01)
-    assert back_to_the_road[7] == -1  # nothing but grass to the right
+    assert back_to_the_road[7] == -1  # only grass to the right
     assert look_from(car, 0, -300, math.pi)[1:8].tolist() == [-1] * 7  # far away, and looking away
 
 
-def test_bearings_from_a_tiles_middle_are_the_angles_to_the_tiles_ahead(make):
+def test_bearings_at_tile_center_match_angles_to_tiles_ahead(make):
     car, chance = make(track_seed=123).unwrapped, np.random.default_rng(1)
     car.reset()
-    for tile in (1, 5, 60, 155, 290, 310, 320):  # the last ones look past the start
+    for tile in (1, 5, 60, 155, 290, 310, 320):  # the last ones include tiles past the start
         angle = chance.uniform(-20, 20)
         observation = look_from(car, *car.track[tile][2:], angle)
         place, angle = tuple(car.car.hull.position), car.car.hull.angle
         targets = [car.track[(tile + ahead) % 322][2:] for ahead in AHEAD]
         expected = [slow_bearing(place, angle, target) for target in targets]
-        # Tiles 1 and 320 stand beside the first tile, which is longer: their neighbours are not equally far.
+        # The first tile is longer, so the neighbors of tiles 1 and 320 are not equally far away.
         near_start = tile in (1, 320)
         np.testing.assert_allclose(observation[9:], expected, rtol=0, atol=0.02 if near_start else 1e-4)
 
 
-def test_bearings_move_evenly_from_tile_to_tile_and_point_back_from_the_grass(make):
+def test_bearings_are_continuous_and_point_back_from_grass(make):
     car = make(track_seed=123).unwrapped
     car.reset()
     for first in (70, 150, 321):
@@ -201,13 +201,13 @@ def test_bearings_move_evenly_from_tile_to_tile_and_point_back_from_the_grass(ma
                 place = x + across * math.cos(beta), y + across * math.sin(beta)
                 seen.append(look_from(car, *place, 0.0)[9:])
             turns = np.abs(np.diff(np.unwrap(seen, axis=0, period=4), axis=0))
-            assert turns.max() < 0.05, (first, across)  # a whole tile at once would be up to 0.15
+            assert turns.max() < 0.05, (first, across)  # a jump of a whole tile would be up to 0.15
     _, beta, x, y = car.track[40]
     left_of_the_road = look_from(car, x - 20 * math.cos(beta), y - 20 * math.sin(beta), beta)
     assert np.all(left_of_the_road[9:12] > 0.4)
 
 
-def test_speed_and_wheels_and_the_sense_of_a_right_turn(make):
+def test_speed_and_wheel_angle_signs(make):
     env = make(track_seed=123)
     env.reset()
     hull, wheel = env.unwrapped.car.hull, env.unwrapped.car.wheels[0]
@@ -224,7 +224,7 @@ def test_speed_and_wheels_and_the_sense_of_a_right_turn(make):
     assert env.unwrapped._render("state_pixels")[0] == pytest.approx(0.05)
 
 
-def test_every_observation_is_in_its_space(make):
+def test_observations_are_in_observation_space(make):
     env = make(render_mode=None)
     spins = [np.array([1.0, 1.0, 0.0], np.float32)] * 150
     bolts = [np.array([0.0, 0.3, 0.0], np.float32)] * 400  # off the road, then off the playfield
@@ -249,7 +249,7 @@ def test_every_observation_is_in_its_space(make):
 
 
 @pytest.mark.parametrize("seed", [5, 77])
-def test_physics_reward_and_end_are_gymnasiums(make, seed):
+def test_physics_reward_and_termination_match_gymnasium(make, seed):
     ours, theirs = make().unwrapped, BlindCar()
     observation, _ = ours.reset(seed=seed)
     theirs.reset(seed=seed)
@@ -269,7 +269,7 @@ def test_physics_reward_and_end_are_gymnasiums(make, seed):
     assert our_end[:2] == [-100, True]
 
 
-def test_without_the_picture_the_car_is_still_gymnasiums(make):
+def test_dynamics_match_gymnasium_without_rendering(make):
     ours, theirs = make(), gymnasium.make("CarRacing-v3")
     ours.reset(seed=9)
     theirs.reset(seed=9)
@@ -279,7 +279,7 @@ def test_without_the_picture_the_car_is_still_gymnasiums(make):
     theirs.close()
 
 
-def test_no_pixel_is_drawn_unless_asked_for(make, monkeypatch):
+def test_nothing_is_rendered_without_render_mode(make, monkeypatch):
     def refuse(*_):
         raise AssertionError("drew a picture")
 
@@ -289,7 +289,7 @@ def test_no_pixel_is_drawn_unless_asked_for(make, monkeypatch):
     env.step(np.zeros(3, np.float32))
 
 
-def test_track_seed_gives_gymnasiums_track_every_time_and_leaves_the_generator_alone(make):
+def test_track_seed_fixes_track_and_preserves_generator(make):
     theirs, ours = BlindCar(), make(track_seed=123)
     theirs.reset(seed=123)
     for seed in (None, 7, 7, None):
@@ -301,7 +301,7 @@ def test_track_seed_gives_gymnasiums_track_every_time_and_leaves_the_generator_a
     assert len(theirs.track) == 322
 
 
-def test_without_a_track_seed_each_episode_has_its_own_track(make):
+def test_tracks_differ_without_track_seed(make):
     ours, theirs = make().unwrapped, BlindCar()
     tracks = []
     for seed in (11, None, None):
@@ -314,7 +314,7 @@ def test_without_a_track_seed_each_episode_has_its_own_track(make):
 
 @pytest.mark.parametrize("limit", [1, 25])
 @pytest.mark.parametrize("drives_for", [0, 60])
-def test_stall_limit_truncates_at_that_frame_and_never_terminates(make, limit, drives_for):
+def test_stall_limit_truncates_without_terminating(make, limit, drives_for):
     env = make(track_seed=123, stall_limit=limit)
     patient = make(track_seed=123)
     observation, info = env.reset()
@@ -335,7 +335,7 @@ def test_stall_limit_truncates_at_that_frame_and_never_terminates(make, limit, d
     assert env.step(action)[3] == (limit == 1)
 
 
-def test_a_passed_tile_costs_once_whatever_comes_of_it_later(make):
+def test_missed_tile_is_charged_once(make):
     costly, plain = (make(track_seed=123, missed_cost=cost).unwrapped for cost in (5.0, 0.0))
     charged, counts = set(), []
     for env in (costly, plain):
@@ -354,10 +354,10 @@ def test_a_passed_tile_costs_once_whatever_comes_of_it_later(make):
     assert counts == [5, 2, 11, 1, 5, 6, 11]
     costly.reset()
     put(costly, 8)
-    assert costly.step(np.zeros(3))[1] < 0  # a new episode forgets what the one before was charged
+    assert costly.step(np.zeros(3))[1] < 0  # a new episode charges missed tiles again
 
 
-def test_leaving_the_playfield_is_no_truncation_even_at_the_stall_limit(make):
+def test_leaving_the_playfield_terminates_at_stall_limit(make):
     car = make(track_seed=123, stall_limit=1).unwrapped
     car.reset()
     for body in car.car.drawlist:
@@ -365,7 +365,7 @@ def test_leaving_the_playfield_is_no_truncation_even_at_the_stall_limit(make):
     assert car.step(np.zeros(3))[1:4] == (-100, True, False)
 
 
-def test_info_counts_tiles_and_frames_from_the_reset_on(make):
+def test_info_counts_tiles_and_frames_since_reset(make):
     env = make(track_seed=123)
     for _ in range(2):
         observation, info = env.reset()
@@ -377,8 +377,8 @@ def test_info_counts_tiles_and_frames_from_the_reset_on(make):
         assert visited > 10
 
 
-def test_a_simple_controller_drives_a_whole_lap(make):
-    env = make(track_seed=123, stall_limit=100, missed_cost=1000.0)  # it misses none
+def test_simple_controller_completes_a_lap(make):
+    env = make(track_seed=123, stall_limit=100, missed_cost=1000.0)  # it misses no tile
     observation, info = env.reset()
     rewards, terminated, truncated = [], False, False
     while not (terminated or truncated):
@@ -391,7 +391,7 @@ def test_a_simple_controller_drives_a_whole_lap(make):
     assert info["tiles"] == info["tiles_total"] == 322
     assert info["frames"] == len(rewards) < 1100
     assert sum(rewards) == pytest.approx(1000 - 0.1 * info["frames"], abs=1e-6)
-    # Both tiles under the car at the start are paid in the first frame.
+    # The first frame rewards both tiles under the car.
     assert rewards[0] == pytest.approx(2000 / 322 - 0.1)
 
 
@@ -404,7 +404,7 @@ def replay(env, generator_state, actions):
 
 
 @pytest.mark.parametrize("track_seed", [None, 123])
-def test_a_generators_state_and_the_actions_repeat_an_episode_bit_for_bit(make, track_seed):
+def test_generator_state_and_actions_replay_episode_exactly(make, track_seed):
     env = make(track_seed=track_seed)
     env.reset(seed=3)
     state = copy.deepcopy(env.unwrapped.np_random.bit_generator.state)
@@ -423,7 +423,7 @@ def test_a_generators_state_and_the_actions_repeat_an_episode_bit_for_bit(make, 
     assert replay(make(track_seed=track_seed), state, actions) == original
 
 
-def test_it_passes_gymnasiums_checker(make, no_window):
+def test_car_passes_gymnasium_env_checker(make, no_window):
     check_env(make().unwrapped)
     check_env(make(track_seed=123, stall_limit=50, render_mode="rgb_array").unwrapped)
 
@@ -435,7 +435,7 @@ def frame_after(env, frames):
     return env.render()
 
 
-def test_frames_are_gymnasiums_and_rays_are_drawn_where_they_end(make):
+def test_rendered_frames_match_gymnasium_plus_rays(make):
     theirs = gymnasium.make("CarRacing-v3", render_mode="rgb_array")
     plain = make(render_mode="rgb_array")
     for frames in (0, 60):
@@ -459,7 +459,7 @@ def test_frames_are_gymnasiums_and_rays_are_drawn_where_they_end(make):
     assert np.any(picture_with_rays != picture)
 
 
-def test_it_survives_pickling_with_its_arguments():
+def test_pickling_preserves_arguments():
     given = ("rgb_array", 123, 50, True, 5.0)
     again = pickle.loads(pickle.dumps(CarRacing(*given)))
     assert (again.render_mode, again.track_seed, again.stall_limit, again.draw_rays, again.missed_cost) == given
@@ -477,19 +477,19 @@ def test_it_survives_pickling_with_its_arguments():
         {"stall_limit": False},
     ],
 )
-def test_a_wrong_argument_is_named(keywords):
+def test_invalid_argument_is_named(keywords):
     (name, given), *_ = keywords.items()
     with pytest.raises(UsageError, match=rf"{name} must be .*, got {re.escape(repr(given))}\. Use "):
         CarRacing(**keywords)
 
 
 @pytest.mark.parametrize("missed_cost", [-1, math.nan])
-def test_a_missed_cost_that_is_none_is_named(missed_cost):
+def test_invalid_missed_cost_is_named(missed_cost):
     with pytest.raises(UsageError, match=f"missed_cost must be at least 0, got {missed_cost}"):
         CarRacing(missed_cost=missed_cost)
 
 
-def test_pedals_put_gas_and_brake_on_one_axis(make):
+def test_pedals_combine_gas_and_brake(make):
     env, bare = Pedals(make(track_seed=123)), make(track_seed=123)
     assert env.action_space == gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     for given, wanted in [((0.5, 0.75), (0.5, 0.75, 0)), ((-1, -1), (-1, 0, 1)), ((0, 0), (0, 0, 0))]:
@@ -504,6 +504,6 @@ def test_pedals_put_gas_and_brake_on_one_axis(make):
         np.testing.assert_array_equal(mine, other)
 
 
-def test_pedals_refuse_another_environment():
+def test_pedals_reject_other_action_spaces():
     with pytest.raises(UsageError, match="Pedals"):
         Pedals(gymnasium.make("Pendulum-v1"))

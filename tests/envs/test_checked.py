@@ -1,4 +1,4 @@
-"""An environment that fails: one sentence with its name, the step and the seed; what was good is saved and goes on."""
+"""Check the errors of failing environments, and that runs save valid data and resume."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ def raising(*_: Any) -> Any:
 
 
 class RudeError(Exception):
-    """Cannot be shown."""
+    """Raise an error in `__str__`."""
 
     def __str__(self) -> str:
         raise RuntimeError
@@ -138,7 +138,7 @@ FINE: list[Callable[..., Any]] = [
 
 
 class Faulty(Counter):
-    """Spoils its answer at a step of an episode; step 0 is its reset. Both count in the class, over all instances."""
+    """Corrupt the result of one step of one episode. Step 0 is the reset. All instances share the counters."""
 
     spoil: Callable[..., Any] | None = None
     where = (0, 0)
@@ -159,7 +159,7 @@ gym.register("Faulty-v0", Faulty, disable_env_checker=True)
 
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has every Faulty spoil its answer somewhere."""
+    """Choose which result every Faulty corrupts."""
 
     def set_up(how: Callable[..., Any] | None, episode: int = 0, step: int = 0) -> None:
         monkeypatch.setattr(Faulty, "spoil", how and staticmethod(how))
@@ -181,7 +181,7 @@ def check_sentence(sentence: str, begin: str, said: str, where: str) -> None:
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("step", [1, 3, LENGTH])
 @pytest.mark.parametrize("fault", STEP_FAULTS)
-def test_a_bad_step_is_one_sentence(fault: str, step: int, num_envs: int, spoil: Any) -> None:
+def test_invalid_step_raises_env_error(fault: str, step: int, num_envs: int, spoil: Any) -> None:
     how, said = STEP_FAULTS[fault]
     envs = TrainingVectorEnv(lambda: Faulty(length=LENGTH), num_envs)
     envs.reset()
@@ -189,7 +189,7 @@ def test_a_bad_step_is_one_sentence(fault: str, step: int, num_envs: int, spoil:
         envs.step(np.zeros((num_envs, 1), np.float32))
     type(envs.envs[-1].unwrapped).spoil = None
     spoil(how, 2, step)
-    for env in envs.envs[:-1]:  # the last one is to blame
+    for env in envs.envs[:-1]:  # the last one caused the error
         env.unwrapped.episode += 7
     with pytest.raises(EnvError) as caught:
         envs.step(np.zeros((num_envs, 1), np.float32))
@@ -200,7 +200,7 @@ def test_a_bad_step_is_one_sentence(fault: str, step: int, num_envs: int, spoil:
 
 @pytest.mark.parametrize("episode", [1, 3])
 @pytest.mark.parametrize("fault", RESET_FAULTS)
-def test_a_bad_reset_is_one_sentence(fault: str, episode: int, spoil: Any) -> None:
+def test_invalid_reset_raises_env_error(fault: str, episode: int, spoil: Any) -> None:
     how, said = RESET_FAULTS[fault]
     spoil(how, episode, 0)
     envs = TrainingVectorEnv(lambda: Faulty(length=LENGTH), 2)
@@ -217,14 +217,14 @@ def test_a_bad_reset_is_one_sentence(fault: str, episode: int, spoil: Any) -> No
 
 
 @pytest.mark.parametrize("how", FINE)
-def test_what_can_be_meant_in_one_way_works(how: Callable[..., Any], spoil: Any) -> None:
+def test_unambiguous_results_are_accepted(how: Callable[..., Any], spoil: Any) -> None:
     spoil(None)
     wanted = Episode(Faulty(length=LENGTH), 1).play(lambda _: 0.0)
     spoil(how, 1, 3)
     assert Episode(Faulty(length=LENGTH), 1).play(lambda _: 0.0) == wanted
 
 
-def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
+def test_cause_is_kept_and_usage_error_passes(spoil: Any) -> None:
     spoil(raising, 1, 1)
     with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9\.") as caught:
         Episode(Faulty(), 9).play(lambda _: 0.0)
@@ -239,15 +239,15 @@ def test_a_cause_is_kept_and_a_mistake_stays_one(spoil: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ExitOnSignal(143)], ids=repr)
-def test_a_signal_in_an_environment_is_not_its_fault(error: BaseException, spoil: Any) -> None:
+def test_signal_in_environment_is_not_env_error(error: BaseException, spoil: Any) -> None:
     spoil(lambda *_: throw(error), 1, 1)
     with pytest.raises(type(error)) as caught:
         Episode(Faulty(), 9).play(lambda _: 0.0)
     assert caught.value is error
 
 
-def test_an_interrupt_that_no_signal_raises_is_a_fault(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In training Ctrl-C has another handler, which raises nothing."""
+def test_keyboard_interrupt_without_signal_is_env_error(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During training, the handler of Ctrl-C does not raise."""
     spoil(lambda *_: throw(KeyboardInterrupt()), 1, 1)
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
@@ -258,7 +258,7 @@ def test_an_interrupt_that_no_signal_raises_is_a_fault(spoil: Any, monkeypatch: 
 
 
 class Shifting(Counter):
-    """Changes a space with an episode."""
+    """Change a space in an episode."""
 
     def __init__(self, name: str = "observation_space", since: int = 1) -> None:
         super().__init__()
@@ -283,11 +283,11 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_a_space_that_changes_is_compared_with_the_first(name: str, num_envs: int) -> None:
+def test_changed_space_is_compared_with_initial_space(name: str, num_envs: int) -> None:
     data = ReplayData("Shifting-v0", {"name": name}, num_envs=num_envs, capacity=99, eval_episodes=3)
     first, second, third = data.val_dataloader()
     first.play(lambda _: np.zeros(1))
-    for episode in (second, third):  # the space that it has now is not the first one any more
+    for episode in (second, third):  # the current space differs from the initial one
         with pytest.raises(EnvError, match=rf"^Shifting-v0 {CHANGES[name]}"):
             episode.play(lambda _: np.zeros(1))
     data.setup("fit")
@@ -298,7 +298,7 @@ def test_a_space_that_changes_is_compared_with_the_first(name: str, num_envs: in
         data.envs.step(np.zeros((num_envs, 1), np.float32))
 
 
-def test_an_equal_action_space_may_be_another_object() -> None:
+def test_equal_action_space_may_be_another_object() -> None:
     env = CheckedEnv(Counter())
     for _ in range(3):
         env.unwrapped.action_space = gym.spaces.Box(-0.5, 1.5, (1,))
@@ -317,7 +317,7 @@ FATAL = type("FatalError", (RuntimeError,), {"__module__": "mujoco"})
         (ValueError("wrong"), None, "Correct the environment, or wrap it."),
     ],
 )
-def test_rendering_without_a_display_names_the_variable(
+def test_render_error_without_display_names_mujoco_gl(
     error: Exception, backend: str | None, fix: str, spoil: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
@@ -329,7 +329,7 @@ def test_rendering_without_a_display_names_the_variable(
     assert str(caught.value).endswith(fix)
 
 
-def test_episodes_count_from_the_last_seed(spoil: Any) -> None:
+def test_episode_count_restarts_at_each_seed(spoil: Any) -> None:
     spoil(raising, 2, 1)
     env = CheckedEnv(Faulty())
     env.reset(seed=1)
@@ -338,14 +338,14 @@ def test_episodes_count_from_the_last_seed(spoil: Any) -> None:
         env.step(0.0)
 
 
-def test_the_seed_and_the_episode_are_known_after_a_restoration(spoil: Any) -> None:
+def test_error_names_seed_and_episode_after_restoration(spoil: Any) -> None:
     spoil(None)
     envs, again = (TrainingVectorEnv(lambda: Faulty(length=LENGTH), 1) for _ in range(2))
     envs.reset()
     for _ in range(LENGTH + 2):
         envs.step(np.zeros((1, 1), np.float32))
     state = envs.state_dict()
-    state["episodes"][0]["obs"][0] = 0  # the toy counts its episodes, so it does not come back the same
+    state["episodes"][0]["obs"][0] = 0  # the toy counts its episodes, so the restored observation differs
     state["episodes"][0]["obs"][2] = 2
     del state["episodes"][0]["return"]  # as in an older checkpoint
     assert again.load_state_dict(state) == []
@@ -377,14 +377,14 @@ def new_run(
 
 
 @pytest.mark.parametrize(
-    # Episode and step of the fault; the first two episodes are the warm-up's.
+    # Episode and step of the failure. The first two episodes are the warm-up.
     ("num_envs", "episode", "step", "env_steps"),
     [
         *((1, 1, 1, 0), (1, 1, 3, 2), (1, 2, 5, 9), (1, 3, 3, 12), (1, 3, 4, 13), (1, 5, 5, 24), (1, 6, 0, 24)),
         *((1, 4, 3, 17), (1, 8, 1, 35), (3, 1, 1, 0), (3, 1, 2, 3), (3, 1, 5, 12), (3, 2, 1, 15), (3, 2, 3, 21)),
     ],
 )
-def test_what_was_good_is_saved_and_goes_on(
+def test_run_resumes_after_environment_failure(
     num_envs: int, episode: int, step: int, env_steps: int, make_trainer: Any, spoil: Any, tmp_path: Path
 ) -> None:
     spoil(raising, episode, step)
@@ -393,7 +393,7 @@ def test_what_was_good_is_saved_and_goes_on(
         trainer.fit(module, datamodule=data)
     last = tmp_path / "last.ckpt"
     assert last.exists() == (env_steps > 0)
-    spoil(None)  # mended
+    spoil(None)  # fixed
     again, more, trainer = new_run(tmp_path, num_envs, make_trainer)
     trainer.fit(again, datamodule=more, ckpt_path=last if env_steps else None)
     assert again.updates == 36
@@ -406,7 +406,7 @@ def test_what_was_good_is_saved_and_goes_on(
 
 
 class Evaluated(L.Callback):
-    """Notes at which `env_steps` there were evaluations."""
+    """Record `env_steps` at each evaluation."""
 
     def __init__(self) -> None:
         self.at: list[int] = []
@@ -416,11 +416,11 @@ class Evaluated(L.Callback):
 
 
 @pytest.mark.parametrize(
-    # The step after an epoch's last update; the next one; the same where the evaluation is every second epoch's.
+    # The step after the last update of an epoch, and the next step, with an evaluation in every or every second epoch.
     ("step", "every", "before", "after"),
     [(1, 1, [24], [35, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [35]), (2, 2, [36], [])],
 )
-def test_an_evaluation_that_was_due_when_a_step_failed_comes_first(
+def test_due_evaluation_runs_first_after_step_failure(
     step: int, every: int, before: list[int], after: list[int], make_trainer: Any, spoil: Any, tmp_path: Path
 ) -> None:
     evaluated = []
@@ -436,8 +436,8 @@ def test_an_evaluation_that_was_due_when_a_step_failed_comes_first(
     assert module.updates == 36
 
 
-def test_the_steps_before_a_fault_in_a_round_have_their_updates(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    """The warm-up takes 12 steps, the first round as many, and 7 of the second come before the fault."""
+def test_steps_before_failure_in_a_round_get_updates(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    """The warm-up and the first round take 12 steps each. The failure follows 7 steps of the second round."""
     spoil(raising, 7, 2)
     for ckpt_path in (None, tmp_path / "last.ckpt"):
         module, data, trainer = new_run(tmp_path, 1, make_trainer)
@@ -451,17 +451,15 @@ def test_the_steps_before_a_fault_in_a_round_have_their_updates(make_trainer: An
 
 
 class FaultySeeded(Faulty, Seeded):
-    """Whose episodes can be brought back."""
+    """Fail like Faulty, with episodes that can be restored."""
 
 
 gym.register("FaultySeeded-v0", FaultySeeded, disable_env_checker=True)
 
 
 @pytest.mark.parametrize(("episode", "step"), [(1, 0), (1, 1), (2, 3), (4, 0)])
-def test_an_evaluation_that_fails_is_begun_again(
-    episode: int, step: int, make_trainer: Any, spoil: Any, tmp_path: Path
-) -> None:
-    """Nothing of the run is lost, so it is the same to the bit."""
+def test_failed_evaluation_restarts(episode: int, step: int, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+    """The run loses nothing, so its results are bit-identical."""
     spoil(None)
     whole, data, trainer = new_run(tmp_path / "whole", 1, make_trainer, "FaultySeeded-v0")
     trainer.fit(whole, datamodule=data)
@@ -478,7 +476,7 @@ def test_an_evaluation_that_fails_is_begun_again(
     assert all(torch.equal(one, other) for one, other in zip(again.parameters(), whole.parameters(), strict=True))
 
 
-def test_resumed_after_a_fault_the_episodes_are_other_ones(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+def test_episodes_differ_after_resuming_from_failure(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     spoil(raising, 3, 2)
     starts = []
     for resumed in (False, True):
@@ -495,7 +493,7 @@ def test_resumed_after_a_fault_the_episodes_are_other_ones(make_trainer: Any, sp
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_another_exception_saves_nothing(error: Any, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+def test_other_exception_saves_no_checkpoint(error: Any, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     spoil(None)
     module, data, trainer = new_run(tmp_path, 1, make_trainer)
     trainer.callbacks.append(Breaks(error))
@@ -512,19 +510,19 @@ class Breaks(L.Callback):
         raise self.error
 
 
-def test_a_fault_while_resuming_leaves_the_checkpoint(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+def test_failure_during_resume_keeps_checkpoint(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     spoil(None)
     module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
     trainer.fit(module, datamodule=data)
     before = (tmp_path / "last.ckpt").read_bytes()
-    spoil(raising, 1, 1)  # where the running episode is played again
+    spoil(raising, 1, 1)  # while the running episode is replayed
     module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
     with pytest.raises(EnvError):
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
     assert (tmp_path / "last.ckpt").read_bytes() == before
 
 
-def test_all_environments_are_closed_even_if_one_cannot_be(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+def test_all_environments_close_if_one_close_fails(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     spoil(raising, 3, 1)
     module, data, trainer = new_run(tmp_path, 3, make_trainer)
     data.setup("fit")
@@ -540,7 +538,7 @@ def test_all_environments_are_closed_even_if_one_cannot_be(make_trainer: Any, sp
 
 
 class Slow(Counter):
-    """Takes its time."""
+    """Sleep in a step."""
 
     def step(self, action: Any) -> Any:
         action(self)
@@ -554,7 +552,7 @@ def looping(_: Any) -> None:
 
 @pytest.fixture
 def alarm() -> Any:
-    """SIGALRM as a process has it in which nobody took it."""
+    """Set the default handler of SIGALRM."""
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGALRM, before)
@@ -563,13 +561,13 @@ def alarm() -> Any:
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("wait", [looping, lambda _: time.sleep(50), lambda _: threading.Event().wait(50)])
-def test_an_environment_that_does_not_answer_is_one_sentence(wait: Any) -> None:
+def test_step_timeout_raises_env_error(wait: Any) -> None:
     began = time.monotonic()
     env = CheckedEnv(StepTimeout(Slow(), 0.2))
     env.reset(seed=5)
     env.step(lambda _: None)
     with pytest.raises(
-        EnvError, match=r"^Slow did not answer within 0.2 seconds at step 2 of episode 1 after seed 5\."
+        EnvError, match=r"^Slow did not return within 0.2 seconds at step 2 of episode 1 after seed 5\."
     ):
         env.step(wait)
     assert 0.2 <= time.monotonic() - began < 5
@@ -578,19 +576,19 @@ def test_an_environment_that_does_not_answer_is_one_sentence(wait: Any) -> None:
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("alarm")
-def test_a_suspended_process_is_not_late() -> None:
-    """The clock goes on while it is suspended: it has rung once when it is awake again."""
+def test_suspended_process_does_not_time_out() -> None:
+    """The timer runs while the process is suspended, so it has expired once when the process continues."""
     env = CheckedEnv(StepTimeout(Slow(), 20.0))
     env.reset(seed=5)
     env.step(lambda _: signal.raise_signal(signal.SIGALRM))
-    env.step(lambda _: signal.raise_signal(signal.SIGALRM))  # each step has a clock of its own
+    env.step(lambda _: signal.raise_signal(signal.SIGALRM))  # each step has its own timer
 
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("alarm")
-def test_the_clock_of_somebody_else_is_left_alone() -> None:
+def test_existing_timer_is_preserved() -> None:
     rung: list[int] = []
-    CheckedEnv(StepTimeout(Slow(), 0.02)).reset()  # which takes the signal
+    CheckedEnv(StepTimeout(Slow(), 0.02)).reset()  # installs the handler
     before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -604,7 +602,7 @@ def test_the_clock_of_somebody_else_is_left_alone() -> None:
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("alarm")
-def test_a_signal_that_somebody_waits_for_is_not_taken() -> None:
+def test_existing_sigalrm_handler_is_preserved() -> None:
     signal.alarm(50)
     try:
         CheckedEnv(StepTimeout(Slow(), 0.02)).reset()
@@ -615,7 +613,7 @@ def test_a_signal_that_somebody_waits_for_is_not_taken() -> None:
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("alarm")
-def test_in_another_thread_there_is_no_clock() -> None:
+def test_no_timeout_outside_main_thread() -> None:
     env = CheckedEnv(StepTimeout(Slow(), 0.02))
     env.reset()
     thread = threading.Thread(target=env.step, args=(lambda _: time.sleep(0.1),))
@@ -649,7 +647,7 @@ gymnasium.register("Hanging-v0", Hanging)
 """
 
 
-def test_a_program_whose_environment_hangs_ends_and_leaves_no_process(tmp_path: Path) -> None:
+def test_hanging_environment_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     words = ["--data.env_id=hanging:Hanging-v0", "--data.step_timeout=0.5", "--data.num_envs=2", "--data.batch_size=4"]
     words += ["--data.steps_per_epoch=100", "--collector.warmup_steps=20", "--trainer.enable_progress_bar=false"]
@@ -663,7 +661,7 @@ def test_a_program_whose_environment_hangs_ends_and_leaves_no_process(tmp_path: 
     )
     assert ended.returncode == 1, ended.stderr
     said = ended.stderr.splitlines()[-1]
-    assert said.startswith("Environment 0 of Hanging-v0 did not answer within 0.5 seconds at step 1 of episode 7 after")
+    assert said.startswith("Environment 0 of Hanging-v0 did not return within 0.5 seconds at step 1 of episode 7 after")
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["env_steps"] == 60
     assert re.search(r"An environment failed after 60 env_steps: \S*lightning_logs/", ended.stdout + ended.stderr)

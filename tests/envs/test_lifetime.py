@@ -1,4 +1,4 @@
-"""The end of an environment: closed once however the program ends, and within its time limit."""
+"""Check that environments close exactly once and within their time limit."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ from toys import Counter
 
 
 class Swallowing(Counter):
-    """Catches the alarm in a step, in the way that its class attribute says."""
+    """Catch the alarm in a step, in the way that the class attribute selects."""
 
     how = "returns"
 
@@ -64,7 +64,7 @@ class Swallowing(Counter):
 
 @pytest.fixture
 def _alarm() -> Any:
-    """Give SIGALRM its default handler, as in a new process."""
+    """Set the default handler of SIGALRM, as in a new process."""
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGALRM, before)
@@ -73,12 +73,12 @@ def _alarm() -> Any:
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("_alarm")
 @pytest.mark.parametrize("how", ["returns", "returns_from_base", "raises_another", "tries_again", "tries_for_ever"])
-def test_an_environment_that_catches_the_alarm_is_late_all_the_same(how: str) -> None:
+def test_caught_alarm_still_times_out(how: str) -> None:
     env = CheckedEnv(StepTimeout(Swallowing(), 0.2))
     env.reset(seed=5)
     env.unwrapped.how = how  # type: ignore[attr-defined]
     began = time.monotonic()
-    with pytest.raises(EnvError, match=r"^Swallowing did not answer within 0.2 seconds at step 1 of episode 1 after"):
+    with pytest.raises(EnvError, match=r"^Swallowing did not return within 0.2 seconds at step 1 of episode 1 after"):
         env.step(0.0)
     assert 0.2 <= time.monotonic() - began < 20
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -86,10 +86,10 @@ def test_an_environment_that_catches_the_alarm_is_late_all_the_same(how: str) ->
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("_alarm")
-def test_a_step_after_a_late_one_has_the_whole_time() -> None:
+def test_step_after_timeout_has_full_time_limit() -> None:
     env = CheckedEnv(StepTimeout(Swallowing(), 0.2))
     env.reset(seed=5)
-    with pytest.raises(EnvError, match="did not answer"):
+    with pytest.raises(EnvError, match="did not return within"):
         env.step(0.0)
     env.unwrapped.how = "_obs"  # type: ignore[attr-defined]
     env.step(0.0)
@@ -99,7 +99,7 @@ def test_a_step_after_a_late_one_has_the_whole_time() -> None:
 
 
 class Closing(Counter):
-    """Counts how often it was closed; its `close` may fail."""
+    """Count the calls of `close`, which may fail."""
 
     closed = 0
     error: BaseException | None = None
@@ -117,7 +117,7 @@ def closing(monkeypatch: pytest.MonkeyPatch) -> type[Closing]:
 
 
 @pytest.mark.parametrize("end", ["close", "close twice", "garbage"])
-def test_an_environment_is_closed_once(end: str, closing: type[Closing]) -> None:
+def test_environment_is_closed_once(end: str, closing: type[Closing]) -> None:
     env = Lifetime(closing())
     env.reset(seed=1)
     for _ in range({"close": 1, "close twice": 2, "garbage": 0}[end]):
@@ -127,7 +127,7 @@ def test_an_environment_is_closed_once(end: str, closing: type[Closing]) -> None
     assert closing.closed == 1
 
 
-def test_an_environment_that_is_used_again_is_closed_again(closing: type[Closing]) -> None:
+def test_reused_environment_is_closed_again(closing: type[Closing]) -> None:
     env = Lifetime(closing())
     for expected in (1, 2):
         env.reset(seed=1)
@@ -138,7 +138,7 @@ def test_an_environment_that_is_used_again_is_closed_again(closing: type[Closing
 @pytest.mark.parametrize(
     "error", [OSError("port\nis gone"), SystemExit(3), GeneratorExit(), EnvError("Ours.")], ids=repr
 )
-def test_a_close_that_fails_is_a_warning(
+def test_failed_close_logs_warning(
     error: BaseException, closing: type[Closing], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(closing, "error", error)
@@ -147,11 +147,11 @@ def test_a_close_that_fails_is_a_warning(
         close_env(closing(), "Closing")
     said = [record.getMessage() for record in caplog.records]
     kind = type(error).__name__
-    assert ours or re.fullmatch(rf"Closing raised {kind}.* \(.*, line \d+\) when it was closed\. .*", said[0])
+    assert ours or re.fullmatch(rf"Closing raised {kind}.* \(.*, line \d+\) in close\(\)\. .*", said[0])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ExitOnSignal(130)], ids=repr)
-def test_a_ctrl_c_while_closing_is_not_lost(
+def test_ctrl_c_during_close_is_raised(
     error: BaseException, closing: type[Closing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(closing, "error", error)
@@ -161,7 +161,7 @@ def test_a_ctrl_c_while_closing_is_not_lost(
 
 @pytest.mark.timeout(60, method="thread")
 @pytest.mark.usefixtures("_alarm")
-def test_a_close_that_hangs_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_close_logs_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closing, "close", lambda self: time.sleep(50))
     env = StepTimeout(Closing(), 0.2)
     with caplog.at_level(logging.WARNING):
@@ -169,7 +169,7 @@ def test_a_close_that_hangs_is_a_warning(caplog: pytest.LogCaptureFixture, monke
     assert "Closing raised StepTimeoutError: no answer within 0.2 seconds" in caplog.text
 
 
-def test_a_constructor_that_fails_leaves_no_environment_open(closing: type[Closing]) -> None:
+def test_failed_constructor_closes_all_environments(closing: type[Closing]) -> None:
     made: list[Any] = []
 
     def make() -> Any:
@@ -192,7 +192,7 @@ def fails(env: Any) -> Any:
     [{"wrappers": [fails]}, {"batch_size": 0}, {"pixels": "Pixels"}, {"env_kwargs": {"low": (1.0,), "high": (1.0,)}}],
     ids=lambda settings: next(iter(settings)),
 )
-def test_a_refused_environment_is_closed(settings: dict[str, Any], closing: type[Closing]) -> None:
+def test_rejected_environment_is_closed(settings: dict[str, Any], closing: type[Closing]) -> None:
     from td3_lightning.replay.pixels import Pixels
 
     settings = {**settings, **({"pixels": Pixels()} if "pixels" in settings else {})}
@@ -281,11 +281,11 @@ def run(folder: Path, end: str) -> subprocess.CompletedProcess[str]:
         ("SIGTERM", 143, "Stopped by SIGTERM", 62),
         ("SIGINT", 130, "Stopped by SIGINT", 62),
         ("constructor", 1, "Simulated-v0 raised ValueError: port is busy (*simulated.py, line *) in its constr", None),
-        ("close", 0, "Simulated-v0 raised OSError: no answer (*simulated.py, line *) when it was closed.", 120),
-        ("close exits", 0, "Simulated-v0 raised SystemExit: 7 (*simulated.py, line *) when it was closed.", 120),
+        ("close", 0, "Simulated-v0 raised OSError: no answer (*simulated.py, line *) in close().", 120),
+        ("close exits", 0, "Simulated-v0 raised SystemExit: 7 (*simulated.py, line *) in close().", 120),
     ],
 )
-def test_every_end_of_a_program_saves_the_run_and_leaves_no_process(
+def test_every_program_exit_saves_run_and_leaves_no_process(
     end: str, code: int, said: str, env_steps: int | None, tmp_path: Path
 ) -> None:
     ended = run(tmp_path, end)
@@ -302,7 +302,7 @@ def test_every_end_of_a_program_saves_the_run_and_leaves_no_process(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_outside_of_training_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_outside_training_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     assert run(tmp_path, "finish").returncode == 0
     (tmp_path / "pids").unlink()
     program = (tmp_path / "simulated.py").read_text()

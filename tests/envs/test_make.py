@@ -1,4 +1,4 @@
-"""Environments that cannot be made: the error names the cause, which is the arguments only if it is the arguments."""
+"""Check that the error names the cause if an environment cannot be made."""
 
 import functools
 import re
@@ -19,12 +19,12 @@ from toys import Counter, Seeded
 
 
 def stable(value: Any) -> str:
-    """Return a test id without memory addresses: test workers compare them."""
+    """Return a test id without memory addresses, because test workers compare the ids."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 class Failing(Counter):
-    """Raises in its constructor what its class attribute says."""
+    """Raise the error in the class attribute in the constructor."""
 
     error: BaseException = ValueError()
 
@@ -34,14 +34,14 @@ class Failing(Counter):
 
 
 class Picky(Counter):
-    """Requires an argument."""
+    """Require an argument."""
 
     def __init__(self, size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
 
 class Confused(Counter):
-    """Calls something else with the wrong arguments."""
+    """Call another function with wrong arguments."""
 
     def __init__(self, size: int = 1) -> None:
         super().__init__()
@@ -82,14 +82,14 @@ def message(source: Any, error: type[Exception], **settings: Any) -> str:
         ("FetchReach-v4", "Use gymnasium_robotics:FetchReach-v4 with the package gymnasium-robotics."),
     ],
 )
-def test_an_unknown_id_is_one_sentence_with_another_one(env_id: str, fix: str) -> None:
+def test_unknown_id_suggests_another_id(env_id: str, fix: str) -> None:
     said = message(env_id, UsageError)
     assert said.startswith("env_id must be the id of a registered environment (")
     assert f", got {env_id!r}. {fix}" in said
 
 
 @pytest.mark.parametrize("source", [5, None, ["Pendulum-v1"]])
-def test_something_that_is_neither_id_nor_function_is_refused(source: Any) -> None:
+def test_env_id_must_be_id_or_function(source: Any) -> None:
     said = message(source, UsageError)
     assert said == f'env_id must be an id or a function that returns an environment, got {source!r}. Use "Pendulum-v1".'
 
@@ -108,7 +108,7 @@ def test_something_that_is_neither_id_nor_function_is_refused(source: Any) -> No
         ("Elsewhere-v0", "no_such_module", 'Install the package with "no_such_module".'),
     ],
 )
-def test_a_missing_package_is_named_with_its_extra(
+def test_missing_package_error_names_extra(
     env_id: str, missing: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(sys.modules):  # as if nothing had been imported
@@ -138,7 +138,7 @@ def test_a_missing_package_is_named_with_its_extra(
     ],
     ids=stable,
 )
-def test_arguments_that_are_not_accepted_are_blamed(source: Any, settings: dict[str, Any], why: str) -> None:
+def test_rejected_arguments_are_named(source: Any, settings: dict[str, Any], why: str) -> None:
     if source == "Hopper-v5":
         pytest.importorskip("mujoco")
     said = message(source, UsageError, **settings)
@@ -154,7 +154,7 @@ def test_arguments_that_are_not_accepted_are_blamed(source: Any, settings: dict[
         (0, "at least 1, got 0."),
     ],
 )
-def test_an_episode_length_is_an_integer(steps: Any, said: str) -> None:
+def test_max_episode_steps_must_be_integer(steps: Any, said: str) -> None:
     said = f"max_episode_steps in data.env_kwargs must be {said}"
     assert message("Pendulum-v1", UsageError, max_episode_steps=steps).startswith(said)
 
@@ -175,7 +175,7 @@ def test_an_episode_length_is_an_integer(steps: Any, said: str) -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("settings", [{}, {"port": 2}], ids=stable)
-def test_an_error_in_a_constructor_is_not_blamed_on_the_arguments(
+def test_constructor_error_does_not_blame_arguments(
     error: BaseException, text: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Failing, "error", error)
@@ -189,17 +189,17 @@ def test_an_error_in_a_constructor_is_not_blamed_on_the_arguments(
     assert error in causes  # with its traceback
 
 
-def test_a_wrong_call_inside_a_constructor_is_not_blamed_on_the_arguments() -> None:
+def test_type_error_in_constructor_does_not_blame_arguments() -> None:
     said = message("Confused-v0", EnvError, size=2)
     assert said.startswith("Confused-v0 raised TypeError: ")
     assert "in its constructor with the arguments {'size': 2}" in said
 
 
-def test_a_class_that_does_not_exist_is_no_wrong_argument() -> None:
+def test_missing_class_does_not_blame_arguments() -> None:
     assert message("Nameless-v0", EnvError).startswith("Nameless-v0 raised AttributeError: module 'toys' has no attr")
 
 
-def test_ctrl_c_in_a_constructor_is_a_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_constructor_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Failing, "error", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         make("Failing-v0", {})
@@ -223,7 +223,7 @@ def fit(data: ReplayData, make_trainer: Callable[..., L.Trainer], **kwargs: Any)
         (functools.partial(gym.make, "toys/Seeded-v0"), "toys/Seeded-v0"),
     ],
 )
-def test_a_function_trains_as_an_id_does(source: Any, name: str, make_trainer: Any) -> None:
+def test_function_trains_like_id(source: Any, name: str, make_trainer: Any) -> None:
     data = new_data(source, num_envs=2)
     assert data.env_id == name
     L.seed_everything(1, verbose=False)
@@ -233,7 +233,7 @@ def test_a_function_trains_as_an_id_does(source: Any, name: str, make_trainer: A
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_a_function_run_resumes_from_python_and_its_checkpoint_is_plain(make_trainer: Any, tmp_path: Any) -> None:
+def test_function_run_resumes_from_plain_checkpoint(make_trainer: Any, tmp_path: Any) -> None:
     def train(*fits: int) -> TD3:
         L.seed_everything(1, verbose=False)
         path = None
@@ -251,21 +251,21 @@ def test_a_function_run_resumes_from_python_and_its_checkpoint_is_plain(make_tra
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
 
 
-def test_a_function_gets_the_keyword_arguments() -> None:
+def test_function_receives_keyword_arguments() -> None:
     data = new_data(Counter, env_kwargs={"length": 7}, train_kwargs={"length": 3})
     data.setup("fit")
     lengths = [env.unwrapped.length for env in (data.eval_env, data.envs.envs[0])]  # type: ignore[attr-defined]
     assert lengths == [7, 3]
 
 
-def test_a_function_must_return_new_environments() -> None:
+def test_function_must_return_new_environments() -> None:
     env = Counter()
     data = new_data(lambda: env)
     with pytest.raises(UsageError, match=r"must return a new environment at each call, got the same Counter twice\."):
         data.setup("fit")
 
 
-def test_a_function_must_return_an_environment() -> None:
+def test_function_must_return_an_environment() -> None:
     with pytest.raises(UsageError, match=r"must be a gymnasium.Env, got None. Return an environment from the function"):
         new_data(lambda: None)
 
@@ -277,17 +277,17 @@ def broken(env: Any) -> Any:
     return env.no_such_attribute
 
 
-def test_a_wrapper_that_raises_is_named() -> None:
+def test_failing_wrapper_is_named() -> None:
     with pytest.raises(EnvError, match=r"^broken raised AttributeError: .*, line \d+\) around toys/Counter-v0\. Ch"):
         new_data(wrappers=[broken])
 
 
-def test_a_wrapper_must_return_an_environment() -> None:
+def test_wrapper_must_return_an_environment() -> None:
     with pytest.raises(UsageError, match=r"^the result of <lambda> must be a gymnasium.Env, got None. Return the wrap"):
         new_data(wrappers=[lambda env: None])
 
 
-def test_lists_become_arrays_for_a_wrapper_that_expects_arrays() -> None:
+def test_lists_become_arrays_for_array_parameters() -> None:
     wrapper = functools.partial(gym.wrappers.RescaleObservation, min_obs=[-1.0, -2.0, -3.0], max_obs=[1.0, 2.0, 3.0])
     space: Any = new_data("Pendulum-v1", wrappers=[wrapper]).eval_env.observation_space
     np.testing.assert_array_equal(space.high, np.float32([1.0, 2.0, 3.0]))

@@ -1,4 +1,4 @@
-"""Wrappers, vectors, episodes, and episodes that are brought back in the middle."""
+"""Check wrappers, vector environments, evaluation episodes and restored episodes."""
 
 import io
 import logging
@@ -13,7 +13,7 @@ import torch
 from td3_lightning import ReplayData, UsageError
 from td3_lightning.envs.car_racing import Pedals
 from td3_lightning.envs.episode import Episode, Episodes
-from td3_lightning.envs.reports import MOST_NAMES, scalar_info
+from td3_lightning.envs.reports import MAX_NAMES, scalar_info
 from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.wrappers import ActionRepeat, PyBulletWarmReset, RebuildBox2DWorld, SymmetricActionBounds
@@ -53,14 +53,14 @@ WORLDS: dict[str, tuple[Callable[[], gym.Env[Any, Any]], int]] = {
 # ActionRepeat
 
 
-def test_a_repeated_action_sums_the_rewards_of_its_frames() -> None:
+def test_action_repeat_sums_rewards() -> None:
     env = ActionRepeat(Counter(length=10), 4)
     env.reset()
     assert [env.step(ACTION)[:2][1] for _ in range(2)] == [1 + 2 + 3 + 4, 5 + 6 + 7 + 8]
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_a_repeated_action_stops_where_the_episode_does(end: str) -> None:
+def test_action_repeat_stops_at_episode_end(end: str) -> None:
     env = ActionRepeat(Counter(length=6, end=end), 4)
     env.reset()
     env.step(ACTION)
@@ -69,7 +69,7 @@ def test_a_repeated_action_stops_where_the_episode_does(end: str) -> None:
     assert (terminated, truncated) == (end == "terminated", end == "truncated")
 
 
-def test_a_repeated_action_is_the_same_in_every_frame() -> None:
+def test_action_repeat_keeps_action_constant() -> None:
     env = ActionRepeat(InPlace(), 3)
     env.reset()
     Counter.log.clear()
@@ -79,7 +79,7 @@ def test_a_repeated_action_is_the_same_in_every_frame() -> None:
     assert action.tolist() == [0.5]
 
 
-def test_no_repeat_is_one_sentence() -> None:
+def test_invalid_repeat_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="repeat"):
         ActionRepeat(Counter(), 0)
 
@@ -87,7 +87,7 @@ def test_no_repeat_is_one_sentence() -> None:
 # SymmetricActionBounds
 
 
-def test_one_bound_is_offered_and_clipped_to_the_box() -> None:
+def test_symmetric_bounds_clip_to_action_space() -> None:
     env = SymmetricActionBounds(Counter(low=(-0.5, 0.0), high=(1.5, 1.0)), 1.25)
     assert (env.action_space.low.tolist(), env.action_space.high.tolist()) == ([-1.25, -1.25], [1.25, 1.25])
     env.reset()
@@ -97,7 +97,7 @@ def test_one_bound_is_offered_and_clipped_to_the_box() -> None:
     assert [given.tolist() for _, given in Counter.log] == [[1.25, 0.0], [-0.5, 1.0], [0.25, 0.75]]
 
 
-def test_no_bound_is_one_sentence() -> None:
+def test_invalid_bound_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="bound"):
         SymmetricActionBounds(Counter(), 0.0)
 
@@ -105,7 +105,7 @@ def test_no_bound_is_one_sentence() -> None:
 # Settled
 
 
-def test_it_settles_once_and_again_when_it_was_closed() -> None:
+def test_warm_reset_happens_once_per_load() -> None:
     env = PyBulletWarmReset(Counter())
     begun = [env.reset()[0][0], env.reset()[0][0]]
     env.close()
@@ -117,8 +117,8 @@ def test_it_settles_once_and_again_when_it_was_closed() -> None:
 
 @pytest.mark.parametrize("kind", [Counter, InPlace, Seeded])
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_vectors_bring_what_each_environment_brings_alone(kind: type[Counter], num_envs: int) -> None:
-    """Against plain environments that are stepped one by one and reset by hand, ends included."""
+def test_vector_env_matches_single_environments(kind: type[Counter], num_envs: int) -> None:
+    """Compare with environments that are stepped one by one and reset explicitly."""
     envs, alone = TrainingVectorEnv(kind, num_envs), [kind() for _ in range(num_envs)]
     envs.reset()
     obs = [env.reset(seed=derive_seed("training environment", i))[0].copy() for i, env in enumerate(alone)]
@@ -130,7 +130,7 @@ def test_vectors_bring_what_each_environment_brings_alone(kind: type[Counter], n
         step, reports = envs.step(action.copy()), []
         for i, env in enumerate(alone):
             last, reward, terminated, truncated, info = env.step(action[i].copy())
-            np.testing.assert_array_equal(step.last_obs[i], last)  # after an end: not the reset's
+            np.testing.assert_array_equal(step.last_obs[i], last)  # not the observation of the reset
             assert (step.reward[i], step.terminated[i], step.truncated[i]) == (reward, terminated, truncated)
             returns[i], lengths[i] = returns[i] + float(reward), lengths[i] + 1
             obs[i] = last.copy()
@@ -144,13 +144,13 @@ def test_vectors_bring_what_each_environment_brings_alone(kind: type[Counter], n
     assert envs.obs.dtype == step.last_obs.dtype == np.float32
 
 
-def test_environments_are_seeded_apart() -> None:
+def test_environments_have_different_seeds() -> None:
     envs = TrainingVectorEnv(Seeded, 4)
     envs.reset()
     assert len({float(envs.step(np.zeros((4, 1), np.float32)).reward[i]) for i in range(4)}) == 4
 
 
-def test_episodes_that_begin_later_have_seeds_of_their_own() -> None:
+def test_seeds_depend_on_previous_steps() -> None:
     envs, seeds = TrainingVectorEnv(Seeded, 3), []
     for steps_before in range(4):
         envs.reset(steps_before)
@@ -158,7 +158,7 @@ def test_episodes_that_begin_later_have_seeds_of_their_own() -> None:
     assert len(set(seeds)) == 12
 
 
-def test_what_was_given_out_does_not_change_afterwards() -> None:
+def test_returned_arrays_do_not_change_later() -> None:
     envs = TrainingVectorEnv(InPlace, 2)
     envs.reset()
     before, action = envs.obs, np.ones((2, 1), np.float32)
@@ -172,7 +172,7 @@ def test_what_was_given_out_does_not_change_afterwards() -> None:
 
 
 @pytest.mark.parametrize("awkward", ["dotted", "attribute", "own names", "sometimes", "nan", "nested"])
-def test_a_report_takes_any_info(awkward: str) -> None:
+def test_report_accepts_any_info(awkward: str) -> None:
     envs = TrainingVectorEnv(lambda: Talkative(awkward=awkward, length=2), 2)
     envs.reset()
     for _ in range(4):
@@ -182,44 +182,44 @@ def test_a_report_takes_any_info(awkward: str) -> None:
     assert not any(name.startswith("_") for report in reports for name in report)
 
 
-def test_numbers_are_picked_from_an_info() -> None:
+def test_scalar_info_selects_numbers() -> None:
     info = {"a": 1, "b": True, "c": np.float32(0.5), "d": np.int64(3), "e": np.bool_(False), "f": 2.5}
     others = {"g": "text", "h": None, "i": [1.0], "j": np.zeros(2), "k": {"l": 1}}
     assert scalar_info(info | others) == {"a": 1.0, "b": 1.0, "c": 0.5, "d": 3.0, "e": 0.0, "f": 2.5}
 
 
-def test_numbers_beyond_the_float_range_are_infinite() -> None:
+def test_integers_beyond_float_range_become_infinite() -> None:
     assert scalar_info({"a": 10**400, "b": -(10**400)}) == {"a": np.inf, "b": -np.inf}
 
 
 class Novel(Counter):
-    """Has a new name in the info of every episode."""
+    """Add a new name to the info of every episode."""
 
     def _info(self) -> Any:
         return {"steps": self.steps, f"episode_{self.episode}": 1.0, f"also_{self.episode}": 1.0}
 
 
-def test_new_names_in_infos_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """Those that were there in time are logged on, and one warning says that there are more."""
+def test_number_of_info_names_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+    """Names within the limit are still logged, and one warning reports the others."""
     envs = TrainingVectorEnv(lambda: Novel(length=1), 2)
     envs.reset()
     with caplog.at_level(logging.WARNING, logger="td3_lightning"):
         reports = [report for _ in range(100) for report in envs.step(np.zeros((2, 1), np.float32)).reports]
     assert len(reports) == 200
-    assert len({name for report in reports for name in report}) == 2 + MOST_NAMES
+    assert len({name for report in reports for name in report}) == 2 + MAX_NAMES
     assert all({"return", "length", "steps"} <= report.keys() for report in reports)
-    assert caplog.text.count("Infos have over 100 names, so also_49 and later ones are not logged.") == 1
+    assert caplog.text.count("info must have at most 100 names, got more. also_49 and later names are not logged.") == 1
 
 
-def test_new_names_in_evaluations_are_bounded() -> None:
+def test_number_of_names_in_evaluations_is_limited() -> None:
     gym.register("Novel-v0", Novel, disable_env_checker=True)
     data = ReplayData("Novel-v0", {"length": 1}, capacity=99, eval_episodes=30)
     names = [set(episode.play(lambda _: ACTION)) for _ in range(4) for episode in data.val_dataloader()]
-    assert len(set().union(*names)) == 2 + MOST_NAMES
+    assert len(set().union(*names)) == 2 + MAX_NAMES
     assert len(names[-1]) == 3
 
 
-def test_a_number_of_an_info_takes_no_name_from_a_log_and_no_line_from_a_file() -> None:
+def test_info_names_cannot_shadow_logs_or_contain_newlines() -> None:
     info = {"return": 1, "return_mean": 2, "critic_loss": 3, "two\nlines": 4, 5: 5}
     expected = {"info_return": 1.0, "info_return_mean": 2.0, "info_critic_loss": 3.0, "two lines": 4.0, "5": 5.0}
     assert scalar_info(info) == expected
@@ -229,7 +229,7 @@ def test_a_number_of_an_info_takes_no_name_from_a_log_and_no_line_from_a_file() 
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_an_episode_by_hand(end: str) -> None:
+def test_episode_matches_manual_steps(end: str) -> None:
     env = Counter(length=4, end=end)
     seen: list[list[float]] = []
 
@@ -242,14 +242,14 @@ def test_an_episode_by_hand(end: str) -> None:
     assert seen == [[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, 3, 3]]
 
 
-def test_an_episode_that_never_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.envs.episode.MOST_STEPS", 50)
+def test_endless_evaluation_episode_raises_env_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.envs.episode.MAX_EPISODE_STEPS", 50)
     with pytest.raises(EnvError, match="has not ended its episode of seed 8 after 50 steps"):
         Episode(Counter(length=10**9), 8).play(lambda _: ACTION)
-    assert Episode(gym.make("Pendulum-v1"), 8).play(lambda _: np.zeros(1))["length"] == 200  # it has a limit
+    assert Episode(gym.make("Pendulum-v1"), 8).play(lambda _: np.zeros(1))["length"] == 200  # it has a time limit
 
 
-def test_episodes_come_from_their_seeds_every_time() -> None:
+def test_evaluation_episodes_are_seeded() -> None:
     episodes = Episodes(Seeded(), range(5, 9))
     assert len(episodes) == 4
     once, twice = ([episode.play(lambda _: ACTION) for episode in episodes] for _ in range(2))
@@ -259,11 +259,11 @@ def test_episodes_come_from_their_seeds_every_time() -> None:
 
 
 @pytest.mark.parametrize("world", [world for world in WORLDS if world not in ("pendulum", "seeded toy")])
-def test_an_episode_does_not_depend_on_those_before_it(world: str) -> None:
+def test_episode_is_independent_of_earlier_episodes(world: str) -> None:
     env = WORLDS[world][0]()
     low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
 
-    def policy(obs: Any) -> Any:  # feels every bit of the observation
+    def policy(obs: Any) -> Any:  # depends on every bit of the observation
         share = 0.5 + 0.5 * np.sin(1e3 * np.float64(obs).sum() + np.arange(len(low)))
         return (low + share * (high - low)).astype(np.float32)
 
@@ -272,7 +272,7 @@ def test_an_episode_does_not_depend_on_those_before_it(world: str) -> None:
     assert played[0] != played[1] or world == "car, one track"
 
 
-def test_the_environment_does_not_overrule_return_and_length() -> None:
+def test_info_cannot_override_return_and_length() -> None:
     played = Episode(Talkative(awkward="own names", length=2), 0).play(lambda _: ACTION)
     assert (played["return"], played["length"]) == (3.0, 2.0)
 
@@ -289,8 +289,8 @@ def through_a_file(state: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("seeded", [True, False], ids=["first episode", "third episode"])
 @pytest.mark.parametrize("world", WORLDS)
-def test_an_episode_is_brought_back_to_the_bit(world: str, seeded: bool) -> None:
-    """In an environment that has seen other episodes; the rest of it, and the next episode, are the same too."""
+def test_restored_episode_is_bit_exact(world: str, seeded: bool) -> None:
+    """The restoring environment has run other episodes. The rest of the episode and the next one are equal."""
     make, longest = WORLDS[world]
     rng = np.random.default_rng(4)
     one, two = RestorableEnv(make()), RestorableEnv(make())
@@ -324,7 +324,7 @@ def test_an_episode_is_brought_back_to_the_bit(world: str, seeded: bool) -> None
     assert episodes or "lander" not in world
 
 
-def test_an_episode_remembers_actions_from_an_array_that_is_used_again() -> None:
+def test_recorded_actions_are_copies() -> None:
     one, two, action = (
         RestorableEnv(gym.make("Pendulum-v1")),
         RestorableEnv(gym.make("Pendulum-v1")),
@@ -336,24 +336,24 @@ def test_an_episode_remembers_actions_from_an_array_that_is_used_again() -> None
         one.step(action)
     state = one.state_dict()
     one.step(action)
-    assert state["actions"].tolist() == [[0.5], [-1.0], [2.0]]  # nor does what was saved go on
+    assert state["actions"].tolist() == [[0.5], [-1.0], [2.0]]  # the saved state does not change
     assert two.load_state_dict(state)
 
 
-def test_an_episode_is_brought_back_before_its_first_step_and_twice() -> None:
+def test_episode_is_restored_before_first_step_and_twice() -> None:
     one, two = RestorableEnv(Seeded()), RestorableEnv(Seeded())
     one.reset(seed=3)
     one.reset()
     state = through_a_file(one.state_dict())
     assert two.load_state_dict(state)
-    assert two.load_state_dict(through_a_file(two.state_dict()))  # what was brought back is saved again
+    assert two.load_state_dict(through_a_file(two.state_dict()))  # a restored episode can be saved again
     one.step(ACTION)
     two.step(ACTION)
     assert one.report == two.report
 
 
 class Twister(Seeded):
-    """Its generator is of another kind, as it is from its first seed on."""
+    """Use another bit generator from the first seed on."""
 
     kind: Any = staticmethod(lambda seed: np.random.Generator(np.random.MT19937(seed)))
 
@@ -365,19 +365,19 @@ class Twister(Seeded):
 
 
 class Antique(np.random.RandomState):
-    """numpy's old kind of generator, with the new one's name for a number."""
+    """Extend NumPy's legacy generator with the new name of a method."""
 
     integers = np.random.RandomState.randint
 
 
 class Old(Twister):
-    """Its generator is of numpy's old kind."""
+    """Use NumPy's legacy generator."""
 
     kind: Any = staticmethod(Antique)
 
 
 @pytest.mark.parametrize(("kind", "back"), [(Twister, True), (Old, False)])
-def test_an_episode_from_another_generator(kind: type[Twister], back: bool) -> None:
+def test_episode_with_other_bit_generator_is_restored(kind: type[Twister], back: bool) -> None:
     one, two = RestorableEnv(kind()), RestorableEnv(kind())
     one.reset(seed=3)
     one.reset()
@@ -389,18 +389,18 @@ def test_an_episode_from_another_generator(kind: type[Twister], back: bool) -> N
 
 
 @pytest.mark.parametrize("kind", [Restless, Fussy])
-def test_an_episode_that_does_not_come_back_is_given_up(kind: type[Counter]) -> None:
+def test_nondeterministic_episode_is_discarded(kind: type[Counter]) -> None:
     env, again = RestorableEnv(kind()), RestorableEnv(kind())
     env.reset(seed=1)
     for _ in range(4):
         env.step(ACTION)
     assert again.load_state_dict(through_a_file(env.state_dict())) is False
-    assert again.obs[1] == 0  # a new episode has begun
+    assert again.obs[1] == 0  # a new episode has started
     again.step(ACTION)
     assert again.report["length"] == 1
 
 
-def test_an_episode_that_ends_where_it_went_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_that_ends_early_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fussy, "lengths", [6, 3])
     env, again = RestorableEnv(Fussy()), RestorableEnv(Fussy())
     env.reset(seed=1)
@@ -410,7 +410,7 @@ def test_an_episode_that_ends_where_it_went_on_is_given_up(monkeypatch: pytest.M
     again.step(ACTION)
 
 
-def test_vectors_say_which_episodes_are_lost() -> None:
+def test_vector_env_returns_indices_of_lost_episodes() -> None:
     makers = iter([Seeded, Restless, Seeded] * 2)
     envs, again = (TrainingVectorEnv(lambda: next(makers)(), 3) for _ in range(2))
     envs.reset()
@@ -424,7 +424,7 @@ def test_vectors_say_which_episodes_are_lost() -> None:
 
 
 class Unpaid(gym.Env):
-    """Its observations repeat themselves, its rewards do not."""
+    """Return reproducible observations and random rewards."""
 
     observation_space = gym.spaces.Box(-9, 9, (1,))
     action_space = gym.spaces.Box(-1, 1, (1,))
@@ -439,7 +439,7 @@ class Unpaid(gym.Env):
         return np.ones(1, np.float32), float(Unpaid.paid), False, False, {}
 
 
-def test_an_episode_with_other_rewards_is_not_the_same() -> None:
+def test_episode_with_other_rewards_is_discarded() -> None:
     one, two = RestorableEnv(Unpaid()), RestorableEnv(Unpaid())
     one.reset(seed=1)
     one.step(np.zeros(1, np.float32))

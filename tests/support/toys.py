@@ -1,4 +1,4 @@
-"""Small environments whose every number is known beforehand."""
+"""Small environments with predictable observations and rewards."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Counter(gym.Env[Any, Any]):
-    """Observes (episode, steps since the reset, steps ever); ends when an episode has `length` steps.
+    """Observe (episode, steps since the reset, total steps). An episode ends after `length` steps.
 
-    The reward is 10 * episode + steps since the reset. Each step's action is kept in `log`, which is the class's so
-    that a test sees it through wrappers and vectors.
+    The reward is 10 * episode + steps since the reset. The class attribute `log` records every action, so that tests
+    can read it through wrappers and vector environments.
     """
 
     log: list[tuple[str, Any]] = []  # noqa: RUF012
@@ -30,29 +30,29 @@ class Counter(gym.Env[Any, Any]):
         self.length, self.end, self.bad, self.value = length, end, bad, value
         self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
         self.action_space = Box(np.array(low, np.float32), np.array(high, np.float32))
-        self.episode, self.steps, self.ever = -1, 0, 0
+        self.episode, self.steps, self.total = -1, 0, 0
 
     def _obs(self) -> Any:
-        return np.array([self.episode, self.steps, self.ever], np.float32)
+        return np.array([self.episode, self.steps, self.total], np.float32)
 
-    def _spoil(self, field: str, value: Any) -> Any:
-        """Makes `field` bad at the step, or at the reset, that `bad` names."""
-        clock = self.episode if field == "reset" else self.ever
+    def _corrupt(self, field: str, value: Any) -> Any:
+        """Add `value` to a field at the step or the reset that `bad` names."""
+        clock = self.episode if field == "reset" else self.total
         return value + self.value if self.bad == (field, clock) else value
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.episode, self.steps = self.episode + 1, 0
         self.log.append(("reset", self.episode))
-        return self._spoil("reset", self._obs()), {}
+        return self._corrupt("reset", self._obs()), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self.steps, self.ever = self.steps + 1, self.ever + 1
+        self.steps, self.total = self.steps + 1, self.total + 1
         self.log.append(("step", np.array(action)))
         ended = self.steps >= self.length
-        reward = self._spoil("reward", 10.0 * self.episode + self.steps)
+        reward = self._corrupt("reward", 10.0 * self.episode + self.steps)
         return (
-            self._spoil("obs", self._obs()),
+            self._corrupt("obs", self._obs()),
             reward,
             ended and self.end == "terminated",
             ended and self.end == "truncated",
@@ -64,7 +64,7 @@ class Counter(gym.Env[Any, Any]):
 
 
 class Seeded(Counter):
-    """Length, first number and rewards of an episode come from its own generator, and nothing from earlier ones."""
+    """Draw the length, the first observation and the rewards of an episode from the environment's generator."""
 
     start = 0.0
 
@@ -82,7 +82,7 @@ class Seeded(Counter):
 
 
 class Restless(Counter):
-    """Not deterministic: a number that no seed governs is in its observations."""
+    """Observe a random number that no seed controls, so that the environment is not deterministic."""
 
     randomness = np.random.default_rng()
 
@@ -91,7 +91,7 @@ class Restless(Counter):
 
 
 class Fussy(Counter):
-    """An episode's length is not governed by the seed, and a step after the end is an error."""
+    """Use episode lengths that no seed controls, and raise an error at a step after the end."""
 
     lengths = [6, 3]  # noqa: RUF012
 
@@ -108,7 +108,7 @@ class Fussy(Counter):
 
 
 class InPlace(Counter):
-    """Hands out one array for ever, and writes into it and into the actions that it is given."""
+    """Return the same array at every step, and overwrite the received actions."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -125,7 +125,7 @@ class InPlace(Counter):
 
 
 class Talkative(Counter):
-    """An info with names and values that are awkward to report."""
+    """Return infos with names and values that are difficult to report."""
 
     def __init__(self, awkward: str = "dotted", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -143,7 +143,7 @@ class Talkative(Counter):
 
 
 class Spaces(Counter):
-    """A Counter that says it has other spaces, and checks the actions against them."""
+    """Declare other spaces than Counter, and check the actions against them."""
 
     def __init__(self, action: str = "box", observation: str = "box", **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""The Collector: what it does to the environments, in which order, and what it stores."""
+"""Check the Collector's actions, their order, and the stored transitions."""
 
 import warnings
 from types import SimpleNamespace
@@ -29,13 +29,13 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 
 
 def stored(data: ReplayData, env: int = 0) -> Any:
-    """The rows of a ring that is not full yet: observations, actions, rewards, ends."""
+    """Return the observations, actions, rewards and ends in a ring that is not full."""
     rows = data.replay.rings[env].rows[: data.replay.rings[env].cursor]
     return rows[:, : data.obs_dim], rows[:, data.obs_dim : -2], rows[:, -2], rows[:, -1]
 
 
 def steady(data: ReplayData) -> tuple[TD3, Any]:
-    """A module whose actor always gives one action, also after updates."""
+    """Return a module whose actor always returns the same action."""
     module = new_module(data, actor_lr=0.0, critic_lr=0.0)
     for parameter in module.actor.parameters():
         parameter.data.zero_()
@@ -48,7 +48,7 @@ def steady(data: ReplayData) -> tuple[TD3, Any]:
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_the_warm_up_is_uniform_in_an_asymmetric_box(num_envs: int, make_trainer: Any) -> None:
+def test_warmup_actions_are_uniform_in_asymmetric_box(num_envs: int, make_trainer: Any) -> None:
     data = new_data(env_kwargs={"low": LOW, "high": HIGH}, num_envs=num_envs, steps_per_epoch=1)
     make_trainer(callbacks=[Collector(3000)]).fit(new_module(data), datamodule=data)
     per_env = []
@@ -60,9 +60,9 @@ def test_the_warm_up_is_uniform_in_an_asymmetric_box(num_envs: int, make_trainer
     shares = np.sort((actions - LOW) / np.subtract(HIGH, LOW), axis=0)
     assert shares.min() >= 0
     assert shares.max() <= 1
-    # Kolmogorov and Smirnov's distance; 1.95 / sqrt(n) is passed once in a thousand times.
+    # Kolmogorov-Smirnov distance: 1.95 / sqrt(n) is exceeded with probability 0.001.
     assert np.abs(shares - np.linspace(0, 1, 3000)[:, None]).max() < 1.95 / 3000**0.5
-    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.06  # the numbers of an action are independent
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.06  # the dimensions of an action are independent
     if num_envs > 1:
         assert len({float(actions[0, 0]) for actions in per_env}) == num_envs
         assert abs(np.corrcoef(per_env[0][:, 0], per_env[1][:, 0])[0, 1]) < 0.11
@@ -70,7 +70,7 @@ def test_the_warm_up_is_uniform_in_an_asymmetric_box(num_envs: int, make_trainer
 
 @pytest.mark.parametrize("warmup_steps", [1, 2, 3, 4])
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_a_warm_up_too_short_for_a_transition_says_so(warmup_steps: int, n_step: int, make_trainer: Any) -> None:
+def test_warmup_shorter_than_n_step_raises_usage_error(warmup_steps: int, n_step: int, make_trainer: Any) -> None:
     data = new_data(n_step=n_step, env_kwargs={"length": 50})
     module, trainer = new_module(data), make_trainer(callbacks=[Collector(warmup_steps)])
     if warmup_steps < n_step:
@@ -82,7 +82,7 @@ def test_a_warm_up_too_short_for_a_transition_says_so(warmup_steps: int, n_step:
 
 
 @pytest.mark.parametrize("warmup_steps", [0, -1])
-def test_no_warm_up_is_one_sentence(warmup_steps: int) -> None:
+def test_warmup_steps_must_be_positive(warmup_steps: int) -> None:
     with refused("warmup_steps", str(warmup_steps), fix="first update requires a transition"):
         Collector(warmup_steps)
 
@@ -91,7 +91,7 @@ def test_no_warm_up_is_one_sentence(warmup_steps: int) -> None:
 
 
 class Noted(TD3):
-    """Notes its updates among the environment's events."""
+    """Record updates among the events of the environment."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         Counter.log.append(("update", self.updates))
@@ -99,7 +99,7 @@ class Noted(TD3):
 
 
 def note(target: Any, name: str, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notes each call of a method."""
+    """Record each call of a method."""
     method = getattr(target, name)
 
     def noted(*args: Any) -> Any:
@@ -112,7 +112,7 @@ def note(target: Any, name: str, event: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("num_envs", "updates_per_step", "after_updates"),
     [
-        # How many times all environments step after the first, second, ... update.
+        # Number of vector steps after the first, second, ... update.
         (1, 1, [1, 1, 1, 1, 1, 1]),
         (1, 0.5, [2, 2, 2, 2, 2, 2]),
         (1, 2, [1, 0, 1, 0, 1, 0]),
@@ -121,7 +121,7 @@ def note(target: Any, name: str, event: str, monkeypatch: pytest.MonkeyPatch) ->
         (3, 2, [1, 0, 0, 0, 0, 0]),
     ],
 )
-def test_step_add_sample_update_in_that_order(
+def test_order_is_step_add_sample_update(
     num_envs: int, updates_per_step: float, after_updates: list[int], make_trainer: Any, monkeypatch: Any
 ) -> None:
     data = new_data(num_envs=num_envs, updates_per_step=updates_per_step, steps_per_epoch=round(6 / updates_per_step))
@@ -132,7 +132,7 @@ def test_step_add_sample_update_in_that_order(
     make_trainer(callbacks=[Collector(4)], limit_val_batches=0).fit(module, datamodule=data)
     events = [event for event, _ in Counter.log if event != "reset"]
     once = ["step"] * num_envs + ["add"] * num_envs
-    expected = once * (4 if num_envs == 1 else 2)  # the warm-up's last round is whole
+    expected = once * (4 if num_envs == 1 else 2)  # the warm-up ends with a whole vector step
     for steps in after_updates:
         expected += ["sample", "update", *once * steps]
     assert events == expected
@@ -140,17 +140,21 @@ def test_step_add_sample_update_in_that_order(
     assert module.env_steps == events.count("step") == events.count("add")
 
 
-def test_a_new_agent_is_told_of_what_another_has_left_in_the_replay(make_trainer: Any) -> None:
+def test_new_agent_with_used_replay_warns(make_trainer: Any) -> None:
     data = new_data()
     for agent in ("the first", "the second"):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
-        said = [str(warning.message) for warning in caught if "A new agent also learns from" in str(warning.message)]
+        said = [
+            str(warning.message)
+            for warning in caught
+            if "A new agent learns from 30 transitions" in str(warning.message)
+        ]
         assert len(said) == (agent == "the second")
 
 
-def test_the_schedule_of_n_step_goes_by_env_steps_in_a_new_replay_too(make_trainer: Any) -> None:
+def test_n_step_schedule_follows_env_steps_in_new_replay(make_trainer: Any) -> None:
     module = new_module(new_data())
     for epoch, n_step in ((1, 6), (2, 4), (3, 2)):  # after 20, 40 and 60 steps
         data = new_data(n_step=Linear(8, 2, 60), steps_per_epoch=10)
@@ -172,24 +176,24 @@ def test_updates_keep_pace_with_steps(num_envs: int, updates_per_step: float, ma
 
     make_trainer(callbacks=[Collector(12), Pace()], max_epochs=3).fit(module, datamodule=data)
     assert module.updates == 3 * round(30 * updates_per_step)
-    assert min(lags) > -1e-9  # no update before its step
-    assert max(lags) < num_envs * updates_per_step - 1e-9  # and no step before it is due
+    assert min(lags) > -1e-9  # no update before its step is taken
+    assert max(lags) < num_envs * updates_per_step - 1e-9  # no step before it is due
 
 
 @pytest.mark.parametrize(
     ("collect", "num_envs", "updates_per_step", "expected"),
     [
-        # env_steps at each update, after a warm-up of 4 and the one update that follows it; episodes have 5 steps.
+        # env_steps at each update. The warm-up takes 4 steps and one update follows. Episodes have 5 steps.
         (4, 1, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),
         (4, 1, 0.5, [4, 8, 8, 12, 12, 16, 16, 20, 20, 24]),
         (2, 1, 1.5, [4, 6, 6, 6, 8, 8, 8, 10, 10, 10]),
-        (3, 2, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),  # a round of 3 takes two steps of both
+        (3, 2, 1.0, [4, 8, 8, 8, 8, 12, 12, 12, 12, 16]),  # a round of 3 takes two steps of both environments
         ("episode", 1, 1.0, [4, 5, 10, 10, 10, 10, 10, 15, 15, 15]),
         ("episode", 1, 0.4, [4, 10, 10, 15, 15, 20, 20, 25, 25, 30]),
         ("episode", 2, 0.5, [4, 10, 10, 10, 20, 20, 20, 20, 20, 30]),
     ],
 )
-def test_updates_follow_what_was_collected_at_once(
+def test_updates_follow_each_collected_round(
     collect: Any, num_envs: int, updates_per_step: float, expected: list[int], make_trainer: Any
 ) -> None:
     data = new_data(num_envs=num_envs, updates_per_step=updates_per_step, steps_per_epoch=round(10 / updates_per_step))
@@ -203,8 +207,8 @@ def test_updates_follow_what_was_collected_at_once(
     assert seen[:10] == expected
 
 
-def test_random_actions_and_updates_begin_and_end_apart(make_trainer: Any) -> None:
-    """As in the lander agent, which is never random, and in the walker blog, where updates begin after an episode."""
+def test_random_steps_are_independent_of_warmup_steps(make_trainer: Any) -> None:
+    """The lander agent has no random steps. The walker blog starts updates after an episode."""
     for warmup_steps, random_steps in ((10, 0), (5, 17), (10, None)):
         data = new_data(steps_per_epoch=20)
         module, steady_action = steady(data)
@@ -217,18 +221,18 @@ def test_random_actions_and_updates_begin_and_end_apart(make_trainer: Any) -> No
         assert is_random.tolist() == [True] * expected + [False] * (warmup_steps + 20 - expected)
 
 
-def test_a_wait_for_the_end_of_an_endless_episode_is_one_sentence(
-    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("td3_lightning.training.collector.MOST_STEPS", 50)
+def test_collecting_an_endless_episode_raises_env_error(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.training.collector.MAX_EPISODE_STEPS", 50)
     data = new_data(env_kwargs={"length": 10**6})
     trainer = make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0)
-    with pytest.raises(EnvError, match=r"came to no end of an episode within 50 steps, for which collector\.c"):
+    with pytest.raises(
+        EnvError, match=r"must end an episode within 50 steps if collector\.collect is episode, got none\. Use a number"
+    ):
         trainer.fit(new_module(data), datamodule=data)
 
 
-def test_a_wait_is_for_the_steps_of_one_environment(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.training.collector.MOST_STEPS", 50)
+def test_episode_step_limit_is_per_environment(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.training.collector.MAX_EPISODE_STEPS", 50)
     data = new_data(num_envs=2, env_kwargs={"length": 40})
     module = new_module(data)
     make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0).fit(module, datamodule=data)
@@ -236,31 +240,33 @@ def test_a_wait_is_for_the_steps_of_one_environment(make_trainer: Any, monkeypat
 
 
 @pytest.mark.parametrize("wrong", [{"random_steps": -1}, {"collect": 0}])
-def test_a_wrong_number_to_collect_is_one_sentence(wrong: dict[str, int]) -> None:
+def test_invalid_step_settings_raise_usage_error(wrong: dict[str, int]) -> None:
     ((setting, value),) = wrong.items()
     with refused(setting, str(value)):
         Collector(10, **wrong)
 
 
-def test_another_word_for_what_to_collect_is_one_sentence() -> None:
+def test_collect_rejects_other_strings() -> None:
     word: Any = "episodes"
     with pytest.raises(UsageError, match=r'^collect must be a number of steps or "episode", got \'episodes\'. Use 1'):
         Collector(10, collect=word)
 
 
 @pytest.mark.parametrize("frozen", ["actor", "critics"])
-def test_an_agent_that_would_learn_nothing_is_one_sentence_before_the_warm_up(frozen: str, make_trainer: Any) -> None:
+def test_frozen_network_is_rejected_before_warmup(frozen: str, make_trainer: Any) -> None:
     data = new_data()
     module = new_module(data)
     getattr(module, frozen).requires_grad_(False)
     trainer = make_trainer(callbacks=[Collector(10)])
-    with pytest.raises(UsageError, match=rf"^The {frozen} would learn nothing: .*; call agent.unfreeze\(\) before fit"):
+    with pytest.raises(
+        UsageError, match=rf"^The {frozen} must have a trainable weight, got .*\. Use agent\.unfreeze\(\) before fit"
+    ):
         trainer.fit(module, datamodule=data)
     assert not module.env_steps
     trainer.validate(module, datamodule=data)
 
 
-def test_another_pace_on_resume_holds_from_there(make_trainer: Any, tmp_path: Any) -> None:
+def test_changed_updates_per_step_applies_after_resume(make_trainer: Any, tmp_path: Any) -> None:
     steps = []
     for updates_per_step, resumed in ((1.0, None), (2.0, "ckpt"), (0.5, "ckpt"), (1.0, "ckpt")):
         data = new_data(updates_per_step=updates_per_step, steps_per_epoch=round(40 / updates_per_step))
@@ -277,7 +283,7 @@ def test_another_pace_on_resume_holds_from_there(make_trainer: Any, tmp_path: An
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_a_row_is_what_the_environment_said(end: str, make_trainer: Any) -> None:
+def test_stored_rows_match_environment(end: str, make_trainer: Any) -> None:
     data = new_data(env_kwargs={"length": 4, "end": end, "low": LOW, "high": HIGH})
     Counter.log.clear()
     make_trainer(callbacks=[Collector(10)], limit_val_batches=0).fit(new_module(data), datamodule=data)
@@ -293,7 +299,7 @@ def test_a_row_is_what_the_environment_said(end: str, make_trainer: Any) -> None
     assert len(given) == 30
 
 
-def test_an_environment_that_writes_into_its_action_changes_nothing(make_trainer: Any) -> None:
+def test_environment_cannot_modify_stored_action(make_trainer: Any) -> None:
     data = new_data("InPlace", env_kwargs={"length": 3})
     Counter.log.clear()
     make_trainer(callbacks=[Collector(10)], limit_val_batches=0).fit(new_module(data), datamodule=data)
@@ -301,15 +307,15 @@ def test_an_environment_that_writes_into_its_action_changes_nothing(make_trainer
     given = [action.tolist() for event, action in Counter.log if event == "step"]
     is_last = np.arange(len(obs)) % 4 == 3
     assert actions[~is_last].tolist() == given
-    np.testing.assert_array_equal(obs[is_last][:, 1], 3)  # true last observations, not the reset's
+    np.testing.assert_array_equal(obs[is_last][:, 1], 3)  # true last observations, not those of the reset
     np.testing.assert_array_equal(np.flatnonzero(ends), np.flatnonzero(is_last) - 1)
 
 
-def test_environments_that_end_apart_are_kept_apart(make_trainer: Any) -> None:
+def test_environments_with_different_ends_are_stored_separately(make_trainer: Any) -> None:
     data = new_data("Seeded", num_envs=3, n_step=2, capacity=120)
     make_trainer(callbacks=[Collector(100)], limit_val_batches=0).fit(new_module(data), datamodule=data)
     for _ in range(100):
-        batch = data.replay.sample()  # a toy's observation: its episode's own number, steps, the episode's length
+        batch = data.replay.sample()  # observation: number drawn per episode, steps, length of the episode
         assert torch.equal(batch.next_obs[:, [0, 2]], batch.obs[:, [0, 2]])
         gone, ended = batch.next_obs[:, 1] - batch.obs[:, 1], batch.next_obs[:, 1] == batch.obs[:, 2]
         assert torch.equal(gone, torch.where(batch.obs[:, 2] - batch.obs[:, 1] == 1, 1.0, 2.0))
@@ -322,11 +328,11 @@ def test_clocks_and_episodes_are_counted(make_trainer: Any) -> None:
     make_trainer(callbacks=[collector]).fit(module, datamodule=data)
     assert (module.env_steps, module.updates) == (12 + 18, 18)
     assert module.episodes == 3 * (10 // 4)
-    assert collector.last_return == 10 * 4 + 1 + 2 + 3 + 4  # the second episode's, which has the number 1
+    assert collector.last_return == 10 * 4 + 1 + 2 + 3 + 4  # the second episode has number 1
 
 
 class Kept(L.pytorch.loggers.logger.Logger):
-    """A logger that keeps what it is given."""
+    """Store the logged metrics."""
 
     name, version = "kept", 0
 
@@ -358,7 +364,7 @@ def test_episodes_and_losses_are_logged_against_env_steps(make_trainer: Any) -> 
         assert all(np.isfinite(value) for value in line.values())
 
 
-def test_the_speed_is_that_since_the_last_time_and_not_the_warm_ups(make_trainer: Any, monkeypatch: Any) -> None:
+def test_logged_speed_excludes_warmup(make_trainer: Any, monkeypatch: Any) -> None:
     data, logger = new_data(), Kept()
     module = new_module(data)
     clock = SimpleNamespace(perf_counter=lambda: 100 + (min(module.env_steps, 10) + module.env_steps) / 4)
@@ -369,7 +375,7 @@ def test_the_speed_is_that_since_the_last_time_and_not_the_warm_ups(make_trainer
     assert speeds == [4.0] * 4
 
 
-def test_no_logging_is_possible(make_trainer: Any) -> None:
+def test_training_works_without_logging(make_trainer: Any) -> None:
     data, logger = new_data(), Kept()
     trainer = make_trainer(callbacks=[Collector(10)], logger=logger, log_every_n_steps=0)
     trainer.fit(new_module(data), datamodule=data)
@@ -380,7 +386,7 @@ def test_no_logging_is_possible(make_trainer: Any) -> None:
 
 
 def explored(noise: Any, make_trainer: Any, steps: int = 1500) -> tuple[Any, Any]:
-    """Actions after the warm-up, and the action that the policy gives, in half-widths of the box."""
+    """Return the actions after the warm-up and the policy's action, relative to half the action range."""
     data = new_data(env_kwargs={"low": LOW, "high": HIGH}, updates_per_step=0.01, steps_per_epoch=steps)
     module, action = steady(data)
     Counter.log.clear()
@@ -390,8 +396,8 @@ def explored(noise: Any, make_trainer: Any, steps: int = 1500) -> tuple[Any, Any
     return (actions - action) / half, actions
 
 
-def test_noise_is_gaussian_in_half_widths_of_the_box(make_trainer: Any) -> None:
-    noise, _ = explored(0.1, make_trainer)  # the policy stands five deviations from the nearer end
+def test_noise_is_gaussian_relative_to_half_range(make_trainer: Any) -> None:
+    noise, _ = explored(0.1, make_trainer)  # the policy's action is five deviations from the nearer bound
     assert len(noise) == 1500
     np.testing.assert_allclose(noise.mean(axis=0), 0, atol=4 * 0.1 / 1500**0.5)
     np.testing.assert_allclose(noise.std(axis=0), 0.1, rtol=4 / 3000**0.5)
@@ -401,17 +407,17 @@ def test_noise_is_gaussian_in_half_widths_of_the_box(make_trainer: Any) -> None:
     assert abs(np.corrcoef(noise[1:, 0], noise[:-1, 0])[0, 1]) < 0.09
 
 
-def test_noise_is_clipped_to_the_box(make_trainer: Any) -> None:
+def test_noisy_actions_are_clipped_to_box(make_trainer: Any) -> None:
     noise, actions = explored(1.0, make_trainer, steps=1000)
     assert (actions.min(axis=0) == LOW).all()
     assert (actions.max(axis=0) == HIGH).all()
-    # The policy stands half a half-width below the upper end, and one and a half above the lower one.
+    # The policy's action is 0.5 half-ranges below the upper bound and 1.5 above the lower one.
     np.testing.assert_allclose((actions == HIGH).mean(axis=0), 0.3085, atol=0.06)
     np.testing.assert_allclose((actions == LOW).mean(axis=0), 0.0668, atol=0.035)
     assert np.abs(noise).max() < 1.51
 
 
-def test_no_noise_is_the_policy(make_trainer: Any) -> None:
+def test_zero_noise_gives_policy_actions(make_trainer: Any) -> None:
     noise, _ = explored(0.0, make_trainer, steps=300)
     np.testing.assert_allclose(noise, 0, atol=1e-6)
 
@@ -424,7 +430,7 @@ def test_noise_follows_its_schedule_over_env_steps(make_trainer: Any) -> None:
     np.testing.assert_allclose(noise[2000:], 0, atol=1e-6)
 
 
-def test_what_a_schedule_stands_at_is_logged(make_trainer: Any, tmp_path: Any) -> None:
+def test_scheduled_values_are_logged(make_trainer: Any, tmp_path: Any) -> None:
     data, logger, lr = new_data(), RunLogger(str(tmp_path)), Linear(1e-3, 0.0, steps=100)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), actor_lr=lr)
     make_trainer(callbacks=[Collector(10, Linear(0.2, 0.0, steps=100))], logger=logger, log_every_n_steps=5).fit(
@@ -438,7 +444,7 @@ def test_what_a_schedule_stands_at_is_logged(make_trainer: Any, tmp_path: Any) -
     assert not len(logged["train/critic_lr"])
 
 
-def test_negative_noise_is_one_sentence() -> None:
+def test_negative_noise_raises_usage_error() -> None:
     with refused("exploration_noise", "-0.1"):
         Collector(10, -0.1)
 
@@ -446,15 +452,17 @@ def test_negative_noise_is_one_sentence() -> None:
 # Around it
 
 
-def test_it_wants_its_own_module_and_data(make_trainer: Any) -> None:
+def test_collector_requires_td3_and_replay_data(make_trainer: Any) -> None:
     data = new_data()
     data.setup("fit")
-    with pytest.raises(UsageError, match="ReplayData"):
+    with pytest.raises(
+        UsageError, match=r"^The Collector requires a TD3 with a ReplayData, got TD3 with NoneType\. Use tr"
+    ):
         make_trainer(callbacks=[Collector(10)]).fit(new_module(data), train_dataloaders=data.train_dataloader())
 
 
-def test_nothing_rests_on_global_randomness(make_trainer: Any) -> None:
-    """Two runs after the same seed are the same, whatever else has drawn in between."""
+def test_run_is_independent_of_global_generators(make_trainer: Any) -> None:
+    """Two runs with one seed are equal, even if other code draws random numbers in between."""
     runs = []
     for draws in (0, 5):
         L.seed_everything(8, verbose=False)
@@ -467,7 +475,7 @@ def test_nothing_rests_on_global_randomness(make_trainer: Any) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
 
 
-def test_another_seed_is_another_run(make_trainer: Any) -> None:
+def test_other_seed_gives_other_run(make_trainer: Any) -> None:
     actions = []
     for seed in (1, 2):
         L.seed_everything(seed, verbose=False)
@@ -478,7 +486,7 @@ def test_another_seed_is_another_run(make_trainer: Any) -> None:
 
 
 @pytest.mark.parametrize(("device", "checked"), [("cpu", 12), ("cuda", 2)])
-def test_a_gpu_is_waited_for_only_where_losses_are_logged(
+def test_gpu_synchronizes_only_to_log_losses(
     device: str, checked: int, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []

@@ -1,4 +1,4 @@
-"""ReplayData: what it makes of an environment, of its settings, and what it refuses."""
+"""Check how ReplayData uses environments and settings, and what it rejects."""
 
 import functools
 import logging
@@ -60,13 +60,13 @@ BOUNDS = r"must have finite bounds .*, got Box.*\. Add td3_lightning\.SymmetricA
         ("point", r"must have low < high, got Box\(0.5, 0.5, .*\. Add a wrapper that removes the constant actions"),
     ],
 )
-def test_unsupported_actions_are_refused_with_a_fix(action: str, message: str) -> None:
+def test_unsupported_actions_are_rejected_with_fix(action: str, message: str) -> None:
     with pytest.raises(UsageError, match=rf"^actions of toys/Spaces-v0 {message}"):
         new_data("toys/Spaces-v0", env_kwargs={"action": action})
 
 
 @pytest.mark.parametrize("action", ["2-d", "0-d"])
-def test_flatten_action_passes_actions_in_their_shape(action: str, make_trainer: Any) -> None:
+def test_flatten_action_restores_action_shape(action: str, make_trainer: Any) -> None:
     flat = functools.partial(gym.make, "toys/Spaces-v0", action=action)
     data = new_data(flat, wrappers=[FlattenAction])
     assert len(data.action_low) == (4 if action == "2-d" else 1)
@@ -74,34 +74,34 @@ def test_flatten_action_passes_actions_in_their_shape(action: str, make_trainer:
 
 
 @pytest.mark.parametrize("action", ["unbounded", "half bounded", "float32 max", "float64 max"])
-def test_one_bound_makes_unbounded_actions_usable(action: str, make_trainer: Any) -> None:
+def test_symmetric_bounds_make_unbounded_actions_usable(action: str, make_trainer: Any) -> None:
     bounded = [functools.partial(SymmetricActionBounds, bound=0.25)]
     data = new_data("toys/Spaces-v0", env_kwargs={"action": action}, wrappers=bounded)
     assert data.action_high[0] == 0.25
 
 
 @pytest.mark.parametrize("observation", [*NO_BOX, "2-d", "empty"])
-def test_unsupported_observations_are_refused_with_a_fix(observation: str) -> None:
+def test_unsupported_observations_are_rejected_with_fix(observation: str) -> None:
     with pytest.raises(UsageError, match=r"^observations of toys/Spaces-v0 must .*, got .*FlattenObservation"):
         new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
 
 
 @pytest.mark.parametrize("observation", ["2-d", "dict"])
-def test_a_wrapper_makes_them_flat(observation: str, make_trainer: Any) -> None:
+def test_flatten_observation_makes_observations_usable(observation: str, make_trainer: Any) -> None:
     flat = gym.wrappers.FlattenObservation
     assert new_data("toys/Spaces-v0", env_kwargs={"observation": observation}, wrappers=[flat]).obs_dim in (1, 3)
 
 
 @pytest.mark.parametrize("observation", ["int", "float64"])
-def test_other_numbers_become_float32(observation: str, make_trainer: Any) -> None:
+def test_other_dtypes_become_float32(observation: str, make_trainer: Any) -> None:
     data = new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
     module = fit(data, make_trainer)
     assert module.updates == 20
     assert data.replay.sample().obs.dtype == torch.float32
 
 
-def test_a_float64_box_is_never_left(make_trainer: Any) -> None:
-    """Its ends, -0.1 and 0.7, are no float32; the toy asserts that its box contains each action."""
+def test_actions_stay_in_float64_box(make_trainer: Any) -> None:
+    """The bounds -0.1 and 0.7 are not float32 numbers. The toy asserts that its box contains each action."""
     data = new_data("toys/Spaces-v0", env_kwargs={"action": "float64"}, steps_per_epoch=60)
     fit(data, make_trainer, exploration_noise=3.0)
     actions = data.replay.sample().action
@@ -112,14 +112,16 @@ def test_a_float64_box_is_never_left(make_trainer: Any) -> None:
 # Making
 
 
-def test_a_wrapper_that_does_not_fit_is_one_sentence() -> None:
+def test_unsuitable_wrapper_raises_usage_error() -> None:
     with pytest.raises(UsageError, match=r"^GrayscaleObservation does not fit toys/Counter-v0 \("):
         new_data(wrappers=[gym.wrappers.GrayscaleObservation])
-    with pytest.raises(UsageError, match=r"^TimeLimit does not fit toys/Counter-v0 \("):  # as a configuration has it
+    with pytest.raises(
+        UsageError, match=r"^TimeLimit does not fit toys/Counter-v0 \("
+    ):  # a partial call, as in a configuration
         new_data(wrappers=[functools.partial(gym.wrappers.TimeLimit, max_episode_steps=0)])
 
 
-def test_training_arguments_are_for_training_alone() -> None:
+def test_train_kwargs_apply_to_training_only() -> None:
     data = new_data(env_kwargs={"length": 7, "end": "truncated"}, train_kwargs={"length": 3})
     data.setup("fit")
     kinds = [data.eval_env.unwrapped, *(env.unwrapped for env in data.envs.envs)]
@@ -133,20 +135,20 @@ def test_training_arguments_are_for_training_alone() -> None:
         ({"low": (0.0, 0.0), "high": (1.0, 1.0)}, r"the same actions .*, got Box\(0.0, 1.0, \(2,\)"),
     ],
 )
-def test_training_arguments_may_not_change_the_actions(kwargs: dict[str, Any], said: str) -> None:
+def test_train_kwargs_must_not_change_actions(kwargs: dict[str, Any], said: str) -> None:
     data = new_data(train_kwargs=kwargs)
     with pytest.raises(UsageError, match=said):
         data.setup("fit")
-    with pytest.raises(UsageError, match="call setup"):
+    with pytest.raises(UsageError, match=r'Call setup\("fit"\) first'):
         _ = data.envs
 
 
-def test_training_arguments_may_not_change_the_observations() -> None:
+def test_train_kwargs_must_not_change_observations() -> None:
     with pytest.raises(UsageError, match=r"the same observations .*, got \(1, 3\) with .* and \(3,\) without\. Use"):
         new_data("toys/Spaces-v0", train_kwargs={"observation": "2-d"}).setup("fit")
 
 
-def test_wrappers_stand_from_the_inside_out_around_all() -> None:
+def test_wrappers_apply_innermost_first_to_all_environments() -> None:
     twice, thrice = (functools.partial(ActionRepeat, repeat=repeat) for repeat in (2, 3))
     data = new_data(wrappers=[twice, gym.wrappers.FlattenObservation, thrice], num_envs=2)
     data.setup("fit")
@@ -164,14 +166,16 @@ def test_wrappers_stand_from_the_inside_out_around_all() -> None:
 
 
 @pytest.mark.parametrize("wrapper", [gym.wrappers.NormalizeObservation, gym.wrappers.NormalizeReward])
-def test_statistics_that_no_longer_change_are_no_obstacle(wrapper: Any) -> None:
+def test_frozen_normalization_is_accepted(wrapper: Any) -> None:
     def frozen(env: Any) -> Any:
         made = wrapper(env)
         made.update_running_mean = False
         return made
 
     assert new_data(wrappers=[frozen]).obs_dim == 3
-    with pytest.raises(UsageError, match="goes by statistics of its own environment"):
+    with pytest.raises(
+        UsageError, match=r"data\.wrappers must not update running statistics, got Normalize.*\. Use fixed bounds with"
+    ):
         new_data(wrappers=[wrapper])
 
 
@@ -203,13 +207,13 @@ def test_statistics_that_no_longer_change_are_no_obstacle(wrapper: Any) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(wrong: dict[str, Any]) -> None:
+def test_invalid_setting_error_names_value_and_fix(wrong: dict[str, Any]) -> None:
     ((setting, value),) = wrong.items()
     with refused(setting, str(value)):
         new_data(**wrong)
 
 
-def test_a_replay_larger_than_the_memory_is_one_sentence_with_its_size() -> None:
+def test_replay_larger_than_memory_raises_usage_error() -> None:
     with pytest.raises(UsageError, match=r"\d GB.*capacity"):
         new_data(capacity=10**15)
 
@@ -217,7 +221,7 @@ def test_a_replay_larger_than_the_memory_is_one_sentence_with_its_size() -> None
 @pytest.mark.parametrize(
     ("steps", "per_step", "num_envs", "updates"), [(20, 1, 1, 20), (20, 0.5, 1, 10), (20, 2, 1, 40), (21, 1, 3, 21)]
 )
-def test_an_epoch_is_so_many_environment_steps(
+def test_epoch_has_steps_per_epoch_env_steps(
     steps: int, per_step: float, num_envs: int, updates: int, make_trainer: Any
 ) -> None:
     data = new_data(steps_per_epoch=steps, updates_per_step=per_step, num_envs=num_envs)
@@ -227,17 +231,17 @@ def test_an_epoch_is_so_many_environment_steps(
     assert (module.env_steps, module.updates) == (warmed_up + steps, updates)
 
 
-def test_evaluations_and_tests_have_their_own_seeds() -> None:
+def test_evaluation_and_test_seeds_differ() -> None:
     data = new_data(eval_episodes=3, eval_seed=100, test_episodes=2, test_seed=7)
     assert [episode.seed for episode in data.val_dataloader()] == [100, 101, 102]
     assert [episode.seed for episode in data.test_dataloader()] == [7, 8]
 
 
-def test_rewards_are_scaled_for_the_learner_alone(make_trainer: Any) -> None:
+def test_only_learner_rewards_are_scaled(make_trainer: Any) -> None:
     data = new_data(reward_scale=0.01, n_step=1)
     module = fit(data, make_trainer)
     batch = data.replay.sample()
-    expected = 0.1 * batch.obs[:, 0] + 0.01 * (batch.obs[:, 1] + 1)  # the toy pays 10 * episode + steps
+    expected = 0.1 * batch.obs[:, 0] + 0.01 * (batch.obs[:, 1] + 1)  # the toy's reward is 10 * episode + steps
     torch.testing.assert_close(batch.reward, expected)
     report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
     assert report["eval/return_mean"] > 10
@@ -250,7 +254,7 @@ def expected_rewards(batch: Any) -> Any:
     return 10 * batch.obs[:, 0] + batch.obs[:, 1] + 1
 
 
-def test_numbers_of_numpy_are_saved_as_plain_ones(make_trainer: Any, tmp_path: Any) -> None:
+def test_numpy_settings_are_saved_as_python_numbers(make_trainer: Any, tmp_path: Any) -> None:
     one, count = np.float64(0.5), np.int64(2)
     data = new_data(num_envs=count, capacity=np.int64(500), reward_scale=one, updates_per_step=one, n_step=count)
     settings = {"tau": one, "policy_noise": one, "noise_clip": one, "policy_freq": count, "num_critics": count}
@@ -262,8 +266,8 @@ def test_numbers_of_numpy_are_saved_as_plain_ones(make_trainer: Any, tmp_path: A
     torch.load(tmp_path / "numbers.ckpt", weights_only=True)
 
 
-def test_a_second_fit_goes_on(make_trainer: Any) -> None:
-    """The same data, module and callback; the running episode was closed, for its environment was."""
+def test_second_fit_continues(make_trainer: Any) -> None:
+    """Fit twice with the same objects. The running episode is truncated, because its environment was closed."""
     data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     for fits in (1, 2, 3):
@@ -277,7 +281,7 @@ def test_a_second_fit_goes_on(make_trainer: Any) -> None:
         assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
 
 
-def test_a_new_collector_and_a_new_module_may_use_an_old_replay(make_trainer: Any) -> None:
+def test_new_collector_and_module_can_use_old_replay(make_trainer: Any) -> None:
     data = new_data()
     fit(data, make_trainer)
     module = fit(data, make_trainer)
@@ -285,7 +289,7 @@ def test_a_new_collector_and_a_new_module_may_use_an_old_replay(make_trainer: An
     assert data.replay.num_transitions == 60
 
 
-def test_a_checkpoint_from_after_a_fit_has_the_replay(make_trainer: Any, tmp_path: Any) -> None:
+def test_checkpoint_after_fit_contains_replay(make_trainer: Any, tmp_path: Any) -> None:
     data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     trainer = make_trainer(callbacks=[collector])
@@ -303,7 +307,7 @@ def test_a_checkpoint_from_after_a_fit_has_the_replay(make_trainer: Any, tmp_pat
         torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
 
 
-def test_a_checkpoint_from_after_a_fit_goes_on_to_the_bit(make_trainer: Any, tmp_path: Any) -> None:
+def test_checkpoint_after_fit_resumes_exactly(make_trainer: Any, tmp_path: Any) -> None:
     def train(*fits: int) -> dict[str, torch.Tensor]:
         L.seed_everything(1, verbose=False)
         path = None
@@ -321,7 +325,7 @@ def test_a_checkpoint_from_after_a_fit_goes_on_to_the_bit(make_trainer: Any, tmp
     assert all(torch.equal(weight, whole[name]) for name, weight in train(1, 2, 3).items())
 
 
-def test_episodes_that_an_exception_ended_are_not_saved() -> None:
+def test_episodes_after_exception_are_not_saved() -> None:
     data = new_data()
     for end, saved in ((lambda: data.teardown("fit"), True), (lambda: data.on_exception(RuntimeError()), False)):
         data.setup("fit")
@@ -330,7 +334,7 @@ def test_episodes_that_an_exception_ended_are_not_saved() -> None:
         assert ("envs" in data.state_dict()["ranks"][0]) is saved
 
 
-def test_a_checkpoint_without_a_replay_resumes_or_says_why_not(make_trainer: Any, tmp_path: Any) -> None:
+def test_checkpoint_without_replay_resumes_or_explains(make_trainer: Any, tmp_path: Any) -> None:
     data = new_data()
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     trainer = make_trainer(callbacks=[Collector(10)])
@@ -344,13 +348,13 @@ def test_a_checkpoint_without_a_replay_resumes_or_says_why_not(make_trainer: Any
         trainer.fit(module, datamodule=new_data(), ckpt_path=tmp_path / "bare.ckpt")
 
 
-def test_a_fit_without_a_collector_says_so(make_trainer: Any) -> None:
+def test_fit_without_collector_raises_usage_error(make_trainer: Any) -> None:
     data = new_data()
     with pytest.raises(UsageError, match="Collector"):
         make_trainer().fit(TD3(data.obs_dim, data.action_low, data.action_high), datamodule=data)
 
 
-def test_a_loaded_policy_fills_an_empty_replay_first(make_trainer: Any, tmp_path: Any) -> None:
+def test_loaded_policy_fills_empty_replay_first(make_trainer: Any, tmp_path: Any) -> None:
     data = new_data()
     trainer = make_trainer(callbacks=[Collector(10)])
     trainer.fit(TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), datamodule=data)
@@ -361,20 +365,21 @@ def test_a_loaded_policy_fills_an_empty_replay_first(make_trainer: Any, tmp_path
     assert fresh.replay.steps_stored == 30
 
 
-def test_an_agent_for_another_environment_is_one_sentence(make_trainer: Any) -> None:
+def test_agent_for_other_environment_raises_usage_error(make_trainer: Any) -> None:
     data = new_data()
     low, high = data.action_low, data.action_high
+    said = r"^obs_dim, action_low and action_high of the agent must be those of toys/Counter-v0, .*, got .* Use TD3\("
     for sizes in ((data.obs_dim + 1, low, high), (data.obs_dim, [2 * low[0]], high)):
-        with pytest.raises(UsageError, match=r"^The agent has .* but toys/Counter-v0 has .*; make it with TD3\("):
+        with pytest.raises(UsageError, match=said):
             make_trainer(callbacks=[Collector(10)]).fit(TD3(*sizes), datamodule=data)
-        with pytest.raises(UsageError, match=r"^The agent has "):
+        with pytest.raises(UsageError, match=said):
             make_trainer(callbacks=[Collector(10)]).test(TD3(*sizes), datamodule=data)
     nearly = TD3(data.obs_dim, [float(f"{bound:.8g}") for bound in low], high, hidden_dims=[4])
     make_trainer(callbacks=[Collector(10)]).fit(nearly, datamodule=data)
 
 
 class Lists(gym.Wrapper):
-    """Observes lists."""
+    """Return observations as lists."""
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)
@@ -391,10 +396,10 @@ def test_observations_may_be_lists(make_trainer: Any) -> None:
     assert module.act([0.0] * module.obs_dim).tolist() == module.act(np.zeros(module.obs_dim)).tolist()  # type: ignore[arg-type]
 
 
-def test_a_lost_episode_is_closed_and_the_run_goes_on(
+def test_lost_episode_is_truncated_and_run_continues(
     make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Restless does not come back; what the replay holds of its episode stays true, and a new one begins."""
+    """Restless cannot be restored. The stored part of its episode stays valid, and a new episode starts."""
     data, again = (new_data("toys/Restless-v0", env_kwargs={"length": 7}, n_step=2) for _ in range(2))
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
 
@@ -407,25 +412,25 @@ def test_a_lost_episode_is_closed_and_the_run_goes_on(
             return "Collector"
 
     make_trainer(callbacks=[Save(10)]).fit(module, datamodule=data)
-    assert data.replay.num_transitions == 30 - 1  # the last step's second reward is not there yet
+    assert data.replay.num_transitions == 30 - 1  # the last transition lacks its second reward
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     collector = Collector(10)
     with caplog.at_level(logging.WARNING, logger="td3_lightning"):
         make_trainer(callbacks=[collector], max_epochs=2).fit(
             module, datamodule=again, ckpt_path=tmp_path / "last.ckpt"
         )
-    assert "truncated" in caplog.text
+    assert "could not be restored and count as truncated" in caplog.text
     assert (module.env_steps, again.replay.num_transitions) == (50, 50 - 1)
-    assert (collector.last_return - sum(range(1, 8))) % 70 == 0  # of seven steps in one episode
+    assert (collector.last_return - sum(range(1, 8))) % 70 == 0  # seven steps in one episode
     for _ in range(50):
         batch = again.replay.sample()
         gone = batch.next_obs[:, 1] - batch.obs[:, 1]
         assert torch.isin(gone, torch.tensor([1.0, 2.0])).all()
-        assert torch.equal(batch.next_obs[:, 0], batch.obs[:, 0])  # never into another episode
+        assert torch.equal(batch.next_obs[:, 0], batch.obs[:, 0])  # never across episodes
         assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
 
 
-def test_a_resumed_environment_may_not_be_another(make_trainer: Any, tmp_path: Any) -> None:
+def test_resuming_with_other_replay_settings_is_rejected(make_trainer: Any, tmp_path: Any) -> None:
     data = new_data()
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     trainer = make_trainer(callbacks=[Collector(10)])
@@ -438,15 +443,17 @@ def test_a_resumed_environment_may_not_be_another(make_trainer: Any, tmp_path: A
             )
 
 
-def test_no_environments_before_setup() -> None:
-    with pytest.raises(UsageError, match="setup"):
+def test_envs_require_setup() -> None:
+    with pytest.raises(UsageError, match=r'training environments do not exist\. Call setup\("fit"\)'):
         _ = new_data().envs
 
 
-def test_a_checkpoint_without_its_replay_says_so() -> None:
+def test_missing_replay_in_checkpoint_is_reported() -> None:
     data = ReplayData("Pendulum-v1")
-    data.load_state_dict({})  # nothing to train: nothing is missing
+    data.load_state_dict({})  # no training environments, so no replay is required
     data.setup("fit")
-    with pytest.raises(UsageError, match="holds none"):
+    with pytest.raises(
+        UsageError, match=r"Resuming requires a replay buffer, but the checkpoint has none\. Use a last\.ckpt"
+    ):
         data.load_state_dict({})
     data.teardown("fit")

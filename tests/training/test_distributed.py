@@ -1,6 +1,6 @@
-"""Two processes that train together: each saves its own replay, environments and noise, and gets its own back.
+"""Check that each of two processes saves and restores its own replay, environments and noise.
 
-The file is also the program that forks them.
+This file is also the program that forks the processes.
 """
 
 import json
@@ -28,7 +28,7 @@ from td3_lightning.serialization.segment_files import FOLDER, names_in, with_row
 
 
 def train(folder: Path, epochs: int, ckpt_path: str | None, devices: int, seed: int) -> None:
-    """One rank's part of a run."""
+    """Run the part of one rank."""
     L.seed_everything(seed, verbose=False)
     data = ReplayData("toys/Seeded-v0", batch_size=4, capacity=100, steps_per_epoch=10, eval_episodes=2, num_envs=2)
     module = TD3(3, data.action_low, data.action_high, hidden_dims=(4,))
@@ -49,7 +49,7 @@ def train(folder: Path, epochs: int, ckpt_path: str | None, devices: int, seed: 
 
 
 def main() -> None:
-    """Runs what standard input asks for, each request in as many new processes as it says; prints their exit codes."""
+    """Run the requests from standard input, each in its own processes, and print the exit codes."""
     for line in sys.stdin:
         folder, epochs, ckpt_path, devices, seed = json.loads(line)
         with socket.socket() as free:
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def requests(*asked: list[Any]) -> tuple[list[list[int]], str]:
-    """The exit codes of each request's ranks, and what was said on stderr."""
+    """Return the exit codes of each request's ranks, and the text on stderr."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     lines = "".join(json.dumps(request) + "\n" for request in asked)
     done = subprocess.run(
@@ -86,7 +86,7 @@ def requests(*asked: list[Any]) -> tuple[list[list[int]], str]:
 
 
 def states(folder: Path) -> list[dict[str, Any]]:
-    """Every rank's replay in a folder's last checkpoint, with its rows."""
+    """Return every rank's replay in the last checkpoint of a folder, with its rows."""
     replays = [with_rows(replay, folder / FOLDER) for replay in replays_in(read_checkpoint(folder / "last.ckpt"))]
     for replay in replays:
         for ring in replay["rings"]:
@@ -95,7 +95,7 @@ def states(folder: Path) -> list[dict[str, Any]]:
     return replays
 
 
-def test_every_rank_goes_on_with_its_own(tmp_path: Path) -> None:
+def test_every_rank_resumes_its_own_state(tmp_path: Path) -> None:
     whole, again = tmp_path / "whole", tmp_path / "again"
     codes, said = requests(
         [str(whole), 4, None, 2, 1],
@@ -104,7 +104,7 @@ def test_every_rank_goes_on_with_its_own(tmp_path: Path) -> None:
         [str(tmp_path / "alone"), 5, str(again / "last.ckpt"), 1, 7],
     )
     assert codes == [[0, 0], [0, 0], [0, 0], [2]], said
-    assert "holds the replays of 2 process(es), but 1 came; go on with as many (--trainer.devices 2)" in said
+    assert "The number of processes must be 2, as in the checkpoint, got 1. Use --trainer.devices 2" in said
 
     one, two = states(whole)
     assert not torch.equal(one["rings"][0]["rows"], two["rings"][0]["rows"])

@@ -1,4 +1,4 @@
-"""A learner that diverges stops at once, says what is not finite, and leaves the last good checkpoint as it was."""
+"""Check that a diverged run stops at once, names the cause, and keeps the last good checkpoint."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,29 +22,29 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 @pytest.mark.parametrize("name", ["critic_loss", "q_mean", "actor_loss"])
-def test_a_loss_is_named_with_its_update(name: str, value: float) -> None:
+def test_nonfinite_loss_names_update(name: str, value: float) -> None:
     losses = {key: torch.tensor(3e38) for key in ("critic_loss", "q_mean", "actor_loss")}
     check_losses(losses, 1234)
-    with pytest.raises(LearnerError, match=f"^{name} is {value} at update 1,234: "):
+    with pytest.raises(LearnerError, match=f"^{name} is {value} at update 1,234\\. "):
         check_losses(losses | {name: torch.tensor(value)}, 1234)
 
 
-def test_an_action_is_named_with_its_update() -> None:
+def test_nonfinite_action_names_update() -> None:
     check_action(np.zeros((2, 2), np.float32), 7)
     with pytest.raises(LearnerError, match=r"action is \[\[0.0, nan\]\] after update 7"):
         check_action(np.array([[0, NAN]], np.float32), 7)
 
 
 @pytest.mark.parametrize("name", ["actor.layers.0.bias", "critics.layers.2.weight", "critics_target.layers.0.weight"])
-def test_a_weight_is_named(name: str) -> None:
+def test_nonfinite_weight_is_named(name: str) -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
     check_weights(module, 8)
     module.get_parameter(name).data.view(-1)[-1] = NAN
-    with pytest.raises(LearnerError, match=f"^A weight in {name} is not finite after update 8: "):
+    with pytest.raises(LearnerError, match=f"^A weight in {name} is not finite after update 8\\. "):
         check_weights(module, 8)
 
 
-def test_an_optimizers_state_is_named() -> None:
+def test_nonfinite_optimizer_state_is_named() -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
     optimizers = module.configure_optimizers()
     module.critics(torch.ones(2, 3), torch.ones(2, 1)).sum().backward()
@@ -55,11 +55,11 @@ def test_an_optimizers_state_is_named() -> None:
         check_weights(module, 8, *optimizers)
 
 
-# In a run.
+# In a run
 
 
 class Poisons(Callback):
-    """Makes the end of a parameter NaN at a moment of the run."""
+    """Set the last element of a parameter to NaN at a given update and hook."""
 
     def __init__(self, name: str, moment: str, updates: int) -> None:
         self.name, self.updates = name, updates
@@ -80,14 +80,14 @@ LOSS, ACTION, WEIGHT = r"^(\w+_loss|q_mean) is nan at", "^The actor's action", "
         ("critics.layers.0.bias", "on_train_batch_start", 8, LOSS, 9),
         ("critics_target.layers.2.bias", "on_train_batch_start", 8, LOSS, 9),
         ("actor_target.layers.2.bias", "on_train_batch_start", 8, LOSS, 9),
-        ("actor.layers.2.bias", "on_train_batch_start", 9, LOSS, 10),  # the actor's turn
+        ("actor.layers.2.bias", "on_train_batch_start", 9, LOSS, 10),  # this update includes the actor
         ("actor.layers.2.bias", "on_train_batch_start", 8, ACTION, 9),
         ("critics.layers.0.bias", "on_validation_start", 12, WEIGHT, 12),
         ("critics.layers.0.bias", "on_validation_end", 12, WEIGHT, 12),
         ("actor.layers.0.bias", "on_train_epoch_end", 12, WEIGHT, 12),
     ],
 )
-def test_a_run_stops_before_it_acts_is_judged_or_is_saved(
+def test_diverged_run_stops_before_act_evaluate_or_save(
     name: str, moment: str, updates: int, found: str, at: int, make_trainer: Callable[..., L.Trainer], tmp_path: Path
 ) -> None:
     data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
@@ -99,19 +99,19 @@ def test_a_run_stops_before_it_acts_is_judged_or_is_saved(
     Counter.log.clear()
     with pytest.raises(LearnerError, match=found) as caught:
         trainer.fit(module, datamodule=data)
-    assert f"update {at}:" in str(caught.value)
-    # What was taken, stored and saved is from before.
+    assert f"update {at}. The learner has diverged" in str(caught.value)
+    # Actions, stored transitions and the checkpoint precede the divergence.
     actions = [action for event, action in Counter.log if event == "step"]
     assert np.isfinite(actions).all()
     assert data.replay.steps_stored == module.env_steps == 10 + at - (at % EPOCH != 0)
     evaluated = 2 if moment in ("on_validation_end", "on_train_epoch_end") else 1
-    assert len(actions) == module.env_steps + evaluated * 5  # an episode each
+    assert len(actions) == module.env_steps + evaluated * 5  # one episode per evaluation
     good = read_checkpoint(tmp_path / "last.ckpt")
     assert good["clocks"]["updates"] == EPOCH
     assert all(weight.isfinite().all() for weight in good["state_dict"].values())
 
 
-def test_what_adam_remembers_is_looked_at_before_it_is_saved(make_trainer: Any, tmp_path: Path) -> None:
+def test_optimizer_state_is_checked_before_save(make_trainer: Any, tmp_path: Path) -> None:
     data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     trainer = make_trainer(callbacks=[Collector(10)])
@@ -122,10 +122,10 @@ def test_what_adam_remembers_is_looked_at_before_it_is_saved(make_trainer: Any, 
     assert not (tmp_path / "x.ckpt").exists()
 
 
-def test_the_command_line_says_it_in_one_sentence_and_exits_with_1(
+def test_diverged_cli_run_prints_one_line_and_exits_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that diverges by itself: the critics' eighth step is of 1e37."""
+    """The run diverges because the learning rate of the eighth critic step is 1e37."""
     monkeypatch.chdir(tmp_path)
     words = ["fit", "--data.env_id=Pendulum-v1", "--data.batch_size=4", "--data.eval_episodes=1"]
     words += ["--data.steps_per_epoch=4", "--collector.warmup_steps=10", "--model.hidden_dims=[8]"]
@@ -134,6 +134,6 @@ def test_the_command_line_says_it_in_one_sentence_and_exits_with_1(
     assert main([*words, f"--model.critic_lr={schedule}"]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "actor_loss is nan at update 8: the learner has diverged" in said
+    assert "actor_loss is nan at update 8. The learner has diverged" in said
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["updates"] == 4

@@ -1,4 +1,4 @@
-"""Evaluations after every episode and of averaged weights, stopping when solved, and the array of all evaluations."""
+"""Check StopWhenSolved, SaveEvaluations and AveragedWeights."""
 
 import signal
 from pathlib import Path
@@ -21,7 +21,7 @@ from td3_lightning.training.weight_averaging import AveragedWeights
 
 
 def new_data(**kwargs: Any) -> ReplayData:
-    """Training episodes of 5 steps, in evaluation of a length and a return that follow the seed."""
+    """Return data with training episodes of 5 steps and evaluation episodes that depend on the seed."""
     settings = {"steps_per_epoch": 20, "batch_size": 4, "capacity": 500, "eval_episodes": 2}
     return ReplayData("toys/Seeded-v0", **(settings | kwargs))
 
@@ -31,17 +31,17 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 
 
 def seeded_return(data: ReplayData, seed: int) -> float:
-    return Episode(data.eval_env, seed).play(new_module(data).act)["return"]  # no action changes it
+    return Episode(data.eval_env, seed).play(new_module(data).act)["return"]  # independent of the actions
 
 
 # After every episode.
 
 
-def test_every_training_episode_has_its_evaluation_episode(make_trainer: Any, tmp_path: Path) -> None:
+def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_path: Path) -> None:
     data, stop = new_data(eval_seed=300), StopWhenSolved(threshold=1e9, window=4)
     module, logger = new_module(data), RunLogger(str(tmp_path))
     make_trainer(callbacks=[Collector(40), stop], logger=logger, max_epochs=2).fit(module, datamodule=data)
-    # Those of the warm-up are played before the first update; one that the last step ends is not played any more.
+    # Evaluation episodes for the warm-up precede the first update. The last step's episode has none.
     assert stop.played in (module.episodes, module.episodes - 1)
     expected = [seeded_return(data, 300 + number) for number in range(stop.played)]
     assert stop.returns == expected[-4:]
@@ -50,10 +50,10 @@ def test_every_training_episode_has_its_evaluation_episode(make_trainer: Any, tm
     means = [np.mean(expected[max(0, end - 4) : end]) for end in range(1, len(expected) + 1)]
     np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
     assert (points["eval/running_mean"][:, 0] >= 40).all()
-    assert len(set(points["eval/running_mean"][:, 0])) > 3  # along the run, not at its end
+    assert len(set(points["eval/running_mean"][:, 0])) > 3  # during the run, not only at its end
 
 
-def test_a_log_has_the_names_that_no_info_may_take(make_trainer: Any, tmp_path: Path) -> None:
+def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> None:
     data, falling, logger = new_data(), Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
     callbacks = [Collector(10, exploration_noise=falling), StopWhenSolved(threshold=1e9)]
     module = new_module(data, actor_lr=falling, critic_lr=falling)
@@ -63,7 +63,7 @@ def test_a_log_has_the_names_that_no_info_may_take(make_trainer: Any, tmp_path: 
     assert {name.split("/")[1] for name in columns if "/" in name} == LOGGED | of_info
 
 
-def test_a_solved_run_stops_and_does_not_go_on_when_resumed(make_trainer: Any, tmp_path: Path) -> None:
+def test_solved_run_stops_and_stays_stopped_on_resume(make_trainer: Any, tmp_path: Path) -> None:
     returns = [seeded_return(new_data(eval_seed=300), 300 + number) for number in range(100)]
     means = [np.mean(returns[end - 5 : end]) for end in range(5, 100)]
     threshold = float(np.sort(means[:20])[-2]) + 1e-9  # one of the first twenty is above
@@ -81,7 +81,7 @@ def test_a_solved_run_stops_and_does_not_go_on_when_resumed(make_trainer: Any, t
     assert updates[0] == updates[1] < 50 * 20
 
 
-def test_a_mean_of_few_episodes_solves_nothing() -> None:
+def test_task_is_not_solved_before_window_is_full() -> None:
     stop = StopWhenSolved(threshold=1.0, window=3)
     for returns, solved in (([5.0, 5.0], False), ([1.0, 1.0, 1.0], False), ([1.0, 1.0, 1.1], True)):
         stop.returns = returns
@@ -90,7 +90,7 @@ def test_a_mean_of_few_episodes_solves_nothing() -> None:
         StopWhenSolved(200.0, window=0)
 
 
-def test_a_shorter_window_is_of_the_last_episodes() -> None:
+def test_shorter_window_uses_last_episodes() -> None:
     resumed = StopWhenSolved(threshold=1.0, window=2)
     resumed.load_state_dict({"returns": [0.0, 5.0, 5.0], "played": 3})
     assert resumed.solved
@@ -99,7 +99,7 @@ def test_a_shorter_window_is_of_the_last_episodes() -> None:
 # The array.
 
 
-def test_an_evaluation_of_the_users_own_is_not_the_runs(make_trainer: Any, tmp_path: Path) -> None:
+def test_separate_validation_is_not_recorded(make_trainer: Any, tmp_path: Path) -> None:
     data, saved = new_data(), SaveEvaluations()
     trainer = make_trainer(callbacks=[Collector(10), saved], logger=RunLogger(str(tmp_path)))
     module = new_module(data)
@@ -108,10 +108,10 @@ def test_an_evaluation_of_the_users_own_is_not_the_runs(make_trainer: Any, tmp_p
     assert saved.env_steps == [30]
 
 
-def test_all_evaluations_are_in_one_array_the_untrained_one_first(make_trainer: Any, tmp_path: Path) -> None:
+def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_path: Path) -> None:
     logger, ends = RunLogger(str(tmp_path)), []
     for max_epochs, ckpt_path in ((2, None), (3, tmp_path / "two.ckpt")):
-        data = new_data(eval_seed=300, eval_episodes=max_epochs)  # another number on resume
+        data = new_data(eval_seed=300, eval_episodes=max_epochs)  # another number of episodes on resume
         callbacks = [Collector(10), SaveEvaluations()]
         settings = {"logger": logger, "max_epochs": max_epochs, "num_sanity_val_steps": -1}
         trainer = make_trainer(callbacks=callbacks, **settings)
@@ -126,17 +126,19 @@ def test_all_evaluations_are_in_one_array_the_untrained_one_first(make_trainer: 
     np.testing.assert_array_equal(ends[1][1], [[one, two, np.nan]] * 3 + [[one, two, three]])
 
 
-def test_an_array_that_cannot_be_written_warns_once_and_stops_nothing(make_trainer: Any, tmp_path: Path) -> None:
+def test_write_failure_of_evaluations_warns_once(make_trainer: Any, tmp_path: Path) -> None:
     data, logger = new_data(), RunLogger(str(tmp_path))
     Path(logger.log_dir, "evaluations.npz", "in the way").mkdir(parents=True)
     module = new_module(data)
-    with pytest.warns(UserWarning, match="evaluations.npz, which could not be written") as warned:
+    with pytest.warns(
+        UserWarning, match=r"Cannot write .*evaluations\.npz: .*\. The run continues without it\."
+    ) as warned:
         make_trainer(callbacks=[Collector(10), SaveEvaluations()], logger=logger, max_epochs=3).fit(module, data)
     assert module.updates == 60
     assert len([one for one in warned if "evaluations.npz" in str(one.message)]) == 1
 
 
-def test_without_a_logger_there_is_no_array(make_trainer: Any, tmp_path: Path) -> None:
+def test_no_evaluations_file_without_logger(make_trainer: Any, tmp_path: Path) -> None:
     data = new_data()
     make_trainer(callbacks=[Collector(10), SaveEvaluations()]).fit(new_module(data), datamodule=data)
     assert not list(tmp_path.rglob("*.npz"))
@@ -146,7 +148,7 @@ def test_without_a_logger_there_is_no_array(make_trainer: Any, tmp_path: Path) -
 
 
 class Weights(Callback):
-    """Notes the weights after every tenth update, and in every evaluation."""
+    """Record the weights after every tenth update and in every evaluation."""
 
     def __init__(self) -> None:
         self.trained: list[torch.Tensor] = []
@@ -164,7 +166,7 @@ def flat(module: Any) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in module.parameters()])
 
 
-def test_the_mean_of_the_weights_is_evaluated_and_saved_and_trains_nothing(make_trainer: Any, tmp_path: Path) -> None:
+def test_average_is_evaluated_and_saved_but_not_trained(make_trainer: Any, tmp_path: Path) -> None:
     noted = {}
     for name, callbacks in (("mean", [AveragedWeights(decay=0.9)]), ("plain", [])):
         torch.manual_seed(0)
@@ -186,7 +188,7 @@ def test_the_mean_of_the_weights_is_evaluated_and_saved_and_trains_nothing(make_
     assert not torch.allclose(flat(policy), noted["plain"].trained[-1])
 
 
-def test_what_goes_on_without_the_mean_goes_on_as_if_there_had_been_none(make_trainer: Any, tmp_path: Path) -> None:
+def test_resume_without_averaging_matches_plain_run(make_trainer: Any, tmp_path: Path) -> None:
     found = {}
     for name, first in (("mean", [AveragedWeights(decay=0.9)]), ("plain", [])):
         torch.manual_seed(0)
@@ -201,9 +203,7 @@ def test_what_goes_on_without_the_mean_goes_on_as_if_there_had_been_none(make_tr
     assert torch.equal(found["mean"], found["plain"])
 
 
-def test_what_is_judged_after_training_is_the_checkpoint_or_the_module_as_it_is(
-    make_trainer: Any, tmp_path: Path
-) -> None:
+def test_validation_after_training_uses_weights_unchanged(make_trainer: Any, tmp_path: Path) -> None:
     data, noted = new_data(), Weights()
     module = new_module(data, actor_lr=0.1)
     early = LambdaCallback(
@@ -221,7 +221,7 @@ def test_what_is_judged_after_training_is_the_checkpoint_or_the_module_as_it_is(
     assert not torch.equal(noted.evaluated[-1], noted.evaluated[0])
 
 
-def test_after_an_evaluation_that_failed_the_weights_are_back(make_trainer: Any) -> None:
+def test_failed_evaluation_restores_trained_weights(make_trainer: Any) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("This one fails.")
 
@@ -234,7 +234,7 @@ def test_after_an_evaluation_that_failed_the_weights_are_back(make_trainer: Any)
     assert not torch.equal(flat(module), noted.evaluated[-1])
 
 
-def test_whole_numbers_in_a_module_are_copied(make_trainer: Any, tmp_path: Path) -> None:
+def test_integer_buffers_are_copied_to_average(make_trainer: Any, tmp_path: Path) -> None:
     data = new_data()
     module = new_module(data)
     module.register_buffer("rows", torch.arange(256))
@@ -246,25 +246,31 @@ def test_whole_numbers_in_a_module_are_copied(make_trainer: Any, tmp_path: Path)
     assert torch.equal(saved["state_dict"]["rows"], torch.arange(256))
 
 
-def test_whoever_would_miss_a_part_of_the_mean_is_refused(make_trainer: Any) -> None:
+def test_incompatible_callbacks_are_rejected(make_trainer: Any) -> None:
     data = new_data()
     for others, said in (
-        ([Collector(10), AveragedWeights()], "AveragedWeights came after the Collector in the callbacks; put it"),
-        ([AveragedWeights(), Collector(10), StopWhenSolved(0)], "StopWhenSolved plays with the weights themselves"),
+        (
+            [Collector(10), AveragedWeights()],
+            r"^AveragedWeights must precede the Collector in the callbacks, got the reverse\. Change",
+        ),
+        (
+            [AveragedWeights(), Collector(10), StopWhenSolved(0)],
+            r"^AveragedWeights must not be combined with StopWhenSolved, .* Use EarlyStopping with",
+        ),
     ):
         with pytest.raises(UsageError, match=said):
             make_trainer(callbacks=others).fit(new_module(data), datamodule=data)
 
 
 class StopsInTheTenth(Callback):
-    """Sends a signal to this process in the tenth update."""
+    """Send a signal to this process in the tenth update."""
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         if pl_module.updates == 9:
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_on_the_command_line_no_stop_takes_a_part_of_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_cli_run_keeps_averaged_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = "fit --data.env_id toys/Seeded-v0 --data.steps_per_epoch 20 --data.batch_size 4 --collector.warmup_steps 10"
     kinds = f"{__name__}.StopsInTheTenth", "td3_lightning.AveragedWeights"
@@ -278,6 +284,6 @@ def test_on_the_command_line_no_stop_takes_a_part_of_the_mean(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("decay", [1, -0.1, None])
-def test_a_decay_out_of_its_range_is_refused(decay: Any) -> None:
-    with pytest.raises(UsageError, match=rf"decay is in \[0, 1\), but {decay} came"):
+def test_decay_out_of_range_raises_usage_error(decay: Any) -> None:
+    with pytest.raises(UsageError, match=rf"^decay must be in \[0, 1\), got {decay}\. Use 0\.9999"):
         AveragedWeights(decay=decay)

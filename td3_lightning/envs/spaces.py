@@ -1,0 +1,99 @@
+"""Checks of the spaces of an environment."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+from td3_lightning.errors import UsageError, shown
+
+
+def check_box(env: gym.Env, what: str, env_id: str) -> Box:
+    """Return the observation or action space, which must be a one-dimensional `Box`.
+
+    Args:
+        env: The environment.
+        what: "observations" or "actions".
+        env_id: Name of the environment in the message.
+
+    Raises:
+        UsageError: The space is not supported. The message names a wrapper that helps, if there is one.
+    """
+    space = getattr(env, "observation_space" if what == "observations" else "action_space", None)
+    if not isinstance(space, Box):
+        wrapper = (
+            " or add a wrapper to data.wrappers, for example gymnasium.wrappers.FlattenObservation"
+            if what == "observations"
+            else ""
+        )
+        raise UsageError(
+            f"{what} of {env_id} must be a Box, got {shown(space)}. Use an environment with continuous {what}{wrapper}."
+        )
+    if what == "observations":
+        _check_obs_shape(space, env_id)
+    else:
+        _check_action_box(space, env_id)
+    return space
+
+
+def _check_obs_shape(space: Box, env_id: str) -> None:
+    if len(space.shape) == 3 and space.dtype == np.uint8:
+        raise UsageError(
+            f"observations of {env_id} must have one axis, got frames of shape {space.shape}. Use data.pixels and "
+            "model.encoder, as car_pixels.yaml does."
+        )
+    if len(space.shape) != 1 or not space.shape[0]:
+        raise UsageError(
+            f"observations of {env_id} must have one axis and at least one number, got shape {space.shape}. Add "
+            "gymnasium.wrappers.FlattenObservation to data.wrappers."
+        )
+
+
+def _check_action_box(space: Box, env_id: str) -> None:
+    if len(space.shape) != 1 or not space.shape[0]:
+        raise UsageError(
+            f"actions of {env_id} must have one axis and at least one number, got shape {space.shape}. Add "
+            "td3_lightning.FlattenAction to data.wrappers."
+        )
+    if not np.issubdtype(space.dtype, np.floating):
+        raise UsageError(
+            f"actions of {env_id} must be floats, got {shown(space)} of {space.dtype}. Use an environment with "
+            "continuous actions, or add a wrapper that rounds them to data.wrappers."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = space.high.astype(np.float32) - space.low.astype(np.float32)
+    if not np.isfinite(width).all():  # also for bounds of +-float32 max
+        raise UsageError(
+            f"actions of {env_id} must have finite bounds whose difference is a float32, got "
+            f"{shown(space)}. Add td3_lightning.SymmetricActionBounds to data.wrappers, with a practical bound."
+        )
+    if not (space.low < space.high).all():
+        raise UsageError(
+            f"actions of {env_id} must have low < high, got {shown(space)}. Add a wrapper that removes the constant "
+            "actions to data.wrappers."
+        )
+
+
+def check_is_new(env: gym.Env, eval_env: gym.Env, env_id: str) -> None:
+    """Raise `UsageError` if training and evaluation share one environment."""
+    if env.unwrapped is eval_env.unwrapped:
+        raise UsageError(
+            f"env_id must return a new environment at each call, got the same {env_id} twice. Create it "
+            "inside the function, for example `lambda: MyEnv()`."
+        )
+
+
+def check_same_spaces(env: gym.Env, eval_env: gym.Env, env_id: str, train_kwargs: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if a training environment has other spaces than the evaluation environment."""
+    for what, got, expected in (
+        ("observations", env.observation_space.shape, eval_env.observation_space.shape),
+        ("actions", env.action_space, eval_env.action_space),
+    ):
+        if got != expected:
+            cause = f"train_kwargs {dict(train_kwargs)}" if train_kwargs else "another environment of this run"
+            raise UsageError(
+                f"{env_id} must have the same {what} in training and evaluation, got {got} with {cause} and "
+                f"{expected} without. Use data.env_kwargs for what changes both."
+            )
