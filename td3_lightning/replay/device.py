@@ -40,8 +40,8 @@ class DeviceReplay:
         """Where the rows stand that have changed since they were sent."""
         found = []
         for index, ring in enumerate(self.replay.rings):
-            numbers = np.arange(self._sent[index], ring.held.stop)
-            self._sent[index] = ring.settled
+            numbers = np.arange(self._sent[index], ring.valid_rows.stop)
+            self._sent[index] = ring.immutable_rows
             slots = numbers % ring.length
             again = slots[slots < ring.n_step] + ring.length  # the first rows stand again behind the seam
             found.append(np.concatenate([slots, again]) + index * len(ring.rows))

@@ -127,13 +127,13 @@ class Ring:
         return self.written % self.length
 
     @property
-    def held(self) -> range:
+    def valid_rows(self) -> range:
         """The numbers of the rows that are there; the last one may wait for its action."""
         end = self.written + self.running
         return range(max(end - self.length, 0), end)
 
     @property
-    def settled(self) -> int:
+    def immutable_rows(self) -> int:
         """The rows below this number never change; of a running episode, the last step may still become its end."""
         return self.written - self.running
 
@@ -170,7 +170,7 @@ class Ring:
         self.pending += 1
         self._finish(last, self.pending // self.n_step if self.running else self.pending)
 
-    def truncate(self) -> None:
+    def truncate_episode(self) -> None:
         """Ends the running episode, if there is one, at its last step."""
         if self.running:
             self.rows[(self.cursor - 1) % self.length, -1] = TRUNCATED
@@ -207,7 +207,7 @@ class Ring:
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes; `rows` lists the first number and the rows of each of its parts, here of one."""
-        return {**self.position(), "rows": [(self.held.start, self.copy(self.held))]}
+        return {**self.position(), "rows": [(self.valid_rows.start, self.copy(self.valid_rows))]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Puts back what `state_dict` gave; raises `UsageError` if rows are missing."""
@@ -233,10 +233,10 @@ class Ring:
 
     def _list_starts(self, transitions: int) -> None:
         """Finds them in the rows: every row is one, but for the pending ones and the episodes' last observations."""
-        numbers = np.arange(self.held.start, self.written - self.pending)
+        numbers = np.arange(self.valid_rows.start, self.written - self.pending)
         follows_end = self.rows[(numbers - 1) % self.length, -1] != RUNNING
         # The oldest may be a last observation whose step is gone, which only the count tells.
-        starts = numbers[~follows_end | (numbers == self.held.start)]
+        starts = numbers[~follows_end | (numbers == self.valid_rows.start)]
         if transitions > len(starts):
             raise UsageError(
                 f"The saved replay must have at most {len(starts)} transitions, got {transitions}. Use another "

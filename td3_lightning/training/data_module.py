@@ -36,6 +36,8 @@ RESUME_HINT = (
     "(--data.empty_replay true)"
 )
 
+MAX_EPISODES = 1_000_000  # in one evaluation
+
 
 SavedReplay = Callable[[Replay], dict[str, Any] | None]  # what a checkpoint holds of the replay; None is nothing
 
@@ -168,7 +170,7 @@ class ReplayData(L.LightningDataModule):
     def begin_episodes(self) -> None:
         """Resets every training environment; what was running is closed as truncated."""
         for ring in self.replay.rings:
-            ring.truncate()
+            ring.truncate_episode()
         self.envs.reset(self.replay.steps_stored)
 
     @property
@@ -300,7 +302,7 @@ class ReplayData(L.LightningDataModule):
     def _load_envs(self, state: dict[str, Any]) -> None:
         lost = self.envs.load_state_dict(state)
         for env in lost:
-            self.replay.rings[env].truncate()
+            self.replay.rings[env].truncate_episode()
         if lost:
             log.warning(
                 "%s did not come back the same after replaying its actions, so %d running episode(s) "
@@ -336,4 +338,4 @@ class Batches:
 def _seeds(stage: str, seed: int, episodes: int) -> range:
     """The seeds of the episodes of an evaluation."""
     first = require_int(f"{stage}_seed", seed, least=0)
-    return range(first, first + require_int(f"{stage}_episodes", episodes, least=1))
+    return range(first, first + require_int(f"{stage}_episodes", episodes, least=1, most=MAX_EPISODES))

@@ -117,7 +117,7 @@ def test_an_episode_closed_after_a_save_was_saved_open(folder: Path) -> None:
     before.load_state_dict(with_rows(state, folder))
     assert before.rings[0].running
     assert before.rings[0].rows[6, -1] == 0.0
-    before.rings[0].truncate()
+    before.rings[0].truncate_episode()
     again = like(world)
     again.load_state_dict(with_rows(after, folder))
     same(before, again)
@@ -516,4 +516,4 @@ def test_a_save_from_python_is_whole_and_alone(make_trainer: Any, tmp_path: Path
     assert os.listdir(tmp_path) == ["x.ckpt"]
     (replay,) = replays_in(read_checkpoint(tmp_path / "x.ckpt"))
     assert names_in([replay]) == set()
-    assert sum(len(rows) for _, rows in replay["rings"][0]["rows"]) == len(data.replay.rings[0].held)
+    assert sum(len(rows) for _, rows in replay["rings"][0]["rows"]) == len(data.replay.rings[0].valid_rows)

@@ -101,7 +101,7 @@ class World:
 
     def lose(self, env: int) -> None:
         """The environment could not be restored: its episode is closed where it stood, and a new one begins."""
-        self.replay.rings[env].truncate()
+        self.replay.rings[env].truncate_episode()
         self.naive[env].close("truncated")
         self.obs[env] = self.new_obs()
 

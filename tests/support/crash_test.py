@@ -31,13 +31,13 @@ import yaml
 
 import conftest  # noqa: F401  # no screen, one thread
 from random_settings import draw
+from run_comparison import differences, rows
 from td3_lightning import Collector
 from td3_lightning.cli.app import main
 from td3_lightning.cli.trainer import Trainer
 from td3_lightning.reporting import progress_bar as callbacks
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
 from td3_lightning.serialization.segment_files import FOLDER, names_in
-from tests.integration.test_resume import differences, rows
 
 COMMON: dict[str, Any] = {
     "model": {"hidden_dims": [8]},
