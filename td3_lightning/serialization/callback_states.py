@@ -11,7 +11,8 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from torch import Tensor
 
 from td3_lightning.serialization import values as form
-from td3_lightning.serialization.checkpoint_schema import file_name, numpy_generator
+from td3_lightning.serialization.checkpoint_schema import file_name
+from td3_lightning.serialization.generator_states import numpy_generator
 from td3_lightning.serialization.values import InvalidValueError
 
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")

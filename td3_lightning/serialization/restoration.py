@@ -12,19 +12,14 @@ from lightning.pytorch.trainer.states import TrainerFn
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.callback_states import check_callbacks
-from td3_lightning.serialization.checkpoint_schema import (
-    DATA,
-    averaging_state,
-    check_checkpoint,
-    check_loops,
-    check_optimizers,
-    check_sizes_of,
-    check_weights,
-    missing_part,
-)
+from td3_lightning.serialization.checkpoint_schema import averaging_state, check_checkpoint, missing_part
 from td3_lightning.serialization.configurable import Configurable, known_recipes
+from td3_lightning.serialization.loop_states import check_loops
+from td3_lightning.serialization.optimizer_states import check_optimizers
+from td3_lightning.serialization.replay_states import DATA
 from td3_lightning.serialization.schema import NotNamedError, check_arguments
 from td3_lightning.serialization.values import InvalidValueError
+from td3_lightning.serialization.weights import check_sizes_of, check_weights
 
 LOOPS = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
 

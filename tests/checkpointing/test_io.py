@@ -479,5 +479,5 @@ def test_run_that_keeps_no_checkpoints_stops_without_one(make_trainer: Make, tmp
 def test_collector_must_come_first(make_trainer: Make, tmp_path: Path) -> None:
     fit = Fit(make_trainer, tmp_path)
     fit.trainer = make_trainer(callbacks=[StopOnSignal(), Collector(20)])
-    with pytest.raises(UsageError, match="put it after"):
+    with pytest.raises(UsageError, match=r"must come after the Collector.*Use td3_lightning\.checkpointing\.callbacks"):
         fit()

@@ -76,7 +76,7 @@ def same(one: Replay, two: Replay) -> None:
     """Memory and lists are the same to the bit, and so is what is drawn."""
     for left, right in zip(one.rings, two.rings, strict=True):
         np.testing.assert_array_equal(left.rows, right.rows)
-        starts = [ring.starts.rows(np.array(ring.starts.places, np.int64)) for ring in (left, right)]
+        starts = [ring.index.rows(np.array(ring.index.places, np.int64)) for ring in (left, right)]
         np.testing.assert_array_equal(*starts)
         assert left.position() == right.position()
     if one.num_transitions:
@@ -255,7 +255,7 @@ def test_rows_that_no_file_has_are_missed(folder: Path, world: World) -> None:
     for place in (0, 1, -1):
         state = saved(world.replay, folder)
         del state["rings"][0]["segments"][place]
-        with pytest.raises(UsageError, match="without its rows"):
+        with pytest.raises(UsageError, match="must hold the rows"):
             like(world).load_state_dict(with_rows(state, folder))
 
 

@@ -361,7 +361,7 @@ RING = "ReplayData.ranks.0.replay.rings.0."
         (RING + "pending", 10**6, "pending must be at most"),
         (RING + "running", 7, "running must be at most 1, got 7"),
         (RING + "written", -1, "written must be a non-negative integer, got -1"),
-        (RING + "written", 2**50, "without its rows"),
+        (RING + "written", 2**50, "must hold the rows"),
         (RING + "transitions", 10**6, "transitions must be at most"),
         (RING + "rows", "x", "rows must be a list, got 'x'"),
         ("ReplayData.ranks.0.replay.rings", [], "layout.num_envs must be 0"),

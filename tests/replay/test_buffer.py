@@ -298,11 +298,11 @@ def test_batches_do_not_change_with_the_ring() -> None:
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_transitions_are_found_after_the_memory_for_them_has_been_gone_through(num_envs: int) -> None:
     world = World(3, num_envs, 1, rows=40)
-    memory = len(world.replay.rings[0].starts.passed)
+    memory = len(world.replay.rings[0].index.offsets)
     for _ in range(memory + 100):
         for env in range(num_envs):
             world.step(env)
-    assert all(ring.starts.oldest > memory for ring in world.replay.rings)
+    assert all(ring.index.oldest > memory for ring in world.replay.rings)
     world.check()
 
 
@@ -310,7 +310,7 @@ def test_a_million_car_transitions_take_less_than_83_megabytes() -> None:
     """With room for the last observations of episodes of 1,000 steps."""
     replay = Replay(15, 3, capacity=1_001_000)
     assert replay.transition_bytes == 82
-    assert replay.rows.nbytes + replay._passed.nbytes + replay._before.nbytes < 83e6
+    assert replay.rows.nbytes + replay._offsets.nbytes + replay._block_offsets.nbytes < 83e6
 
 
 def resident() -> float:

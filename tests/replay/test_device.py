@@ -54,7 +54,7 @@ def test_few_rows_are_sent_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(1_500):
         world.step(0)
     copied, sent = DeviceReplay(world.replay, CPU), []
-    monkeypatch.setattr(on_device, "_sent_together", lambda parts, device: sent.append(parts) or parts)
+    monkeypatch.setattr(on_device, "_copy_together", lambda parts, device: sent.append(parts) or parts)
     for _ in range(50):
         copied.sample()
         world.step(0)
@@ -130,5 +130,5 @@ def test_a_device_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     for _ in range(20):
         world.step(0)
     monkeypatch.setattr(torch.Tensor, "to", full)
-    with pytest.raises(UsageError, match=r"GB.*cpu does not have; lower data\.capacity"):
+    with pytest.raises(UsageError, match=r"GB on cpu.*Reduce data\.capacity"):
         DeviceReplay(world.replay, CPU).sample()

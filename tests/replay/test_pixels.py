@@ -180,7 +180,7 @@ def test_a_hundred_thousand_frames_take_less_than_what_is_promised() -> None:
     pixels = Pixels()
     replay = PixelReplay(pixels, action_dim=2, capacity=100_000, n_step=3)
     assert replay.transition_bytes * replay.capacity < 2.2e9
-    assert replay.rows.nbytes + replay._passed.nbytes < 2.2e9
+    assert replay.rows.nbytes + replay._offsets.nbytes < 2.2e9
 
 
 def test_a_shift_moves_a_stack_as_a_whole_and_repeats_its_edge() -> None:

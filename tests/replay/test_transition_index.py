@@ -40,7 +40,7 @@ def test_starts_are_those_of_a_plain_list(passes: float, rng: Any) -> None:
         if rng.random() < 0.01:
             check(starts, list(expected))
     check(starts, list(expected))
-    assert starts.are_many == (passes == 1.0)
+    assert starts.has_block_offsets == (passes == 1.0)
 
 
 @pytest.mark.parametrize("passes", [0.5, 1.0])
@@ -50,10 +50,10 @@ def test_starts_that_are_replaced_go_on(count: int, passes: float, rng: Any) -> 
     starts, expected = new_starts(80_000), deque(rows.tolist())
     for row in range(300):
         starts.append(row)
-    starts.are_many = True
+    starts.has_block_offsets = True
     starts.replace(rows)
     check(starts, rows.tolist())
-    assert starts.are_many == (count == 80_000 and passes == 1.0)
+    assert starts.has_block_offsets == (count == 80_000 and passes == 1.0)
     following = (expected or [7])[-1] + 2
     for row in range(following, following + 90_000):
         starts.append(row)

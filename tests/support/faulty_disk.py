@@ -348,7 +348,7 @@ def check_same(came: Replay, expected: Replay) -> None:
     (left,), (right,) = came.rings, expected.rings
     assert left.position() == right.position(), "wrong: another position"
     np.testing.assert_array_equal(left.copy(left.valid_rows), right.copy(right.valid_rows), "wrong: other rows")
-    starts = [ring.starts.rows(np.array(ring.starts.places, np.int64)) for ring in (left, right)]
+    starts = [ring.index.rows(np.array(ring.index.places, np.int64)) for ring in (left, right)]
     np.testing.assert_array_equal(*starts, "wrong: other starts")
 
 
