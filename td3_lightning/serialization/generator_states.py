@@ -42,5 +42,5 @@ def numpy_generator(value: Any, name: str) -> None:
 
 
 def noise_states(value: Any, name: str) -> None:
-    """Check for the generators of all ranks; old checkpoints have one alone."""
+    """Check for the generators of all ranks; old checkpoints have a single one."""
     form.series(torch_generator)(value if isinstance(value, list) else [value], name)

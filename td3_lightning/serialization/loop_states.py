@@ -24,7 +24,7 @@ def loop_states(value: Any, name: str) -> None:
 
 
 def loader_states(value: Any, name: str) -> None:
-    """Check for the states of the loaders, of which a ReplayData has one."""
+    """Check for the states of the loaders, which has at most one item."""
     form.series(form.mapping)(value, name)
     if len(value) > 1:
         raise InvalidValueError(name, "a list of at most one state", value)

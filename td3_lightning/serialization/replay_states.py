@@ -58,7 +58,7 @@ def episode(value: Any, name: str) -> None:
 
 
 def rank(value: Any, name: str) -> None:
-    """Check for the state of a process: as many episodes as the replay has rings, or none."""
+    """Check for the state of one rank: no episodes, or one for each ring of the replay."""
     STATE(value, name)
     rings, episodes = value.get("replay", {}).get("rings"), value.get("envs", {}).get("episodes", [])
     if rings is not None and episodes and len(episodes) != len(rings):

@@ -934,7 +934,7 @@ def test_a_broken_checkpoint_is_one_sentence(content, wanted, capsys):
 
 def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
     Path("short.ckpt").write_bytes(last.read_bytes()[:-999])
-    assert "short.ckpt is cut short or damaged" in complaint(capsys, "test", "--ckpt_path", "short.ckpt")
+    assert "short.ckpt is truncated or damaged" in complaint(capsys, "test", "--ckpt_path", "short.ckpt")
 
 
 @pytest.mark.parametrize(
@@ -960,7 +960,7 @@ def test_a_published_checkpoint_has_its_configuration_beside_it(last, capsys):
     assert "such as --config config.yaml." in complaint(capsys, "fit", "--ckpt_path", "best.ckpt")
 
 
-@pytest.mark.parametrize(("held", "wanted"), [(None, "is of format 0, but a run goes on from format 1"), (2, "newer")])
+@pytest.mark.parametrize(("held", "wanted"), [(None, "must have format 1 to resume a run, got format 0"), (2, "newer")])
 def test_a_checkpoint_of_another_format_is_one_sentence(held, wanted, last, capsys):
     checkpoint = torch.load(last, weights_only=True)
     del checkpoint["format"]
