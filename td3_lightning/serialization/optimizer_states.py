@@ -26,8 +26,8 @@ def check_optimizers(states: Any, optimizers: list[torch.optim.Optimizer]) -> No
         form.series(form.anything)(state["param_groups"], f"{name}.param_groups")
         if len(state["param_groups"]) != len(ours):
             raise InvalidValueError(f"{name}.param_groups", f"a list of {len(ours)}", state["param_groups"])
-        for group, wanted in zip(state["param_groups"], ours, strict=True):
-            _check_group(group, wanted, f"{name}.param_groups")
+        for group, expected in zip(state["param_groups"], ours, strict=True):
+            _check_group(group, expected, f"{name}.param_groups")
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         adam = MOMENTS if isinstance(optimizer, torch.optim.Adam) else ()
         _check_moments(state["state"], weights, adam, f"{name}.state")
@@ -38,25 +38,25 @@ def _check_group(group: Mapping[str, Any], ours: Mapping[str, Any], name: str) -
     form.series(form.count)(group.get("params"), f"{name}.params")
     if list(group["params"]) != ours["params"]:
         raise InvalidValueError(f"{name}.params", "the numbers of the weights", group.get("params"))
-    for key, wanted in ours.items():
-        if key not in group and (wanted is None or isinstance(wanted, bool)):
+    for key, expected in ours.items():
+        if key not in group and (expected is None or isinstance(expected, bool)):
             continue  # a switch that an older torch did not have
         if key not in group:
             raise InvalidValueError(name, f'a mapping with the key "{key}"', group)
-        _check_like(group[key], wanted, f"{name}.{key}")
+        _check_like(group[key], expected, f"{name}.{key}")
 
 
-def _check_like(held: Any, wanted: Any, name: str) -> None:
+def _check_like(held: Any, expected: Any, name: str) -> None:
     """Check that an optimizer's setting is of the same kind as another one."""
-    if wanted is None or isinstance(wanted, bool):
+    if expected is None or isinstance(expected, bool):
         form.optional(form.flag)(held, name)
-    elif isinstance(wanted, int | float | Tensor):
+    elif isinstance(expected, int | float | Tensor):
         form.scalar(held, name)
-    elif isinstance(wanted, tuple | list):
+    elif isinstance(expected, tuple | list):
         form.series(form.anything)(held, name)
-        if len(held) != len(wanted):
-            raise InvalidValueError(name, f"{len(wanted)} values", held)
-        for one, other in zip(held, wanted, strict=True):
+        if len(held) != len(expected):
+            raise InvalidValueError(name, f"{len(expected)} values", held)
+        for one, other in zip(held, expected, strict=True):
             _check_like(one, other, name)
 
 

@@ -372,7 +372,7 @@ def test_resumed_solved_run_repeats_its_last_evaluation(make_trainer: Make, tmp_
     with contextlib.suppress(EnvError):
         fit(tmp_path / "stopped", spoiler)
     last = tmp_path / "stopped" / "last.ckpt"
-    for _ in range(2):  # then it is over
+    for _ in range(2):  # the second fit finds the run finished
         assert fit(tmp_path / "stopped", ckpt_path=last) == whole
 
 

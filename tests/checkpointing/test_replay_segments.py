@@ -387,7 +387,7 @@ def test_damaged_file_is_named_and_previous_one_resumes(make_trainer: Any, tmp_p
         fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
     module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last-1.ckpt")
     assert module.updates == 30
-    # The damaged one never took the whole one's place.
+    # The damaged checkpoint never replaced the complete one.
     clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
     assert clocks == [20, 30]
     fit(make_trainer, tmp_path, 4, ckpt_path=tmp_path / "last-1.ckpt")

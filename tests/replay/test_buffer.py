@@ -275,7 +275,7 @@ def test_epoch_has_its_length_and_fresh_batches() -> None:
     next(batches)
     for step in range(40):
         replay.add(0, np.array([500.0 + step]), np.zeros(1), 0.0, False, False, np.array([501.0 + step]))
-    assert (next(batches).obs >= 500).any()  # drawn when it is asked for
+    assert (next(batches).obs >= 500).any()  # sampled lazily
 
 
 def test_sampling_does_not_use_global_random_state() -> None:
@@ -328,7 +328,7 @@ def test_a_million_rows_use_no_memory_before_they_are_filled() -> None:
     for _ in range(50_000):
         replay.add(0, obs, action, 1.0, False, False, obs)
     replay.sample()
-    assert resident() - before < 12  # 50,000 rows of 82 bytes are 4.1 MB; all of them would be 82
+    assert resident() - before < 12  # 50,000 rows of 82 bytes are 4.1 MB; a million are 82 MB
 
 
 @pytest.mark.parametrize("steps", [0, 3, 17, 200])

@@ -13,7 +13,7 @@ HELD = 2 * BLOCK + 17
 
 def new_starts(held: int = HELD) -> TransitionIndex:
     length = TransitionIndex.memory_for(held)
-    garbage = np.full(length, 99, np.uint16)  # it is not asked to be zeros
+    garbage = np.full(length, 99, np.uint16)  # the memory need not be zero
     return TransitionIndex(garbage, np.full(length // BLOCK, -7))
 
 

@@ -59,7 +59,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
 STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
-# After `fit` a signal is not ours, and kills as it does any program; the run has to be whole then.
+# After `fit` a signal kills the process as usual. The run must be complete then.
 DEATHS = {name: getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1")}
 WRITES = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "os.link"}
 
@@ -112,7 +112,7 @@ def run(folder: Path, ckpt_path: Path | None, kind: str, moment: float, delay: f
     """Train in a folder with a planned fault."""
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    callbacks.write_curve = lambda metrics: metrics  # it has no state, and takes most of the time
+    callbacks.write_curve = lambda metrics: metrics  # stateless, but most of the time of a run
     sys.stdout = sys.stderr = Path("log").open("a", buffering=1)  # noqa: SIM115
     began: list[float] = []
     when_called(Trainer, "fit", lambda: began.append(time.process_time()))
@@ -169,7 +169,7 @@ def compare(folder: Path, whole: Path) -> list[str]:
         return ["no last.ckpt"]
     found = [name for name in differences(one, other) if not re.search(r"Checkpoint.*(models/|path$|/dirpath$)", name)]
     found += ["metrics.csv"] * (rows(one.parents[1]) != rows(other.parents[1]))
-    new = {"last-1.ckpt"} - files(other.parent)  # of a run that is so short that it is saved but once
+    new = {"last-1.ckpt"} - files(other.parent)  # a very short run saves only once
     found += sorted(f"{name} is in one folder only" for name in (files(one.parent) ^ files(other.parent)) - new)
     named = {
         name for path in one.parent.glob("last*.ckpt") for name in names_in(list(replays_in(read_checkpoint(path))))
@@ -222,7 +222,7 @@ class World:
                 history.append((kind, *self._moment(kind)))
                 status = fit(folder, *history[-1])
                 if status < 0 and status == -DEATHS.get(kind, 0) and not compare(folder, self.whole):
-                    status = 0  # it came after the training
+                    status = 0  # the signal arrived after the training
                 counts[kind] += status != 0
                 if status == 0 and kind:
                     kinds.append(kind)  # it ended before

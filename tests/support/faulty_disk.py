@@ -237,7 +237,7 @@ class Run:
 
     chance: random.Random
     saves: int = 0  # begun
-    done: int = 0  # the last one that came to its end
+    done: int = 0  # number of the last complete save
     expected: dict[int, Replay] = field(default_factory=dict)
     steps: int = 0
 
