@@ -473,7 +473,7 @@ class Odd(Callback):
 def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
     assert main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.Odd"]) == 2
     said = capsys.readouterr().err
-    assert "callbacks.Odd.when is a timedelta" in said
+    assert "callbacks.Odd.when must be made of tensors" in said
     assert "Traceback" not in said
 
 

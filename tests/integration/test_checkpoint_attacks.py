@@ -47,7 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return torch.load(LAST, weights_only=True)
 
 
-def refused(capsys: Any, checkpoint: Any, *wanted: str, commands: Any = COMMANDS) -> None:
+def refused(capsys: Any, checkpoint: Any, *expected: str, commands: Any = COMMANDS) -> None:
     """Load a checkpoint with several commands; each prints one sentence and leaves no file."""
     torch.save(checkpoint, LAST)
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
@@ -56,7 +56,7 @@ def refused(capsys: Any, checkpoint: Any, *wanted: str, commands: Any = COMMANDS
         assert main([*COMMANDS[command], f"--ckpt_path={LAST}"]) == 2, command
         said = capsys.readouterr().err
         assert said.count("\n") == 1, said
-        for words in wanted:
+        for words in expected:
             assert words in said
         assert before == {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}, command
     assert "evilmod" not in sys.modules
@@ -95,7 +95,7 @@ def test_stored_wrappers_must_be_ours_or_gymnasiums(run: Any, capsys: Any, value
 
 
 @pytest.mark.parametrize(
-    ("section", "name", "wanted"),
+    ("section", "name", "expected"),
     [
         ("data", None, "data must be a mapping, got 'evilfile'"),
         ("model", None, "model must be a mapping, got 'evilfile'"),
@@ -109,12 +109,12 @@ def test_stored_wrappers_must_be_ours_or_gymnasiums(run: Any, capsys: Any, value
         ("collector", "exploration_noise", "collector.exploration_noise"),
     ],
 )
-def test_text_instead_of_a_section_opens_no_file(run: Any, capsys: Any, section: str, name: Any, wanted: str):
+def test_text_instead_of_a_section_opens_no_file(run: Any, capsys: Any, section: str, name: Any, expected: str):
     if name is None:
         run["config"][section] = "evilfile"
     else:
         run["config"][section][name] = "evilfile"
-    refused(capsys, run, wanted)
+    refused(capsys, run, expected)
 
 
 @pytest.mark.parametrize("env_id", ["evilmod:Evil-v0", "evilmod.Evil", "../x", "a/b/c"])
@@ -302,11 +302,8 @@ def test_stored_file_name_cannot_leave_the_folder(run: Any, capsys: Any, name: s
     )
 
 
-# Values by hand.
-
-
 @pytest.mark.parametrize(
-    ("path", "value", "wanted"),
+    ("path", "value", "expected"),
     [
         ("clocks.env_steps", -5, "clocks.env_steps must be a non-negative integer, got -5"),
         ("clocks.updates", 1.5, "clocks.updates must be a non-negative integer, got 1.5"),
@@ -343,10 +340,19 @@ def test_stored_file_name_cannot_leave_the_folder(run: Any, capsys: Any, name: s
     ids=str,
 )
 def test_malicious_values_are_refused_in_one_sentence(
-    run: Any, capsys: Any, path: str, value: Any, wanted: str
+    run: Any, capsys: Any, path: str, value: Any, expected: str
 ) -> None:
     put(run, path, value)
-    refused(capsys, run, wanted, commands=["fit", "test"])
+    refused(capsys, run, expected, commands=["fit", "test"])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("num_envs", 10_000), ("batch_size", 1_000_000), ("eval_episodes", 1_000_000), ("test_episodes", 1_000_000)],
+)
+def test_stored_counts_are_bounded(run: Any, capsys: Any, name: str, most: int) -> None:
+    run["config"]["data"][name] = 10**12
+    refused(capsys, run, f"{name} must be in [1, {most}], got {10**12}. Use a smaller value.", commands=["test"])
 
 
 EPISODE = {"actions": torch.ones(1, 1), "obs": torch.ones(3)}
@@ -354,7 +360,7 @@ RING = "ReplayData.ranks.0.replay.rings.0."
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "wanted"),
+    ("path", "value", "expected"),
     [
         (RING + "segments.0.rows", -5, "segments.0.rows must be a non-negative integer, got -5"),
         (RING + "segments.0.rows", "x", "segments.0.rows must be a non-negative integer, got 'x'"),
@@ -391,14 +397,14 @@ RING = "ReplayData.ranks.0.replay.rings.0."
     ids=str,
 )
 def test_malicious_states_are_refused_in_one_sentence(
-    run: Any, capsys: Any, path: str, value: Any, wanted: Any
+    run: Any, capsys: Any, path: str, value: Any, expected: Any
 ) -> None:
     put(run, path, value)
-    if wanted is None:
+    if expected is None:
         torch.save(run, LAST)
         assert main([*COMMANDS["fit"], f"--ckpt_path={LAST}"]) == 0
     else:
-        refused(capsys, run, wanted, commands=["fit"])
+        refused(capsys, run, expected, commands=["fit"])
 
 
 def put(checkpoint: Any, path: str, value: Any) -> None:
@@ -430,7 +436,7 @@ def test_deep_nesting_and_cycles_are_refused(run: Any, capsys: Any) -> None:
     wide: Any = ["x"] * 10
     for _ in range(25):  # 10**26 values, few of them different
         wide = [wide] * 10
-    for value, wanted in ((deep[0][0], "32 levels deep"), (cycle, "32 levels deep"), (wide, "at most 20,000 values")):
+    for value, expected in ((deep[0][0], "32 levels deep"), (cycle, "32 levels deep"), (wide, "at most 20,000 values")):
         run["config"]["data"]["env_kwargs"] = {"g": value}
         with io.BytesIO() as file:
             sys.setrecursionlimit(50_000)
@@ -438,7 +444,7 @@ def test_deep_nesting_and_cycles_are_refused(run: Any, capsys: Any) -> None:
             sys.setrecursionlimit(1000)
             LAST.write_bytes(file.getvalue())
         assert main([*COMMANDS["test"], f"--ckpt_path={LAST}"]) == 2
-        assert wanted in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
 
 
 # Archives.

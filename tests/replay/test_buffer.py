@@ -433,14 +433,14 @@ def test_schedule_decreases_n_step() -> None:
     for step in range(8):
         obs, next_obs = np.float32([step]), np.float32([step + 1])
         replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
-        wanted = round(3 - 2 * (step + 1) / 8)
-        assert replay.rewards_summed == wanted
+        expected = round(3 - 2 * (step + 1) / 8)
+        assert replay.rewards_summed == expected
         if step >= 2:  # a window is complete with the longest sum
             batch = replay.sample()
-            assert set((batch.next_obs - batch.obs).flatten().tolist()) == {wanted}
-            assert set(batch.reward.tolist()) == {sum(0.5**power for power in range(wanted))}
-            assert set(batch.discount.tolist()) == {0.5**wanted}
-    assert wanted == 1
+            assert set((batch.next_obs - batch.obs).flatten().tolist()) == {expected}
+            assert set(batch.reward.tolist()) == {sum(0.5**power for power in range(expected))}
+            assert set(batch.discount.tolist()) == {0.5**expected}
+    assert expected == 1
     fresh = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Linear(start=3, end=1, steps=8))
     fresh.load_state_dict(replay.state_dict())
     assert fresh.rewards_summed == 1
@@ -459,6 +459,6 @@ def test_n_step_of_a_schedule_is_clipped() -> None:
         obs, next_obs = np.float32([step]), np.float32([step + 1])
         replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
         if step >= 1:
-            wanted = 2 if step == 3 else 1
-            assert replay.rewards_summed == wanted
-            assert set(replay.sample().discount.tolist()) == {0.5**wanted}
+            expected = 2 if step == 3 else 1
+            assert replay.rewards_summed == expected
+            assert set(replay.sample().discount.tolist()) == {0.5**expected}

@@ -102,10 +102,10 @@ def test_training_is_bit_exact(make_trainer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "kind"), [(True, "cuda", DeviceReplay), (False, "cuda", None), (True, "cpu", None)]
+    ("expected", "device", "kind"), [(True, "cuda", DeviceReplay), (False, "cuda", None), (True, "cpu", None)]
 )
-def test_on_device_is_used_only_on_a_gpu(wanted: bool, device: str, kind: type | None, make_trainer: Any) -> None:
-    data = ReplayData("toys/Seeded-v0", on_device=wanted)
+def test_on_device_is_used_only_on_a_gpu(expected: bool, device: str, kind: type | None, make_trainer: Any) -> None:
+    data = ReplayData("toys/Seeded-v0", on_device=expected)
     trainer = make_trainer()
     trainer.strategy._root_device = torch.device(device)
     data.trainer = trainer
