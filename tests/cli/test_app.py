@@ -947,7 +947,10 @@ def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
         (["fit"], "add its configuration"),
         (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
-        (["fit", "--config", "here.yaml", "--data.capacity", "99"], "capacity=1000000, but 99 came"),
+        (
+            ["fit", "--config", "here.yaml", "--data.capacity", "99"],
+            "capacity must be 1000000, as in the saved replay buffer, got 99. Use",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsys):
