@@ -1,5 +1,6 @@
-"""Files that no crash leaves half written. All that is written for a checkpoint goes through here, by `os` alone, so
-that a test can put a disk of its own in its place.
+"""Atomic and durable writes of files.
+
+Every write for a checkpoint uses this module. It calls only `os`, so that a test can simulate a faulty disk.
 """
 
 import contextlib
@@ -11,57 +12,57 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-UNFINISHED = ".unfinished"  # ends the name of a file that is still being written
+SUFFIX = ".unfinished"  # ends the name of a file that is still being written
 
 
 def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Makes or replaces a file so that at every instant its name stands for a whole one.
+    """Create or replace a file so that its name refers to a complete file at every instant.
 
     Args:
-        path: The file; its folder is made if need be.
-        write: Writes the content into the file it is given.
+        path: The file. Missing folders are created.
+        write: Function that writes the content to an open file.
 
     Raises:
-        OSError: The disk is full or does not take the file; what `path` held before is untouched.
+        OSError: The file cannot be written. The previous content of `path` is unchanged.
     """
     make_folder(path.parent)
-    remove(temp_path(path))  # a killed process could not clear up
+    remove(temp_path(path))  # a killed process may have left it
     _write(path, write)
 
 
 def remove_temp_files(folder: Path) -> None:
-    """Deletes what killed processes left unfinished in a folder that no other process writes in."""
+    """Delete the temporary files of killed processes in a folder that no other process uses."""
     for name in names(folder):
-        if name.startswith(".") and name.endswith(UNFINISHED):
+        if name.startswith(".") and name.endswith(SUFFIX):
             os.unlink(folder / name)
 
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    unfinished = temp_path(path)
+    temporary = temp_path(path)
     try:
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        os.replace(temporary, path)
     except BaseException as error:
-        remove(unfinished)
+        remove(temporary)
         raise _reason(error) from None
     sync(path.parent)
 
 
 def durable_append(path: Path, size: int, parts: Iterable[NDArray[Any]]) -> None:
-    """Appends arrays to a file of `size` bytes, or begins one if that is 0, and waits for the disk.
+    """Append arrays to a file of `size` bytes and sync it. Create the file if `size` is 0.
 
-    After an error the end of the file is not known: it is not to be appended to again.
+    After an error the length of the file is unknown, so it must not be appended to again.
 
     Raises:
-        OSError: The disk is full or does not take them, or the file is not of that size.
+        OSError: The arrays cannot be written, or the file has another size.
     """
     flags = os.O_WRONLY | (os.O_APPEND if size else os.O_CREAT | os.O_EXCL)
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
         if os.fstat(file.fileno()).st_size != size:
-            raise OSError(f"{path} was changed by someone else")
+            raise OSError(f"{path} was changed by another process")
         for part in parts:
             file.write(part.data)
         file.flush()
@@ -69,55 +70,55 @@ def durable_append(path: Path, size: int, parts: Iterable[NDArray[Any]]) -> None
 
 
 def move(path: Path, target: Path) -> None:
-    """Renames a whole file, in place of what `target` was; durable after `sync` of the folder."""
+    """Rename a complete file, replacing `target`. The rename is durable after `sync` of the folder."""
     os.replace(path, target)
 
 
 def link_or_copy(path: Path, target: Path) -> None:
-    """Gives a whole file a second name, in place of what that stood for; durable after `sync` of the folder."""
-    unfinished = temp_path(target)
-    remove(unfinished)
+    """Give a complete file a second name, replacing `target`. It is durable after `sync` of the folder."""
+    temporary = temp_path(target)
+    remove(temporary)
     try:
-        os.link(path, unfinished)
-    except OSError:  # not every file system has links
+        os.link(path, temporary)
+    except OSError:  # the file system may have no hard links
         with os.fdopen(os.open(path, os.O_RDONLY), "rb") as file:
             _write(target, lambda copy: copyfileobj(file, copy))
     else:
-        os.replace(unfinished, target)
-        remove(unfinished)  # where both names stand for one file already, a rename leaves both
+        os.replace(temporary, target)
+        remove(temporary)  # a rename does nothing if both names already refer to one file
 
 
 def remove(path: Path) -> None:
-    """Deletes a file, if there is one."""
+    """Delete a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file of that name."""
+    """Return whether a file exists."""
     return os.path.exists(path)
 
 
 def names(folder: Path) -> list[str]:
-    """The names of the files in a folder, if there is one."""
+    """Return the names in a folder, or an empty list if it does not exist."""
     return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder that lasts, and those above it, where there are none."""
+    """Create a folder and its missing parents durably."""
     if os.path.isdir(folder):
         return
     if folder.parent != folder:
         make_folder(folder.parent)
     try:
         os.mkdir(folder)
-    except FileExistsError:  # another process was faster
+    except FileExistsError:  # another process created it
         return
     sync(folder.parent)
 
 
 def sync(path: Path) -> None:
-    """Waits until a file's content, or the names in a folder, are on the disk; the one does not do the other."""
+    """Sync a file's content, or the names in a folder, to the disk. Neither includes the other."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -126,12 +127,12 @@ def sync(path: Path) -> None:
 
 
 def temp_path(path: Path) -> Path:
-    """What a file is called while it is being written."""
-    return path.with_name(f".{path.name}{UNFINISHED}")
+    """Return the name of a file while it is being written."""
+    return path.with_name(f".{path.name}{SUFFIX}")
 
 
 def _reason(error: BaseException) -> BaseException:
-    """What stopped `torch.save`, which it hides behind a complaint about the file's position."""
+    """Return the original error of `torch.save`, which raises a RuntimeError about the file's position instead."""
     while isinstance(error, RuntimeError) and error.__context__ is not None:
         error = error.__context__
     return error

@@ -76,5 +76,7 @@ class Hidden(Schedule):
 
 
 def test_a_schedule_that_could_not_be_made_anew_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^Hidden has to keep each argument .* but _start, start came"):
+    with pytest.raises(
+        UsageError, match=r"^Hidden must store each constructor argument .* got a mismatch in _start, start\. Rename"
+    ):
         TD3(3, [-1.0], [1.0], hidden_dims=(4,), actor_lr=Hidden(1e-3))

@@ -1,1 +1,3 @@
 """Optional fault tolerance: atomic checkpoints, rotation and exact resume."""
+
+from td3_lightning.checkpointing.callback_order import callbacks as callbacks

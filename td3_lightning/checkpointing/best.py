@@ -11,19 +11,25 @@ from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
 from td3_lightning.algorithm.agent import CLOCKS
-from td3_lightning.checkpointing.file_names import LIGHTNINGS, check_file_name
-from td3_lightning.checkpointing.last import attempt, barrier_on_error, same_folder, saving, warn_unsaved
+from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_file_name
+from td3_lightning.checkpointing.last import (
+    barrier_on_error,
+    same_folder,
+    save_on_all_ranks,
+    saving,
+    warn_unsaved,
+)
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps the checkpoints with the best evaluations, without the replay; last.ckpt is kept beside them in any case.
+    """Keep the checkpoints with the best evaluations, without the replay.
 
     Args:
-        monitor: Metric that is compared.
-        mode: Which of its values are best, "max" or "min".
-        save_top_k: How many checkpoints are kept; -1 keeps all.
-        filename: Their name, with metrics in braces.
-        dirpath: Their folder; None is `checkpoints` in the run's folder.
+        monitor: Metric to compare.
+        mode: "max" keeps the largest values, "min" the smallest.
+        save_top_k: Number of checkpoints to keep; -1 keeps all.
+        filename: Name of the checkpoints, with metrics in braces.
+        dirpath: Folder of the checkpoints; None uses `checkpoints` in the run's folder.
     """
 
     def __init__(
@@ -36,31 +42,31 @@ class BestCheckpoint(ModelCheckpoint):
     ) -> None:
         super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
         self._warnings = WarningCache()
-        self._at_home = False  # the checkpoint that is loaded lies in this folder
-        check_file_name("checkpoint.filename", self, (*LIGHTNINGS, *CLOCKS))
+        self._in_own_folder = False  # the loaded checkpoint is in this folder
+        check_file_name("checkpoint.filename", self, (*INTEGER_METRICS, *CLOCKS))
 
     @cached_property
     def state_key(self) -> str:
-        """What its state is called in a checkpoint; Lightning asks for it at every hook."""
+        """Return the name of the state in a checkpoint. It is cached because Lightning reads it at every hook."""
         return super().state_key
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Looks whether the run goes on in its own folder."""
-        self._at_home = same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
+        """Note whether the run continues in its own folder."""
+        self._in_own_folder = same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the list of the best ones back, if the run goes on in its own folder, wherever that is by now."""
-        super().load_state_dict(self._moved(state_dict) if self._at_home else state_dict)
-        self.current_score = state_dict["current_score"]  # Lightning saves it and leaves it there
-        self._keep_as_many_as_wanted()
+        """Restore the list of the best checkpoints. Adjust their paths if the run's folder was moved."""
+        super().load_state_dict(self._moved(state_dict) if self._in_own_folder else state_dict)
+        self.current_score = state_dict["current_score"]  # Lightning saves it but does not restore it
+        self._drop_surplus()
 
-    def _keep_as_many_as_wanted(self) -> None:
-        """Forgets those beyond `save_top_k`, which may have been another number; their files stay."""
+    def _drop_surplus(self) -> None:
+        """Shorten the list to `save_top_k`, which may have been larger before. The files stay."""
         if self.save_top_k < 0:
             return
         ranked = sorted(self.best_k_models, key=lambda path: self.best_k_models[path], reverse=self.mode == "max")
         self.best_k_models = {path: self.best_k_models[path] for path in ranked[: self.save_top_k]}
-        # The one that goes next, once the list is full.
+        # The next checkpoint replaces the worst one if the list is full.
         full = 0 < self.save_top_k == len(self.best_k_models)
         self.kth_best_model_path = list(self.best_k_models)[-1] if full else ""
         if full:
@@ -77,21 +83,21 @@ class BestCheckpoint(ModelCheckpoint):
     def format_checkpoint_name(
         self, metrics: dict[str, Tensor], filename: str | None = None, ver: int | None = None, prefix: str | None = None
     ) -> str:
-        """Make a checkpoint's path. The clocks are integers here, so that "{env_steps:07d}" is a format for them."""
+        """Return a checkpoint's path. The clocks are integers here, so "{env_steps:07d}" is a valid format."""
         clocks = {name: metrics[name].long() for name in CLOCKS if name in metrics}
         return super().format_checkpoint_name({**metrics, **clocks}, filename, ver, prefix)
 
     def file_exists(self, filepath: str | Path, trainer: L.Trainer) -> bool:
-        """Whether a name is taken, by one that is kept; what is repeated on resume writes its file again."""
+        """Return whether a kept checkpoint has this name. An evaluation repeated on resume overwrites its file."""
         return str(filepath) in self.best_k_models
 
     def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         before = copy.deepcopy(self.state_dict())
         save = super()._save_topk_checkpoint
         with saving(trainer, lambda replay: None):
-            error = attempt(trainer, lambda: save(trainer, monitor_candidates))
+            error = save_on_all_ranks(trainer, lambda: save(trainer, monitor_candidates))
         if error is not None:
-            self.load_state_dict(before)  # the ones before are still the best there are
+            self.load_state_dict(before)  # the previous list is still valid
             warn_unsaved(self._warnings, "the best checkpoint", error)
 
     def _save_checkpoint(self, trainer: L.Trainer, filepath: str) -> None:

@@ -1,4 +1,4 @@
-"""Template of the names of checkpoint files."""
+"""Check of the name template of checkpoint files."""
 
 import re
 
@@ -8,23 +8,23 @@ from torch import Tensor
 
 from td3_lightning.errors import UsageError
 
-LIGHTNINGS = ("epoch", "step")  # Lightning has these as integers, and all that a module logs as floats
+INTEGER_METRICS = ("epoch", "step")  # Lightning passes these as integers and logged metrics as floats
 
 
-def check_file_name(setting: str, keeper: ModelCheckpoint, whole: tuple[str, ...] = LIGHTNINGS) -> None:
-    """Format a checkpoint's name once, before the run begins.
+def check_file_name(setting: str, keeper: ModelCheckpoint, integers: tuple[str, ...] = INTEGER_METRICS) -> None:
+    """Check a checkpoint's name template by formatting it once before the run begins.
 
     Args:
-        setting: What the user sets it by, for the error.
-        keeper: The callback that has the name.
-        whole: Metrics that are integers when the name is formatted.
+        setting: Name of the setting, for the error.
+        keeper: The callback with the template.
+        integers: Metrics that are integers in the template.
 
     Raises:
-        UsageError: The name is no template of metrics.
+        UsageError: The template cannot be formatted.
     """
     template = keeper.filename or ""
     metrics: dict[str, Tensor] = {name: torch.tensor(1.5) for name in re.findall(r"\{(.*?)[:\}]", template)}
-    metrics |= {name: torch.tensor(1) for name in whole}
+    metrics |= {name: torch.tensor(1) for name in integers}
     try:
         keeper.format_checkpoint_name(metrics)
     except (ValueError, LookupError, AttributeError, TypeError) as error:

@@ -12,22 +12,22 @@ from td3_lightning.serialization.primitives import to_primitives
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint so that a kill, a power cut or a full disk leaves the old file or the new one, whole.
+    """Write checkpoints atomically: after a kill, a power cut or a full disk, the old or the new file is complete.
 
-    For the Trainer's `plugins`. Loading goes through `read_checkpoint`.
+    Pass it to the Trainer's `plugins`. `read_checkpoint` checks every checkpoint that is loaded.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Writes beside the target, waits for the disk, and renames.
+        """Write a temporary file, sync it to the disk, and rename it.
 
         Args:
-            checkpoint: What to save.
-            path: The file; its folder is made if need be.
+            checkpoint: The checkpoint to save.
+            path: The file. Missing folders are created.
             storage_options: Not used.
 
         Raises:
-            OSError: The disk is full or does not take the file; what `path` held before is untouched.
-            UsageError: Something in it could not be loaded again.
+            OSError: The file cannot be written. The previous content of `path` is unchanged.
+            UsageError: A value could not be loaded again.
         """
         plain = {name: to_primitives(value, name) for name, value in checkpoint.items()}
         atomic_write(Path(path), lambda file: torch.save(plain, file))
@@ -35,12 +35,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Loads onto the CPU, and never more than tensors and plain values.
+        """Load tensors and plain values onto the CPU, and refuse everything else.
 
         Args:
             path: The file.
             map_location: Not used.
-            weights_only: Not used, as it is always true.
+            weights_only: Not used; only plain data is ever loaded.
         """
         return read_checkpoint(path)
 

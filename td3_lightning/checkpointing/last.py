@@ -14,6 +14,7 @@ from torch import Tensor
 
 from td3_lightning.algorithm.distributed import select_rank
 from td3_lightning.atomic_files import make_folder, remove_temp_files
+from td3_lightning.checkpointing.loop_state import finish_last_update, stopped_in_evaluation
 from td3_lightning.checkpointing.replay_segments import Segments
 from td3_lightning.checkpointing.rotation import CheckpointRotation
 from td3_lightning.errors import UsageError
@@ -37,71 +38,71 @@ CRITERIA = (
 
 
 class LastCheckpoint(LockingCallback, ModelCheckpoint):
-    """Keeps the newest state, `last.ckpt`, and the one before it, `last-1.ckpt`, with the replay's rows beside them.
+    """Keep the newest checkpoint, `last.ckpt`, and the previous one, `last-1.ckpt`, with the replay rows beside them.
 
-    A save writes the rows that are new. What a full disk stops is said once, and the run goes on.
+    Each save appends only the new rows. If the disk is full, the run continues after one warning.
 
     Args:
-        dirpath: Their folder; None is `checkpoints` in the run's folder.
+        dirpath: Folder of the checkpoints; None uses `checkpoints` in the run's folder.
     """
 
     def __init__(self, dirpath: str | Path | None = None) -> None:
         super().__init__(dirpath, "last", enable_version_counter=False)
         self._warnings = WarningCache()
-        self._goes_on = False  # the folder is this run's
-        self._ends_in_evaluation = False  # the run ended, but for that
-        self._named: set[str] = set()  # the files of rows that the checkpoint in the making names
-        self._saved_at = 0  # Adam steps, as Lightning counts them, at the last save
+        self._continues = False  # the folder belongs to this run
+        self._ends_in_evaluation = False  # the run stopped early during its last evaluation
+        self._named: set[str] = set()  # segment files that the checkpoint being saved refers to
+        self._saved_at = 0  # trainer.global_step at the last save
 
     @cached_property
     def state_key(self) -> str:
-        """What its state would be called; Lightning asks for it at every hook."""
+        """Return the name of the state. It is cached because Lightning reads it at every hook."""
         return super().state_key
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Finds the folder."""
+        """Prepare to write in the checkpoint folder."""
         super().setup(trainer, pl_module, stage)
         folder = Path(str(self.dirpath))
-        self._generations = CheckpointRotation(folder)
+        self._rotation = CheckpointRotation(folder)
         self._segments = Segments(folder / FOLDER, trainer.global_rank)
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Goes on from the files that the checkpoint names, if it lies in this folder."""
+        """Restore the reason to stop, and continue the segment files if the checkpoint is in this folder."""
         path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
-        if data is not None and data.empty_replay:  # another stage of training, with evaluations of its own
+        if data is not None and data.empty_replay:  # a new training stage
             reset_stopping_state(trainer, checkpoint)
-        # What ended the run ends it again, as long as the same is asked for.
+        # A run that stopped early stays stopped if its stopping criteria are unchanged.
         ended = bool(stopping_criteria(trainer)) and checkpoint.get("stopped_early") == stopping_criteria(trainer)
-        self._ends_in_evaluation = ended and _is_in_evaluation(checkpoint)
+        self._ends_in_evaluation = ended and stopped_in_evaluation(checkpoint)
         trainer.should_stop = ended and not self._ends_in_evaluation
         restore_patience(trainer, checkpoint)
         if not same_folder(path.parent, self.dirpath):
             return
-        self._goes_on = True
+        self._continues = True
         replays = list(replays_in(checkpoint))
-        self._generations.begin_from(path, names_in(replays))
+        self._rotation.begin_from(path, names_in(replays))
         replay = select_rank(replays)
         if data is not None and replay is not None and not data.empty_replay:
             self._segments.continue_from(data.replay, replay)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Refuses a new run in the folder of another, and a callback that would write its last.ckpt here."""
+        """Refuse a new run in the folder of another run, and another callback that would write last.ckpt here."""
         others = [other for other in trainer.checkpoint_callbacks if isinstance(other, ModelCheckpoint)]
         if any(other.save_last and same_folder(Path(str(other.dirpath)), self.dirpath) for other in others):
             raise UsageError(
-                f"{self._generations.last} is the run's own, with its replay, but a ModelCheckpoint of "
-                "trainer.callbacks has save_last; leave that out, or give it a dirpath."
+                "save_last must be false for a ModelCheckpoint in trainer.callbacks that writes to the folder of the "
+                f"run, got true: it would overwrite {self._rotation.last}. Remove save_last, or set another dirpath."
             )
         saves = not trainer.fast_dev_run  # type: ignore[attr-defined]  # Lightning sets it without a type
-        if saves and not self._goes_on and self._generations.last.exists():
-            raise run_exists_error(self._generations.folder)
-        self._goes_on = True
+        if saves and not self._continues and self._rotation.last.exists():
+            raise run_exists_error(self._rotation.folder)
+        self._continues = True
         if saves and trainer.is_global_zero:
             self._enter(trainer)
 
     def _enter(self, trainer: L.Trainer) -> None:
-        """Keeps other processes out, where nobody does that for a run's folder around it."""
-        folder = self._generations.folder
+        """Lock the checkpoint folder, unless it lies in the run's folder, which `LogRollback` locks."""
+        folder = self._rotation.folder
         logs = [Path(logger.log_dir).resolve() for logger in trainer.loggers if isinstance(logger, RunLogger)]
         if not any(folder.resolve().is_relative_to(log) for log in logs):
             make_folder(folder)
@@ -109,39 +110,36 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         remove_temp_files(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Notes where the run begins or goes on; one that had ended gets the evaluation that it was stopped in."""
+        """Note the starting step, and repeat the last evaluation of a run that was interrupted in it."""
         self._saved_at = trainer.global_step
         if self._ends_in_evaluation:
             self._ends_in_evaluation, trainer.should_stop = False, True
-            loop: Any = trainer.fit_loop
-            if loop._can_stop_early:  # what comes after a last update, which Lightning would leave out
-                loop.epoch_loop.on_advance_end(loop._data_fetcher)
-                loop.on_advance_end()
+            finish_last_update(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Saves what was trained since the last evaluation."""
+        """Save the updates since the last evaluation."""
         if trainer.global_step > self._saved_at and not self._should_skip_saving_checkpoint(trainer):
             self.save(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Notes which files the checkpoint names, of all ranks, and by what the run was ended, if it was."""
+        """Note the segment files of all ranks, and store the stopping criteria if one of them ended the run."""
         checkpoint["stopped_early"] = stopping_criteria(trainer) if any(map(_has_stopped, _stoppers(trainer))) else []
         self._named = names_in(list(replays_in(checkpoint)))
 
     def save(self, trainer: L.Trainer) -> str | None:
-        """Saves last.ckpt, on every rank, and says where it is; None, after a warning, if the disk did not take it."""
-        error = attempt(trainer, lambda: self._save(trainer))
+        """Save last.ckpt on every rank. Return its path, or None after a warning if writing failed."""
+        error = save_on_all_ranks(trainer, lambda: self._save(trainer))
         if error is not None:
             warn_unsaved(self._warnings, self.last_model_path, error)
         return None if error else self.last_model_path
 
     def _save(self, trainer: L.Trainer) -> None:
-        self.best_model_path = self.last_model_path = str(self._generations.last)
+        self.best_model_path = self.last_model_path = str(self._rotation.last)
         self._last_global_step_saved = self._saved_at = trainer.global_step
         with saving(trainer, self._segments.save), barrier_on_error(trainer):
-            trainer.save_checkpoint(self._generations.next)
+            trainer.save_checkpoint(self._rotation.next)
         if trainer.is_global_zero:
-            self._generations.commit(self._named)
+            self._rotation.commit(self._named)
             for logger in trainer.loggers:
                 logger.after_save_checkpoint(self)
 
@@ -149,12 +147,12 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         self.save(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the folder says what there is."""
+        """Return no state, because the folder holds it."""
         return {}
 
 
 def _stoppers(trainer: L.Trainer) -> list[EarlyStopping | StopWhenSolved]:
-    """The callbacks that stop a run early."""
+    """Return the callbacks that stop a run early."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return [callback for callback in callbacks if isinstance(callback, EarlyStopping | StopWhenSolved)]
 
@@ -166,17 +164,15 @@ def _has_stopped(stopper: EarlyStopping | StopWhenSolved) -> bool:
 
 
 def stopping_criteria(trainer: L.Trainer) -> list[dict[str, Any]]:
-    """When those do so."""
+    """Return the settings by which the callbacks stop a run early."""
     return [{name: vars(each)[name] for name in CRITERIA if name in vars(each)} for each in _stoppers(trainer)]
 
 
-def _is_in_evaluation(checkpoint: dict[str, Any]) -> bool:
-    counts = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]["total"]
-    return bool(counts["ready"] > counts["completed"])
-
-
 def restore_patience(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
-    """Leaves EarlyStopping the patience that it was given, for Lightning has the checkpoint's win, and a new start."""
+    """Keep the configured patience of EarlyStopping, and clear its stopping reason if the run continues.
+
+    Lightning would restore both from the checkpoint.
+    """
     for callback in trainer.early_stopping_callbacks:
         if state := checkpoint["callbacks"].get(callback.state_key):
             state["patience"] = callback.patience
@@ -185,7 +181,7 @@ def restore_patience(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
 
 
 def reset_stopping_state(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
-    """Has a stage that begins stop by its own evaluations alone."""
+    """Clear the stopping state, so that a new stage stops only by its own evaluations."""
     checkpoint["stopped_early"] = []
     for stopper in _stoppers(trainer):
         state = checkpoint["callbacks"].pop(stopper.state_key, None)
@@ -194,6 +190,7 @@ def reset_stopping_state(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None
 
 
 def same_folder(one: Path, other: str | Path | None) -> bool:
+    """Return whether two paths lead to the same folder."""
     return one.resolve() == Path(str(other)).resolve()
 
 
@@ -203,24 +200,25 @@ def _replay_data(trainer: L.Trainer) -> ReplayData | None:
 
 
 def saving(trainer: L.Trainer, saved: SavedReplay) -> AbstractContextManager[None]:
+    """Return a context in which a checkpoint stores the replay by calling `saved`."""
     data = _replay_data(trainer)
     return nullcontext() if data is None else data.saving_replay(saved)
 
 
-def attempt(trainer: L.Trainer, save: Callable[[], None]) -> OSError | None:
-    """Has every rank save; an error of the disk, where rank 0 met one, is given instead of raised, to all."""
+def save_on_all_ranks(trainer: L.Trainer, save: Callable[[], None]) -> OSError | None:
+    """Save on every rank. Return rank 0's disk error to all ranks instead of raising it."""
     try:
         save()
         error = None
     except OSError as raised:
         error = raised
-    answer: OSError | None = trainer.strategy.broadcast(error)
-    return answer
+    shared: OSError | None = trainer.strategy.broadcast(error)
+    return shared
 
 
 @contextmanager
 def barrier_on_error(trainer: L.Trainer) -> Iterator[None]:
-    """After an error, meets the other ranks where `trainer.save_checkpoint` ends, for they wait there."""
+    """Join the barrier at the end of `trainer.save_checkpoint` after an error, because the other ranks are in it."""
     try:
         yield
     except OSError:
@@ -229,5 +227,6 @@ def barrier_on_error(trainer: L.Trainer) -> Iterator[None]:
 
 
 def warn_unsaved(warnings: WarningCache, what: str, error: OSError) -> None:
+    """Warn once that a checkpoint could not be written."""
     reason = error.strerror or error
-    warnings.warn(f"{what} could not be saved ({reason}); the run goes on, and what was saved before is as it was.")
+    warnings.warn(f"{what} could not be saved ({reason}). The run continues, and the previous checkpoint is unchanged.")

@@ -7,14 +7,15 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.reporting.logger import RunLogger, check_apart
+from td3_lightning.reporting.paths import check_links
 from td3_lightning.reporting.run_dir import LockingCallback, RunLock, continues_in, run_exists_error
 
 
 class LogRollback(LockingCallback):
-    """Has all be logged at its env_steps, and a run that goes on in its own folder begin where it was saved.
+    """Log every metric at its env_steps, and truncate the logs to the checkpoint's position on resume.
 
-    What a killed process logged after that is taken away, so that no row is there twice. A new run is refused in the
-    folder of another, and every run in one that another process works in.
+    Rows that a killed process logged after its last checkpoint are removed, so no row appears twice. A new run in the
+    folder of another run is refused, and so is a run in a folder that another process uses.
     """
 
     def __init__(self) -> None:
@@ -22,9 +23,9 @@ class LogRollback(LockingCallback):
         self._position: dict[str, Any] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Finds the RunLogger, if there is one, gives it its clock, and enters its folder.
+        """Find the RunLogger, set its clock, and lock its folder.
 
-        This comes before the checkpoint is read: a process that is ending there may be writing a newer one.
+        The lock comes before the checkpoint is read, because a process that is ending may still write a newer one.
         """
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger)][:1]
         if stage == "fit":
@@ -35,21 +36,22 @@ class LogRollback(LockingCallback):
     @rank_zero_only
     def _enter(self, trainer: L.Trainer) -> None:
         for logger in self._loggers:
+            check_links(Path(logger.log_dir))
             logger.take(Path(logger.log_dir))
             self._hold = RunLock(Path(logger.log_dir))
             check_apart(logger, trainer.loggers)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the log is."""
+        """Return the position of the log."""
         return {"position": self._loggers[0].position()} if self._loggers else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Notes how far it was."""
+        """Note the position of the log in the checkpoint."""
         self._position = state_dict.get("position", {})
 
     @rank_zero_only
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Cuts the log back, or refuses to go on with another run's."""
+        """Truncate the log to the checkpoint's position. Refuse to continue the log of another run."""
         for logger in self._loggers:
             if not logger.metrics.rows or logger.began:
                 return

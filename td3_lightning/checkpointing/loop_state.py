@@ -1,15 +1,22 @@
-"""Lightning's loop counters that decide whether an evaluation is due."""
+"""Lightning's loop counters: every read and write of them by this package.
+
+Written for Lightning 2.6. `tests/checkpointing/test_callback_order.py` fails if a counter is renamed.
+"""
 
 import math
 from typing import Any
 
 import lightning as L
 
+VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"  # counts evaluation episodes
+TRAINING_PROGRESS = "epoch_loop.batch_progress"  # counts updates
+
 
 def evaluation_is_due(trainer: L.Trainer) -> bool:
-    """Whether Lightning evaluates after this update, by the count of the epoch's or, without epochs, of all of them.
+    """Return whether Lightning evaluates after the current update.
 
-    A run that ends early, such as a solved one, is evaluated once more.
+    Lightning counts the updates of the epoch, or all updates if `check_val_every_n_epoch` is None. It also evaluates
+    after the last update of a run that stops early.
     """
     loop = trainer.fit_loop.epoch_loop
     count = loop.total_batch_idx if trainer.check_val_every_n_epoch is None else loop.batch_idx
@@ -18,11 +25,60 @@ def evaluation_is_due(trainer: L.Trainer) -> bool:
     return in_this_epoch and (ends_early or (count + 1) % (trainer.val_check_batch or math.inf) == 0)
 
 
-def force_evaluation_on_resume(progress: dict[str, Any], before: int) -> None:
-    """Has a resumed run begin with an evaluation, by what a checkpoint says of its progress.
+def reset_evaluation_progress(trainer: L.Trainer) -> None:
+    """Discard the episode that `force_evaluation_on_resume` counted as started."""
+    trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset_on_restart()
 
-    To Lightning it is an evaluation that was stopped in its first episode, after so many episodes of others.
+
+def finish_last_update(trainer: L.Trainer) -> None:
+    """Run the evaluation after the last update of a run that has stopped early.
+
+    Lightning does not repeat it when the run is resumed.
     """
-    for counts, done in ((progress["current"], 0), (progress["total"], before)):
+    loop: Any = trainer.fit_loop
+    if loop._can_stop_early:
+        loop.epoch_loop.on_advance_end(loop._data_fetcher)
+        loop.on_advance_end()
+
+
+def stopped_in_evaluation(checkpoint: dict[str, Any]) -> bool:
+    """Return whether a checkpoint was saved during an evaluation."""
+    counts = _progress(checkpoint, VALIDATION_PROGRESS)["total"]
+    return bool(counts["ready"] > counts["completed"])
+
+
+def restart_evaluation(checkpoint: dict[str, Any]) -> None:
+    """Make the resumed run repeat the evaluation during which the checkpoint is saved, from its first episode."""
+    progress = _progress(checkpoint, VALIDATION_PROGRESS)
+    current, total = progress["current"], progress["total"]
+    if current["ready"] > current["completed"]:
+        force_evaluation_on_resume(progress, total["completed"] - current["completed"])
+
+
+def start_with_evaluation(checkpoint: dict[str, Any]) -> None:
+    """Make the resumed run begin with the evaluation that follows the current update, if the update is complete."""
+    updates, episodes = _progress(checkpoint, TRAINING_PROGRESS), _progress(checkpoint, VALIDATION_PROGRESS)
+    if updates["current"]["processed"] > updates["current"]["completed"]:
+        for counts in (updates["current"], updates["total"]):
+            counts["completed"] = counts["processed"]
+        force_evaluation_on_resume(episodes, episodes["total"]["completed"])
+
+
+def force_evaluation_on_resume(progress: dict[str, Any], completed: int) -> None:
+    """Make the resumed run begin with an evaluation.
+
+    The counters say that an evaluation was interrupted in its first episode.
+
+    Args:
+        progress: The evaluation's progress in the checkpoint, which is changed in place.
+        completed: Episodes of the earlier evaluations.
+    """
+    for counts, done in ((progress["current"], 0), (progress["total"], completed)):
         counts.update(ready=done + 1, started=done + 1, processed=done, completed=done)
     progress["is_last_batch"] = False
+
+
+def _progress(checkpoint: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the counters of one loop in a checkpoint."""
+    progress: dict[str, Any] = checkpoint["loops"]["fit_loop"][name]
+    return progress

@@ -12,38 +12,38 @@ from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.ring import Ring
 from td3_lightning.serialization.segment_files import NAME
 
-SEGMENT_BYTES = 4 * 2**20  # a file is closed once it has so many
+SEGMENT_BYTES = 4 * 2**20  # a file is closed at this size
 
 
 class RingSegments:
-    """One ring's rows in files that only grow.
+    """Write one ring's rows to append-only files.
 
-    A row is written once it cannot change any more, so a file is never rewritten or cut; what a checkpoint names is
-    the beginning of a file, with its checksum. The last two rows may change, and go into the checkpoint.
+    A row is written when it can no longer change, so a file is never rewritten or truncated. A checkpoint refers to the
+    beginning of a file, with its checksum. The last two rows may still change and are stored in the checkpoint.
 
     Args:
-        folder: Where the files lie.
+        folder: Folder of the files.
         ring: The rows.
-        prefix: Begins the files' names, and no other process's.
+        prefix: Start of the file names, unique to this process.
     """
 
     def __init__(self, folder: Path, ring: Ring, prefix: str) -> None:
         self.folder, self.ring, self.prefix = folder, ring, prefix
-        self.named: list[dict[str, Any]] = []  # name, first row, rows and CRC32 of each file, the oldest first
-        self.files = 0  # begun by this process
-        self._growing = False  # the last of them takes more rows
+        self.named: list[dict[str, Any]] = []  # name, first row, rows, CRC32 of each file; oldest first
+        self.files = 0  # created by this process
+        self._growing = False  # the last file accepts more rows
 
     def save(self) -> dict[str, Any]:
-        """Appends the new rows, durably, and gives the ring's state with the files' list in place of the rows."""
+        """Append the new rows durably, and return the ring's state with the list of files instead of the rows."""
         if not all(exists(self.folder / segment["name"]) for segment in self.named):
-            self.named, self._growing = [], False  # the folder was deleted: begin anew
-        held = self.ring.held
+            self.named, self._growing = [], False  # a file was deleted: write all rows again
+        valid = self.ring.valid_rows
         saved = max((segment["first"] + segment["rows"] for segment in self.named), default=0)
-        self._growing = self._growing and saved >= held.start  # a file's rows have no gap
-        for numbers in self._pieces(range(max(saved, held.start), self.ring.settled)):
+        self._growing = self._growing and saved >= valid.start  # a file's rows have no gap
+        for numbers in self._pieces(range(max(saved, valid.start), self.ring.immutable_rows)):
             self._append(numbers)
-        self.named = [segment for segment in self.named if segment["first"] + segment["rows"] > held.start]
-        still_open = range(max(self.ring.settled, held.start), held.stop)
+        self.named = [segment for segment in self.named if segment["first"] + segment["rows"] > valid.start]
+        still_open = range(max(self.ring.immutable_rows, valid.start), valid.stop)
         return {
             **self.ring.position(),
             "segments": [dict(segment) for segment in self.named],
@@ -51,20 +51,20 @@ class RingSegments:
         }
 
     def continue_from(self, named: Sequence[Mapping[str, Any]]) -> None:
-        """Goes on from the files of a checkpoint; they are left as they are, and new ones begun."""
+        """Continue from the files of a checkpoint. They stay unchanged, and new rows go to new files."""
         self.named, self._growing = [dict(segment) for segment in named], False
 
     def _pieces(self, numbers: range) -> Iterator[range]:
-        """Rows in portions that fill the growing file first, and then one each."""
-        whole = max(SEGMENT_BYTES // self.ring.row_bytes, 1)
+        """Split rows into one part for the growing file and one part for each new file."""
+        capacity = max(SEGMENT_BYTES // self.ring.row_bytes, 1)
         while numbers:
-            room = whole - self.named[-1]["rows"] if self._growing else whole
+            room = capacity - self.named[-1]["rows"] if self._growing else capacity
             yield numbers[:room]
             numbers = numbers[room:]
 
     def _append(self, numbers: range) -> None:
         segment = self.named.pop() if self._growing else self._new(numbers.start)
-        grown, self._growing = segment, False  # after an error the file is left alone
+        grown, self._growing = segment, False  # after an error the file is not appended to again
         parts = self.ring.parts(numbers)
         try:
             durable_append(self.folder / segment["name"], segment["rows"] * self.ring.row_bytes, parts)
@@ -85,11 +85,11 @@ class RingSegments:
 
 
 class Segments:
-    """A replay's rows in files, for one process.
+    """Write the replay rows of one process to files.
 
     Args:
-        folder: Where the files lie.
-        rank: Number of the process.
+        folder: Folder of the files.
+        rank: Rank of the process.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -97,23 +97,23 @@ class Segments:
         self._rings: list[RingSegments] = []
 
     def save(self, replay: Replay) -> dict[str, Any]:
-        """Appends what is new, durably, and gives the replay's state with the files' list in place of the rows."""
+        """Append the new rows durably, and return the replay's state with the lists of files instead of the rows."""
         return {**replay.position(), "rings": [ring.save() for ring in self._of(replay)]}
 
     def continue_from(self, replay: Replay, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint whose files lie in this folder."""
+        """Continue from a checkpoint whose files are in this folder."""
         for ring, saved in zip(self._of(replay), state["rings"], strict=True):
             ring.continue_from(saved.get("segments", []))
 
     def _of(self, replay: Replay) -> list[RingSegments]:
         if [ring.ring for ring in self._rings] != replay.rings:
-            prefix = f"{secrets.token_hex(6)}-{self.rank}"  # another replay has files of its own
+            prefix = f"{secrets.token_hex(6)}-{self.rank}"  # each replay has its own files
             self._rings = [RingSegments(self.folder, ring, f"{prefix}-{env}") for env, ring in enumerate(replay.rings)]
         return self._rings
 
 
 def delete_unreferenced(folder: Path, named: set[str]) -> None:
-    """Delete the segment files that no checkpoint names any more; a folder that is a link is not this run's own."""
+    """Delete the segment files that no checkpoint refers to, unless the folder is a symlink."""
     if os.path.islink(folder):
         return
     for name in names(folder):

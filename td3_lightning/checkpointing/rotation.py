@@ -1,4 +1,4 @@
-"""Rotation of last.ckpt and last-1.ckpt, with the segment files that they name."""
+"""Rotation of last.ckpt and last-1.ckpt, and deletion of segment files that neither refers to."""
 
 from pathlib import Path
 
@@ -9,33 +9,33 @@ from td3_lightning.serialization.segment_files import FOLDER, names_in
 
 
 class CheckpointRotation:
-    """last.ckpt and last-1.ckpt in a folder: a new one takes its place when it is whole, and the older one goes.
+    """Replace last.ckpt by a complete new checkpoint, and keep the previous one as last-1.ckpt.
 
     Args:
-        folder: Where they lie.
+        folder: Folder of the checkpoints.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.last, self.previous = folder / "last.ckpt", folder / "last-1.ckpt"
         self.next = temp_path(folder / "next.ckpt")
-        self._whole = ""  # name of the one that this run saved last or began from
-        self._named: set[str] = set()  # the files of rows that it names
+        self._complete = ""  # name of the checkpoint that this run saved last or resumed from
+        self._named: set[str] = set()  # segment files that it refers to
 
     def begin_from(self, path: Path, named: set[str]) -> None:
-        """Notes that the run goes on from a checkpoint here; if it is one of the two, the other may not be whole."""
+        """Note that the run resumes from a checkpoint in this folder. The other checkpoint may be damaged."""
         if path.name in (self.last.name, self.previous.name):
-            self._whole, self._named = path.name, named
+            self._complete, self._named = path.name, named
 
     def commit(self, named: set[str]) -> None:
-        """Makes `next`, which is whole and names these files of rows, the last one."""
-        if self._whole == self.last.name and exists(self.last):  # the folder may have been deleted
+        """Rename the complete checkpoint `next`, which refers to these segment files, to last.ckpt."""
+        if self._complete == self.last.name and exists(self.last):  # the folder may have been deleted
             link_or_copy(self.last, self.previous)
         move(self.next, self.last)
         sync(self.folder)
-        delete_unreferenced(self.folder / FOLDER, named | (self._named if self._whole else self._found()))
+        delete_unreferenced(self.folder / FOLDER, named | (self._named if self._complete else self._previous_named()))
         self.begin_from(self.last, named)
 
-    def _found(self) -> set[str]:
-        """The files that the previous one names, which is not of this run."""
+    def _previous_named(self) -> set[str]:
+        """Return the segment files of last-1.ckpt, which another run has written."""
         return names_in(list(replays_in(read_checkpoint(self.previous)))) if exists(self.previous) else set()

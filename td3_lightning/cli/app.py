@@ -30,14 +30,11 @@ from lightning.pytorch.loggers.logger import DummyLogger, Logger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 
-from td3_lightning import __version__
+from td3_lightning import __version__, checkpointing
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
-from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
-from td3_lightning.checkpointing.last import LastCheckpoint
-from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
     UNSUPPORTED_CALLBACKS,
@@ -413,16 +410,10 @@ class CommandLine(LightningCLI):
         config = SaveConfig(self._parser(self.subcommand), self.given)
         if self.subcommand != "fit":
             return [*progress, Results(), config, *own]
-        means = [each for each in own if isinstance(each, AveragedWeights)]
-        # The bar stands first, to be seen while the collector warms up.
-        callbacks = [*progress, SaveOnFailure(), *means, self._get(self.config_init, "collector"), Curve()]
-        # A run that is stopped in its warm-up has its configuration too, by which its folder is known.
-        callbacks += [config, StopOnSignal(), LogRollback()]
-        callbacks += [each for each in own if each not in means]
-        if settings["enable_checkpointing"] is not False:
-            best = self._get(self.config_init, "checkpoint")
-            callbacks += [best, LastCheckpoint(best.dirpath)]
-        return callbacks
+        is_saved = settings["enable_checkpointing"] is not False
+        best = self._get(self.config_init, "checkpoint") if is_saved else None
+        collector = self._get(self.config_init, "collector")
+        return checkpointing.callbacks(collector, best, [*progress, *own], records=[Curve(), config])
 
     def after_instantiate_classes(self) -> None:
         """Finds what would fail later, when the run has made its folder."""

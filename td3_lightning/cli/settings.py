@@ -15,7 +15,8 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.run_dir import config_of
-from td3_lightning.serialization.checkpoint_schema import check_optimizers, check_sizes_of, check_weights, missing_part
+from td3_lightning.serialization.checkpoint_schema import missing_part
+from td3_lightning.serialization.optimizer_states import check_optimizers
 from td3_lightning.serialization.schema import Named, NotNamedError, check_arguments
 from td3_lightning.serialization.values import (
     InvalidValueError,
@@ -27,6 +28,7 @@ from td3_lightning.serialization.values import (
     plain,
     text,
 )
+from td3_lightning.serialization.weights import check_sizes_of, check_weights
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 

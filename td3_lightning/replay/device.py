@@ -6,59 +6,64 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from td3_lightning.errors import UsageError
-from td3_lightning.replay.buffer import Batch, Replay, SampledIndices, sent
+from td3_lightning.replay.batch import Batch, SampledIndices, copy_to_device
+from td3_lightning.replay.buffer import Replay
 
 
 class DeviceReplay:
-    """A replay's batches, from a copy of its rows on another device.
+    """Sample the batches of a replay buffer from a copy of its rows on another device.
 
     Args:
-        replay: The replay, which keeps what is saved.
-        device: Where the learner is.
+        replay: The replay buffer, which checkpoints store.
+        device: Device of the learner.
     """
 
     def __init__(self, replay: Replay, device: torch.device) -> None:
         self.replay, self.device = replay, device
         self._rows: Tensor | None = None
-        self._sent = [0 for _ in replay.rings]  # rows of each ring below this number are there as they will stay
+        self._copied = [0 for _ in replay.rings]  # rows of each ring below this number are final on the device
 
     def __len__(self) -> int:
         return len(self.replay)
 
     def sample(self) -> Batch:
-        """The batch that `replay.sample` would have given; raises `UsageError` if the device has no memory for rows."""
+        """Return the batch that `replay.sample` would return.
+
+        Raises:
+            UsageError: The device has too little memory for the rows.
+        """
         (places, outcomes), new = self.replay.sample_indices(), self._new_rows()
         if self._rows is None:
-            self._rows, new = self._whole(), new[:0]
-        given = [places.int().view(torch.float32), outcomes]
-        given += [torch.from_numpy(new).int().view(torch.float32), self.replay.rows[new]]
-        parts = _sent_together(given, self.device)
+            self._rows, new = self._copy_all_rows(), new[:0]
+        packed = [places.int().view(torch.float32), outcomes]
+        packed += [torch.from_numpy(new).int().view(torch.float32), self.replay.rows[new]]
+        parts = _copy_together(packed, self.device)
         self._rows[parts[2].view(torch.int32).long()] = parts[3]
-        return self.replay.read(self._rows, SampledIndices(parts[0].view(torch.int32).long(), parts[1]))
+        return self.replay.gather(self._rows, SampledIndices(parts[0].view(torch.int32).long(), parts[1]))
 
     def _new_rows(self) -> NDArray[np.int64]:
-        """Where the rows stand that have changed since they were sent."""
-        found = []
+        """Return the positions of the rows that have changed since they were copied."""
+        positions = []
         for index, ring in enumerate(self.replay.rings):
-            numbers = np.arange(self._sent[index], ring.held.stop)
-            self._sent[index] = ring.settled
+            numbers = np.arange(self._copied[index], ring.valid_rows.stop)
+            self._copied[index] = ring.immutable_rows
             slots = numbers % ring.length
-            again = slots[slots < ring.n_step] + ring.length  # the first rows stand again behind the seam
-            found.append(np.concatenate([slots, again]) + index * len(ring.rows))
-        return np.concatenate(found)
+            repeated = slots[slots < ring.n_step] + ring.length  # the ring repeats its first rows at its end
+            positions.append(np.concatenate([slots, repeated]) + index * len(ring.rows))
+        return np.concatenate(positions)
 
-    def _whole(self) -> Tensor:
+    def _copy_all_rows(self) -> Tensor:
         try:
             return self.replay.rows.to(self.device, copy=True)
         except torch.OutOfMemoryError as error:
             raise UsageError(
-                f"The replay's rows take {self.replay.rows.nbytes / 1e9:.1f} GB, which {self.device} does not have; "
-                "lower data.capacity, or leave data.on_device out."
+                f"data.on_device requires {self.replay.rows.nbytes / 1e9:.1f} GB on {self.device} for the rows of the "
+                "replay buffer, got less. Reduce data.capacity, or remove data.on_device."
             ) from error
 
 
-def _sent_together(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors of float32 on another device, in one piece, which nothing waits for."""
-    whole = sent(torch.cat([tensor.flatten() for tensor in tensors]), device)
-    parts = torch.split(whole, [tensor.numel() for tensor in tensors])
+def _copy_together(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy float32 tensors to another device in one transfer without blocking."""
+    packed = copy_to_device(torch.cat([tensor.flatten() for tensor in tensors]), device)
+    parts = torch.split(packed, [tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

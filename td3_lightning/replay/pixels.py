@@ -1,4 +1,4 @@
-"""Replay buffer for stacked frames: each frame is stored once and shifted at random when it is sampled."""
+"""Replay buffer for stacked frames, with random shifts (Kostrikov et al., 2020)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,23 +9,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from td3_lightning.errors import UsageError, require_int
-from td3_lightning.replay.buffer import Batch, Replay, SampledIndices
+from td3_lightning.replay.batch import Batch, SampledIndices
+from td3_lightning.replay.buffer import Replay
 
 CHANNELS = 3
 
 
-SMALLEST = 36  # rows and columns that three convolutions leave something of
+SMALLEST = 36  # smallest height and width for three convolutions
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """How frames become observations: the last `stack` of them, cropped, the oldest first, as one axis of bytes.
+    """Define how frames become observations: the last `stack` frames, cropped, oldest first, as one axis of bytes.
 
     Args:
         stack: Frames in an observation.
-        height: Rows that are kept of a frame, from the top.
-        width: Columns that are kept of a frame, from the middle.
-        shift: Pixels by which the learner's frames are shifted at most, in each direction; 0 leaves them.
+        height: Rows of a frame to keep, from the top.
+        width: Columns of a frame to keep, from the center.
+        shift: Largest random shift of sampled frames in pixels, in each direction; 0 disables it.
     """
 
     stack: int = 4
@@ -44,24 +45,24 @@ class Pixels:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a frame: rows, columns, colours."""
+        """Return the shape of a frame: rows, columns, colors."""
         return (self.height, self.width, CHANNELS)
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of a frame."""
+        """Return the size of a frame in bytes."""
         return self.height * self.width * CHANNELS
 
 
 class PixelReplay(Replay):
-    """A replay of frames, each stored once, as bytes; stacks are put together and shifted when a batch is drawn.
+    """Store each frame once, as bytes; stack and shift the frames when a batch is sampled.
 
-    A row holds the newest frame of an observation, its bytes taken for float32, and how many frames of its episode came
-    before it, which is as far back as its stack may reach.
+    A row holds the newest frame of an observation, with its bytes viewed as float32, and the number of earlier frames
+    of the episode, which limits the stack.
 
     Args:
-        pixels: The frames.
-        **settings: What `Replay` takes besides.
+        pixels: Settings of the frames.
+        **settings: Arguments of `Replay`.
     """
 
     def __init__(self, pixels: Pixels, **settings: Any) -> None:
@@ -78,18 +79,18 @@ class PixelReplay(Replay):
         truncated: bool,
         next_obs: NDArray[np.float32],
     ) -> None:
-        """Stores one step of environment `env`, of the observations (obs_dim,) only their newest frame."""
+        """Store one step of environment `env`, with only the newest frame of each observation."""
         ring = self.rings[env]
         age = ring.rows[ring.cursor, self.obs_dim - 1] if ring.running else 0.0
-        rows = self._packed(obs, age), self._packed(next_obs, age + 1)
+        rows = self._pack(obs, age), self._pack(next_obs, age + 1)
         super().add(env, rows[0], action, reward, terminated, truncated, rows[1])
 
-    def _packed(self, stack: NDArray[np.float32], age: float) -> NDArray[np.float32]:
+    def _pack(self, stack: NDArray[np.float32], age: float) -> NDArray[np.float32]:
         frame = stack[-self.pixels.frame_bytes :].astype(np.uint8)
         return np.append(frame.view(np.float32), np.float32(min(age, self.pixels.stack - 1)))
 
     def sample(self) -> Batch:
-        """Draws a batch of stacks (batch, obs_dim) of bytes, each shifted by an amount of its own."""
+        """Sample a batch of stacks (batch, obs_dim) of bytes, each with its own random shift."""
         rows = self._draw()
         windows, reward, discount, steps = self._transitions(rows)
         return Batch(
@@ -101,20 +102,20 @@ class PixelReplay(Replay):
         )
 
     def sample_indices(self) -> SampledIndices:
-        """Draws the shifts too."""
+        """Sample indices and random crops."""
         places, outcomes = super().sample_indices()
         return SampledIndices(torch.cat([places, self._corners().T, self._corners().T]), outcomes)
 
-    def read(self, rows: Tensor, choice: SampledIndices) -> Batch:
-        """The batch that `sample` would have given."""
-        first, later, top, left, next_top, next_left = choice.places
-        reward, discount = choice.outcomes
+    def gather(self, rows: Tensor, indices: SampledIndices) -> Batch:
+        """Return the batch that `sample` would return."""
+        first, later, top, left, next_top, next_left = indices.places
+        reward, discount = indices.outcomes
         obs = _crop_at(self._stacks(rows, first), top, left, self.pixels.shift)
         next_obs = _crop_at(self._stacks(rows, later), next_top, next_left, self.pixels.shift)
         return Batch(obs, rows[first, self.obs_dim : -2], reward, discount, next_obs)
 
     def _stacks(self, all_rows: Tensor, rows: Tensor) -> Tensor:
-        """Stacks (batch, stack, height, width, 3) that end with the frames in these of all rows."""
+        """Return the stacks (batch, stack, height, width, 3) whose newest frames are in the given rows."""
         age = all_rows[rows, self.obs_dim - 1].long()
         back = torch.arange(self.pixels.stack - 1, -1, -1, device=rows.device).minimum(age[:, None])
         length = self.rings[0].length
@@ -124,22 +125,22 @@ class PixelReplay(Replay):
         return frames[numbers.flatten()].view(len(rows), self.pixels.stack, *self.pixels.shape)
 
     def _corners(self) -> Tensor:
-        """Where (batch, 2) each stack is looked at from, of one with edges."""
+        """Sample the top left corner (batch, 2) of each stack in its padded version."""
         shape, most = (self.batch_size, 2), self.pixels.shift
         return torch.randint(2 * most + 1, shape, generator=self.generator) if most else torch.zeros(shape).long()
 
     def _shifted(self, stacks: Tensor) -> Tensor:
-        """Moves each stack as a whole; its edge's pixels fill what is laid bare (Kostrikov et al., 2020)."""
+        """Shift each stack at random, with its edge pixels as padding (Kostrikov et al., 2020)."""
         most, (height, width, _) = self.pixels.shift, self.pixels.shape
         if not most:
             return stacks.flatten(1)
-        framed, corners = _with_edges(stacks, most), self._corners().tolist()
-        moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in zip(framed, corners, strict=True)]
+        padded, corners = _pad_edges(stacks, most), self._corners().tolist()
+        moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in zip(padded, corners, strict=True)]
         return torch.stack(moved).flatten(1)
 
 
 def _crop_at(stacks: Tensor, tops: Tensor, lefts: Tensor, most: int) -> Tensor:
-    """Stacks (batch, stack, height, width, 3) of bytes moved by corners (batch,), in few operations for a GPU."""
+    """Shift stacks (batch, stack, height, width, 3) of bytes by corners (batch,) in few operations, for a GPU."""
     batch, stack, height, width, _ = stacks.shape
     y = (torch.arange(height, device=tops.device) + tops[:, None] - most).clamp(0, height - 1)
     x = (torch.arange(width, device=tops.device) + lefts[:, None] - most).clamp(0, width - 1)
@@ -147,12 +148,12 @@ def _crop_at(stacks: Tensor, tops: Tensor, lefts: Tensor, most: int) -> Tensor:
     return stacks[each[:, None, None, None], frame[:, None, None], y[:, None, :, None], x[:, None, None]].flatten(1)
 
 
-def _with_edges(stacks: Tensor, most: int) -> Tensor:
-    """Stacks (batch, stack, height, width, 3) with their outermost pixels repeated `most` times on every side."""
+def _pad_edges(stacks: Tensor, most: int) -> Tensor:
+    """Pad stacks (batch, stack, height, width, 3) by repeating their outermost pixels `most` times on every side."""
     batch, stack, height, width, channels = stacks.shape
-    framed = stacks.new_empty(batch, stack, height + 2 * most, width + 2 * most, channels)
-    middle = framed[:, :, :, most:-most]
+    padded = stacks.new_empty(batch, stack, height + 2 * most, width + 2 * most, channels)
+    middle = padded[:, :, :, most:-most]
     middle[:, :, most:-most] = stacks
     middle[:, :, :most], middle[:, :, -most:] = stacks[:, :, :1], stacks[:, :, -1:]
-    framed[:, :, :, :most], framed[:, :, :, -most:] = middle[:, :, :, :1], middle[:, :, :, -1:]
-    return framed
+    padded[:, :, :, :most], padded[:, :, :, -most:] = middle[:, :, :, :1], middle[:, :, :, -1:]
+    return padded

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from td3_lightning.reporting.paths import check_link
+
 AXIS = "env_steps"  # the first column, and what every scalar is drawn against
 
 
@@ -27,6 +29,7 @@ class MetricsFile:
         self.path = path
         self.columns: list[str] = []
         self.rows = 0
+        check_link(path)
         if path.exists():
             self._continue()
 

@@ -68,3 +68,22 @@ def shown(path: str | Path, start: Path) -> str:
     """
     relative = os.path.relpath(path, start)
     return str(path) if relative.startswith("..") else relative
+
+
+def check_links(folder: Path) -> None:
+    """Refuse a run's folder in which a file is a symlink to a place outside it: a resume would write there.
+
+    Raises:
+        UsageError: A file is such a symlink.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        check_link(path)
+
+
+def check_link(path: Path) -> None:
+    """Raise `UsageError` if a file is a symlink to a place outside its folder."""
+    if path.is_symlink() and not path.is_dir() and not path.resolve().is_relative_to(path.parent.resolve()):
+        raise UsageError(
+            f"{path} must be a file of the run, got a symlink to {os.readlink(path)}. Replace the link with a copy of "
+            "the file."
+        )

@@ -19,8 +19,8 @@ ITEM_BYTES = {
 }
 
 
-# What a checkpoint may name besides storages and dtypes. torch allows more, such as `bytearray`, which reserves any
-# amount of memory.
+# Names that a checkpoint may refer to besides storages and dtypes. torch also allows names such as `bytearray`, which
+# can allocate any amount of memory.
 NAMES = {
     ("collections", "OrderedDict"),
     ("torch", "Size"),
@@ -33,13 +33,13 @@ NAMES = {
 }
 
 
-BEGIN = b"PK\x03\x04"  # a file without it is an old pickle to torch, whatever follows
+BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
 
 
-MOST_PICKLED = 16 * 2**20  # bytes of data.pkl, where tensors are not; a few hundred thousand are usual
+MOST_PICKLED = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
 
 
-END = b"PK\x05\x06"  # begins the last 22 bytes of an archive without a comment
+END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
 
 
 def check_archive(file: BinaryIO) -> str | None:
@@ -90,7 +90,7 @@ def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | 
 
 
 class Inert:
-    """Stands for everything that a pickle names, so that nothing is imported and nothing is run."""
+    """Replace every class that a pickle refers to, so that nothing is imported or run."""
 
     def __init__(self, *args: Any) -> None:
         """Ignore the arguments."""
@@ -102,8 +102,8 @@ class Inert:
         """Ignore a state."""
 
 
-class Survey(pickle._Unpickler):  # the one in C reserves memory as the file asks
-    """Read a pickle without making what it names, and note the sizes of the storages.
+class Survey(pickle._Unpickler):  # the C version allocates as much memory as the file claims
+    """Read a pickle without creating its objects, and note the sizes of its storages.
 
     Attributes:
         storages: Bytes that the pickle claims for each storage, by the name of its record.

@@ -1,4 +1,4 @@
-"""The states of callbacks in a checkpoint: checked, and without paths that lead out of a run's folder."""
+"""Checks of callback states in a checkpoint, and removal of paths that lead out of the run's folder."""
 
 import os
 import re
@@ -11,17 +11,18 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from torch import Tensor
 
 from td3_lightning.serialization import values as form
-from td3_lightning.serialization.checkpoint_schema import file_name, numpy_generator
+from td3_lightning.serialization.checkpoint_schema import file_name
+from td3_lightning.serialization.generator_states import numpy_generator
 from td3_lightning.serialization.values import InvalidValueError
 
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")
 
 
-RESERVED = ("last.ckpt", "last-1.ckpt")  # LastCheckpoint's own
+RESERVED = ("last.ckpt", "last-1.ckpt")  # written by LastCheckpoint
 
 
 def updates_ahead(value: Any, name: str) -> None:
-    """Check for the Collector's balance, which is at most the update that has just been made."""
+    """Check for the Collector's balance of updates, which is at most 1."""
     form.number(value, name)
     if not -(2**53) <= value <= 1:
         raise InvalidValueError(name, "a number up to 1", value)

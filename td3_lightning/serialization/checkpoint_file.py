@@ -1,4 +1,4 @@
-"""Reading of checkpoint files that may be damaged or come from anybody."""
+"""Reading of checkpoint files that may be damaged or malicious."""
 
 import io
 import pickle
@@ -15,22 +15,19 @@ from td3_lightning.serialization.renamed import use_current_names
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 from td3_lightning.serialization.values import InvalidValueError
 
-FORMAT = 1  # of what a run goes on from; those from before there were numbers have 0
-
-
-# Reading.
+FORMAT = 1  # format from which a run can be resumed; checkpoints without a number have format 0
 
 
 def read_checkpoint(source: str | Path | IO[bytes]) -> dict[str, Any]:
-    """Load a checkpoint onto the CPU, after checking that it is whole, of this package, and safe to load.
+    """Load a checkpoint onto the CPU, after checking that it is complete, of this package, and safe to load.
 
-    It holds tensors and plain Python values only, and all of its parts have the form that `checkpoint_schema` gives.
+    It holds only tensors and plain Python values. `checkpoint_schema` defines the form of its parts.
 
     Args:
         source: A local file, or a file opened for reading.
 
     Returns:
-        What was saved, with plain settings.
+        The checkpoint, with plain settings.
 
     Raises:
         UsageError: The checkpoint is refused. The message names another one in the same folder, if there is one.
@@ -52,7 +49,7 @@ def _read_open(file: IO[bytes]) -> dict[str, Any]:
     try:
         return _read(path, io.BytesIO(file.read()))
     except UnfitError as unfit:
-        raise UsageError(f"{path} {unfit}; give a .ckpt file that a run has saved.") from None
+        raise UsageError(f"{path} {unfit}. Use a .ckpt file that a run has saved.") from None
 
 
 def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
@@ -70,7 +67,7 @@ def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
     except OSError as error:
         raise UnfitError(path, f"cannot be read ({error.strerror})") from error
     except pickle.UnpicklingError as error:
-        raise UnfitError(path, "is refused, for it holds objects that could run code when loaded") from error
+        raise UnfitError(path, "is refused because it holds objects that could run code when loaded") from error
     except InvalidValueError as error:
         raise UnfitError(path, f"is refused: {error}") from error
     except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, EOFError) as error:
@@ -78,56 +75,58 @@ def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
     if not (isinstance(checkpoint, dict) and "clocks" in checkpoint):
         raise UnfitError(path, "is not a checkpoint of td3_lightning")
     if checkpoint.get("format", 0) > FORMAT:
-        raise UnfitError(path, f"is of format {checkpoint['format']}, of a td3_lightning newer than this one")
+        raise UnfitError(
+            path, f"must have at most format {FORMAT}, got {checkpoint['format']} from a newer version of td3_lightning"
+        )
     return checkpoint
 
 
 def check_format(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Raises `UsageError` if a checkpoint is of an older format than a run can go on from."""
+    """Raise `UsageError` if a checkpoint has an older format than resuming requires."""
     held = checkpoint.get("format", 0)
     if held < FORMAT:
         raise UsageError(
-            f"{path} is of format {held}, but a run goes on from format {FORMAT}; it serves test, validate and record, "
-            "and fit goes on with the td3_lightning that saved it."
+            f"{path} must have format {FORMAT} to resume a run, got format {held}. Use it with test, validate or "
+            "record, or resume with the version of td3_lightning that saved it."
         )
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
-    """Raise `UnfitError` for a file that is not a whole archive, or that would take more memory than its size."""
+    """Raise `UnfitError` for a file that is not a complete archive, or that claims more memory than its size."""
     start = file.read(4096)
     try:
         problem = check_archive(file)
     except pickle.UnpicklingError:
         raise
-    except Exception as error:  # a changed byte can send zipfile anywhere
+    except Exception as error:  # zipfile raises any exception for a damaged file
         if start.startswith(b"PK"):
-            raise UnfitError(path, "is cut short or damaged") from error
-        kind = "is empty" if not start else "is not a checkpoint" if any(start) else "holds nothing but zeros"
+            raise UnfitError(path, "is truncated or damaged") from error
+        kind = "is empty" if not start else "is not a checkpoint" if any(start) else "holds only zeros"
         raise UnfitError(path, kind) from error
     if problem is not None:
         raise UnfitError(path, problem)
 
 
 def refusal(unfit: UnfitError, path: Path) -> UsageError:
-    """What to tell about a checkpoint that cannot be used, or a file that it names.
+    """Build the error for a checkpoint, or a segment file of it, that cannot be used.
 
     Args:
-        unfit: Which file, and why.
-        path: The checkpoint, for which another in its folder is offered.
+        unfit: The file and the reason.
+        path: The checkpoint. The error suggests another checkpoint of its folder.
     """
     folder = path if path.is_dir() else path.parent
     others = [other for other in folder.glob("*.ckpt") if other.is_file() and other != path]
     others.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    # One that a run can go on from comes first.
+    # Prefer a checkpoint from which a run can be resumed.
     for replay in (True, False):
         for other in others:
-            if _is_whole(other, replay):
-                return UsageError(f"{unfit.path} {unfit}; the newest whole one there is {other}.")
-    return UsageError(f"{unfit.path} {unfit}; give the path of a .ckpt file that a run has saved.")
+            if _is_complete(other, replay):
+                return UsageError(f"{unfit.path} {unfit}. Use the newest complete checkpoint there, {other}.")
+    return UsageError(f"{unfit.path} {unfit}. Use the path of a .ckpt file that a run has saved.")
 
 
-def _is_whole(path: Path, replay: bool) -> bool:
-    """Whether a checkpoint can be read and, if that is asked, has its replay."""
+def _is_complete(path: Path, replay: bool) -> bool:
+    """Return whether a checkpoint can be read and, if `replay` is true, has its replay."""
     try:
         checkpoint = _read(path)
         return not replay or _has_replay(checkpoint, path.parent / FOLDER)
@@ -143,7 +142,7 @@ def _has_replay(checkpoint: dict[str, Any], folder: Path) -> bool:
 
 
 def replays_in(checkpoint: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The replays of all ranks that a checkpoint holds."""
-    for state in checkpoint.values():  # a datamodule's is found by the name of its class
+    """Yield the replay states of all ranks in a checkpoint."""
+    for state in checkpoint.values():  # a data module's state has the name of its class
         ranks = state.get("ranks", []) if isinstance(state, dict) else []
         yield from (rank["replay"] for rank in ranks if isinstance(rank, dict) and "replay" in rank)

@@ -1,4 +1,4 @@
-"""Objects that a configuration names by class_path and a checkpoint holds as plain data."""
+"""Objects that configurations and checkpoints describe by class_path and init_args."""
 
 import inspect
 from collections.abc import Mapping
@@ -8,23 +8,23 @@ from td3_lightning.errors import UsageError
 
 
 class Configurable:
-    """Something that is made anew from plain data.
+    """Base class of objects that can be rebuilt from plain data.
 
-    A subclass keeps each argument of its constructor as the attribute of that name, because its
-    attributes are what a checkpoint holds of it.
+    A subclass must store each constructor argument as an attribute of the same name and have no other attributes,
+    because a checkpoint stores the attributes.
     """
 
     def plain(self) -> dict[str, Any]:
-        """The object, and those that it was given, as plain data, in the form that a config file has too.
+        """Return the object and its nested objects as plain data, in the form of a configuration file.
 
         Raises:
-            UsageError: It has other attributes than arguments, so that it could not be made anew.
+            UsageError: The attributes differ from the arguments, so the object could not be rebuilt.
         """
         kind = type(self)
         if wrong := ", ".join(sorted(vars(self).keys() ^ inspect.signature(kind).parameters.keys())):
             raise UsageError(
-                f"{kind.__name__} has to keep each argument as the attribute of that name, and nothing besides, but "
-                f"{wrong} came; rename it, or work it out when it is needed."
+                f"{kind.__name__} must store each constructor argument as an attribute of the same name and no other "
+                f"attributes, got a mismatch in {wrong}. Rename the attribute, or compute it when it is used."
             )
         arguments = {name: _plain(value) for name, value in vars(self).items()}
         return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": arguments}
@@ -34,15 +34,15 @@ Kind = TypeVar("Kind", bound=Configurable)
 
 
 def from_config(kind: type[Kind], data: Any) -> Kind | None:
-    """Make an object of a kind from its plain data; return None if the data describes no known class of that kind.
+    """Build an object from plain data; return None if the data describes no known class of the given kind.
 
-    Only classes that are imported already are found, so a checkpoint cannot run code.
+    Only imported classes are found, so a checkpoint cannot run code.
 
     Raises:
         UsageError: The class does not take these arguments.
     """
     path = data.get("class_path") if isinstance(data, Mapping) else None
-    found = known_recipes(kind).get(path) if isinstance(path, str) else None
+    found = known_classes(kind).get(path) if isinstance(path, str) else None
     if found is None:
         return None
     arguments = data.get("init_args") or {}
@@ -50,10 +50,10 @@ def from_config(kind: type[Kind], data: Any) -> Kind | None:
         inspect.signature(found).bind(**arguments)
     except TypeError as error:
         raise UsageError(f"{path} must be given arguments that it takes, got {arguments!r}. {error}.") from error
-    return found(**{name: _made(value) for name, value in arguments.items()})
+    return found(**{name: _built(value) for name, value in arguments.items()})
 
 
-def known_recipes(kind: type[Kind]) -> dict[str, type[Kind]]:
+def known_classes(kind: type[Kind]) -> dict[str, type[Kind]]:
     """Return the imported subclasses of a kind, by their import paths."""
     return {f"{sub.__module__}.{sub.__qualname__}": sub for sub in _subclasses(kind)}
 
@@ -64,11 +64,11 @@ def _plain(value: Any) -> Any:
     return value.plain() if isinstance(value, Configurable) else value
 
 
-def _made(value: Any) -> Any:
+def _built(value: Any) -> Any:
     if isinstance(value, list):
-        return [_made(one) for one in value]
-    made = from_config(Configurable, value)
-    return value if made is None else made
+        return [_built(one) for one in value]
+    built = from_config(Configurable, value)
+    return value if built is None else built
 
 
 def _subclasses(kind: type[Kind]) -> list[type[Kind]]:

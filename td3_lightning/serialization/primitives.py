@@ -1,4 +1,4 @@
-"""Conversion to tensors and plain Python values, which are all that a checkpoint holds."""
+"""Conversion to tensors and plain Python values for checkpoints."""
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
@@ -15,21 +15,27 @@ from td3_lightning.errors import UsageError
 VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
 
 
-SERIES: dict[type, type] = {list: list, tuple: tuple, set: set, frozenset: set, deque: list}  # and what they become
+SERIES: dict[type, type] = {
+    list: list,
+    tuple: tuple,
+    set: set,
+    frozenset: set,
+    deque: list,
+}  # and the types that they become
 
 
 def to_primitives(value: Any, name: str) -> Any:
-    """A value as what a checkpoint may hold, the same object if it is that already.
+    """Convert a value to tensors and plain Python values; return the same object if it needs no conversion.
 
-    Numbers of numpy become Python's, its arrays tensors; other mappings become dicts, other sequences lists, and
-    paths texts.
+    NumPy numbers become Python numbers, arrays become tensors, other mappings become dicts, other sequences become
+    lists, and paths become strings.
 
     Args:
-        value: The value, however deep.
-        name: What it is called, for the sentence.
+        value: The value, which may be nested.
+        name: Name of the value, for the error.
 
     Raises:
-        UsageError: There is something else in it.
+        UsageError: It holds a value of another type.
     """
     if isinstance(value, Tensor) or type(value) in VALUES:
         return value
@@ -46,8 +52,8 @@ def to_primitives(value: Any, name: str) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     raise UsageError(
-        f"{name} is a {type(value).__qualname__}, which no checkpoint can hold, as it might run code when it is "
-        "loaded; keep tensors, numbers, texts, lists and dicts in its place."
+        f"{name} must be made of tensors, numbers, strings, lists and dicts to be saved, got a "
+        f"{type(value).__qualname__}. Store its values instead."
     )
 
 
@@ -67,7 +73,7 @@ def _plain_series(value: Any, name: str) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """Plain dicts with arrays of numpy in place of their tensors, as its generators want them."""
+    """Replace the tensors in nested dicts by NumPy arrays, which NumPy's generators require."""
     if isinstance(value, dict):
         return {key: as_arrays(held) for key, held in value.items()}
     return value.numpy() if isinstance(value, Tensor) else value

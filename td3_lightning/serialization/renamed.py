@@ -1,4 +1,4 @@
-"""Names in checkpoints of earlier versions, and what they are called now."""
+"""Current names of classes and values in checkpoints of earlier versions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint against the module and the Trainer that are about to take it."""
+"""Checks of a checkpoint against the module and the Trainer that load it."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,31 +12,26 @@ from lightning.pytorch.trainer.states import TrainerFn
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.callback_states import check_callbacks
-from td3_lightning.serialization.checkpoint_schema import (
-    DATA,
-    averaging_state,
-    check_checkpoint,
-    check_loops,
-    check_optimizers,
-    check_sizes_of,
-    check_weights,
-    missing_part,
-)
-from td3_lightning.serialization.configurable import Configurable, known_recipes
+from td3_lightning.serialization.checkpoint_schema import averaging_state, check_checkpoint, missing_part
+from td3_lightning.serialization.configurable import Configurable, known_classes
+from td3_lightning.serialization.loop_states import check_loops
+from td3_lightning.serialization.optimizer_states import check_optimizers
+from td3_lightning.serialization.replay_states import DATA
 from td3_lightning.serialization.schema import NotNamedError, check_arguments
 from td3_lightning.serialization.values import InvalidValueError
+from td3_lightning.serialization.weights import check_sizes_of, check_weights
 
 LOOPS = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
 
 
 def check_restoration(checkpoint: dict[str, Any], module: L.LightningModule, strict: bool = True) -> None:
-    """Check a checkpoint, whoever read it, before any of it is used.
+    """Check a checkpoint before any of it is used.
 
-    Paths that lead out of the run's folder are dropped and settings made plain, in place.
+    Paths that lead out of the run's folder are removed, and settings become plain data, in place.
 
     Args:
         checkpoint: The checkpoint.
-        module: The module that takes it. If a Trainer runs it, the Trainer's callbacks and loops are checked too.
+        module: The module that loads it. If a Trainer runs it, the Trainer's callbacks and loops are checked too.
         strict: Whether the weights must have the module's names.
 
     Raises:
@@ -65,10 +60,10 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
         kind: The class.
         checkpoint: The checkpoint, as `read_checkpoint` returns it.
         path: Its path, for the message.
-        given: Names of those that are not needed, because the user gives them.
+        given: Names of the arguments that the user gives.
 
     Raises:
-        UsageError: They are missing, of another type, or name a class that is neither ours nor imported.
+        UsageError: One is missing, has another type, or names a class that is neither ours nor imported.
     """
     stored: Any = checkpoint.get("hyper_parameters")
     own: dict[str, Any] = {}
@@ -85,15 +80,15 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
         raise refused(error, path) from error
     except NotNamedError as error:
         raise UsageError(
-            f"{path} names {error.named!r} in {error.setting}, which is not part of td3_lightning. If you trust it, it "
-            "must be an Encoder or another Recipe that is imported before the checkpoint is loaded, or an argument "
-            "that you give yourself."
+            f"{path} names {error.named!r} in {error.setting}, which is not part of td3_lightning. If you trust it, "
+            "import it as an Encoder or another Configurable before you load the checkpoint, or pass the argument "
+            "yourself."
         ) from error
     return own
 
 
 def _constructors(kind: type) -> Iterator[Callable[..., None]]:
-    """Return a class's constructor, and those of its bases that it hands other arguments on to."""
+    """Yield a class's constructor, and those of its bases that receive its other arguments."""
     for base in kind.__mro__:
         if "__init__" in vars(base):
             constructor = vars(base)["__init__"]
@@ -103,21 +98,21 @@ def _constructors(kind: type) -> Iterator[Callable[..., None]]:
                 return
 
 
-def _check_required(parameters: Mapping[str, inspect.Parameter], there: set[str]) -> None:
+def _check_required(parameters: Mapping[str, inspect.Parameter], present: set[str]) -> None:
     """Check that each parameter without a default has a value; the first one is `self`."""
     for name, parameter in list(parameters.items())[1:]:
         named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        if named and parameter.default is inspect.Parameter.empty and name not in there:
+        if named and parameter.default is inspect.Parameter.empty and name not in present:
             raise InvalidValueError(f"hyper_parameters.{name}", "in the checkpoint", None)
 
 
 def _is_imported(named: str, setting: str) -> bool:
-    """Whether a text names an encoder, a schedule or another recipe that has been imported."""
-    return named in known_recipes(Configurable)
+    """Whether a text names an encoder, a schedule or another imported Configurable."""
+    return named in known_classes(Configurable)
 
 
 def refused(error: InvalidValueError, path: Any) -> UsageError:
-    """Return the sentence for a checkpoint that is malformed."""
+    """Build the error for a malformed checkpoint."""
     return UsageError(f"{path} is refused: {error}. Use a checkpoint that a run of this model has saved.")
 
 

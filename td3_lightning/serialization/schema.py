@@ -1,4 +1,4 @@
-"""The form of stored settings, which follows from the constructors that take them."""
+"""Checks of stored settings against the constructors that receive them."""
 
 import importlib
 import inspect
@@ -21,7 +21,7 @@ Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote th
 OURS = "td3_lightning."
 
 
-# RecordVideo writes files where its arguments say; the converters import other frameworks.
+# RecordVideo writes files to a path in its arguments; the converters import other frameworks.
 WRAPPERS = frozenset(
     name
     for name in gym.wrappers.__all__
@@ -54,9 +54,9 @@ def check_arguments(values: Any, taker: Callable[..., Any], setting: str, named:
 
     Args:
         values: The arguments, as `serialization.plain` returns them.
-        taker: What takes them.
-        setting: Their name, such as "model".
-        named: Tells what the user named.
+        taker: The function or class.
+        setting: Name of the arguments, such as "model".
+        named: Returns whether the user named a value.
 
     Raises:
         InvalidValueError: A value has another type than its parameter.
@@ -175,14 +175,14 @@ def check_text(value: str, setting: str, named: Named) -> None:
 
 
 def allowed_class(path: str, kind: type) -> type | None:
-    """Find a class of ours, or a wrapper of Gymnasium's, that a checkpoint may name.
+    """Return a class of this package, or a Gymnasium wrapper, that a checkpoint may refer to.
 
     Args:
         path: Its import path.
         kind: Its base class.
 
     Returns:
-        The class; None if the path leads anywhere else, or to a class of another kind.
+        The class; None for another path or a class of another kind.
     """
     module, _, name = path.rpartition(".")
     if module.startswith("gymnasium.wrappers"):

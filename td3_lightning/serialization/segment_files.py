@@ -19,7 +19,7 @@ NAME = re.compile(r"[0-9a-f]{12}-[0-9]+-[0-9]+-[0-9]+\.rows")
 
 
 class UnfitError(Exception):
-    """Why a file cannot be used, as the end of a sentence that begins with its name."""
+    """Reason why a file cannot be used. The text continues a sentence that begins with the file's name."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(reason)
@@ -27,20 +27,20 @@ class UnfitError(Exception):
 
 
 def names_in(replays: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The files that the saved replays of all ranks name."""
+    """Return the segment files that the replay states of all ranks refer to."""
     rings = chain.from_iterable(replay.get("rings", []) for replay in replays)
     return {segment["name"] for ring in rings for segment in ring.get("segments", [])}
 
 
 def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A saved replay with its rows, which are read when they are asked for.
+    """Return a replay state with its rows, which are read when they are iterated.
 
     Args:
-        state: What `Segments.save` or `Replay.state_dict` gave.
-        folder: Where the files lie.
+        state: Result of `Segments.save` or `Replay.state_dict`.
+        folder: Folder of the files.
 
     Raises:
-        UnfitError: When the rows are asked for: a file is not there, or not what was saved.
+        UnfitError: A file is missing or has changed; raised while the rows are iterated.
     """
     width = state["layout"]["obs_dim"] + state["layout"]["action_dim"] + 2
     rings = [
@@ -51,7 +51,7 @@ def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def check_rows(state: Mapping[str, Any], folder: Path) -> None:
-    """Reads all files that a saved replay names; raises `UnfitError` if one is not as it was."""
+    """Read all segment files of a replay state; raise `UnfitError` if one is missing or has changed."""
     for ring in with_rows(state, folder)["rings"]:
         for _ in ring["rows"]:
             pass
@@ -63,11 +63,11 @@ def _read_rows(folder: Path, segments: Sequence[Mapping[str, Any]], width: int) 
 
 
 def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tensor:
-    """The rows (n, width) of one file, as many as were there when it was named."""
+    """Read the rows (n, width) of one file that the checkpoint refers to."""
     name, size = segment["name"], segment["rows"] * width * 4
     path = folder / name
     if not NAME.fullmatch(name):
-        raise UnfitError(path, "is no name for a part of a replay")
+        raise UnfitError(path, "is not a valid name for a segment file")
     try:
         with path.open("rb") as file:
             # A malformed checkpoint may claim more rows than memory can hold.
@@ -75,5 +75,5 @@ def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tenso
     except OSError as error:
         raise UnfitError(path, f"cannot be read ({error.strerror})") from error
     if len(content) != size or zlib.crc32(content) != segment["crc"]:
-        raise UnfitError(path, "is cut short" if len(content) < size else "is damaged, or not the file that was saved")
+        raise UnfitError(path, "is truncated" if len(content) < size else "is damaged, or is not the saved file")
     return torch.from_numpy(np.frombuffer(content, np.float32).reshape(-1, width))

@@ -1,4 +1,4 @@
-"""Checks and plain copies of values that come from an untrusted file."""
+"""Checks and plain copies of values from an untrusted file."""
 
 import math
 from collections import deque
@@ -51,9 +51,6 @@ def brief(value: Any) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-# The whole file.
-
-
 def check_nesting(value: Any, name: str) -> None:
     """Check that a value holds only tensors and plain Python values, has no cycle and is at most `DEPTH` levels deep.
 
@@ -99,9 +96,6 @@ def check_tensor(value: Any, name: str) -> None:
         raise InvalidValueError(name, "a dense tensor on the CPU", value)
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
         raise InvalidValueError(name, "a tensor whose elements are all stored in the file", value)
-
-
-# Settings.
 
 
 def plain(value: Any, name: str) -> Any:
@@ -160,9 +154,6 @@ def _plain_key(key: Any, name: str) -> Any:
     if isinstance(key, int):
         return _plain_int(key, f"a key of {name}")
     raise InvalidValueError(f"a key of {name}", "a string or a number", key)
-
-
-# Forms of values.
 
 
 def count(value: Any, name: str) -> None:
@@ -266,7 +257,7 @@ def fields(required: Mapping[str, Check], other: Mapping[str, Check] | None = No
 
 
 def alike(value: Any, example: Any, name: str) -> None:
-    """Check that a value has an example's structure: the same keys, and counts or flags in the same places."""
+    """Check that a value has the structure of an example: the same keys with counts or flags."""
     if isinstance(example, dict):
         mapping(value, name)
         for key, held in example.items():

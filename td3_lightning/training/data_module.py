@@ -159,7 +159,7 @@ class ReplayData(L.LightningDataModule):
     def begin_episodes(self) -> None:
         """Reset every training environment and mark the running episodes as truncated."""
         for ring in self.replay.rings:
-            ring.truncate()
+            ring.truncate_episode()
         self.envs.reset(self.replay.steps_stored)
 
     @property
@@ -273,7 +273,7 @@ class ReplayData(L.LightningDataModule):
     def _load_envs(self, state: dict[str, Any]) -> None:
         lost = self.envs.load_state_dict(state)
         for env in lost:
-            self.replay.rings[env].truncate()
+            self.replay.rings[env].truncate_episode()
         if lost:
             log.warning(
                 "%s is not deterministic: %d running episode(s) could not be restored and count as truncated. The run "

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from td3_lightning.errors import UsageError, require_bool, require_float, require_int
 
+MAX_EPISODES = 1_000_000  # in one evaluation
+
 
 @dataclass
 class DataSettings:
@@ -41,7 +43,7 @@ def seed_range(stage: str, seed: int, episodes: int) -> range:
     """Return the seeds of an evaluation's episodes.
 
     Raises:
-        UsageError: The seed is negative, or there are no episodes.
+        UsageError: The seed is negative, or the number of episodes is out of range.
     """
     first = require_int(f"{stage}_seed", seed, least=0)
-    return range(first, first + require_int(f"{stage}_episodes", episodes, least=1))
+    return range(first, first + require_int(f"{stage}_episodes", episodes, least=1, most=MAX_EPISODES))

@@ -185,7 +185,9 @@ def test_a_layer_that_does_something_else_in_training_is_one_sentence(kind: str,
 
 
 def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"model\.encoder\.init_args\.kind is a type, which no checkpoint can hold"):
+    with pytest.raises(
+        UsageError, match=r"model\.encoder\.init_args\.kind must be made of tensors.* got a type\. Store"
+    ):
         new_module(Layers(Trunk([4]), nn.LayerNorm))  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Saving survives what interrupts it, reading finds what is wrong, and a signal stops a run where it can go on."""
+"""Atomic saves, detection of damaged files, and stops by signals from which a run can be resumed."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ def names(folder: Path) -> list[str]:
 # Writing.
 
 
-def test_saved_is_loaded_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_saved_checkpoint_loads_and_leaves_no_other_file(tmp_path: Path) -> None:
     save(tmp_path / "runs" / "last.ckpt")
     loaded = AtomicCheckpointIO().load_checkpoint(tmp_path / "runs" / "last.ckpt")
     assert loaded["clocks"] == CONTENT["clocks"]
@@ -52,9 +52,7 @@ def test_saved_is_loaded_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert names(tmp_path / "runs") == ["last.ckpt"]
 
 
-def test_file_is_on_disk_before_its_name_and_the_name_before_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_synced_before_its_rename_and_its_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     def note(name: str) -> None:
@@ -73,8 +71,8 @@ def test_file_is_on_disk_before_its_name_and_the_name_before_the_end(
     assert order == ["fsync", "replace", "fsync folder"]
 
 
-def test_a_second_name_is_kept_again_after_a_kill_and_leaves_no_third(tmp_path: Path) -> None:
-    """A kill right after `link_or_copy` leaves one file with both names; the resumed run repeats the step."""
+def test_link_or_copy_can_be_repeated_after_a_kill(tmp_path: Path) -> None:
+    """A kill right after `link_or_copy` leaves one file with two names. The resumed run repeats the step."""
     save(tmp_path / "last.ckpt")
     for _ in range(2):
         link_or_copy(tmp_path / "last.ckpt", tmp_path / "last-1.ckpt")
@@ -83,7 +81,7 @@ def test_a_second_name_is_kept_again_after_a_kill_and_leaves_no_third(tmp_path: 
 
 @pytest.fixture
 def full_disk() -> Any:
-    """No file may grow beyond 20 kB."""
+    """Limit the size of files to 20 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     yield
@@ -91,7 +89,7 @@ def full_disk() -> Any:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_full_disk_leaves_the_old_file_and_says_what_it_was(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_file_and_names_the_error(tmp_path: Path) -> None:
     save(tmp_path / "last.ckpt", {"clocks": {}})
     old = (tmp_path / "last.ckpt").read_bytes()
     with pytest.raises(OSError, match="File too large"):
@@ -100,7 +98,7 @@ def test_full_disk_leaves_the_old_file_and_says_what_it_was(tmp_path: Path) -> N
     assert names(tmp_path) == ["last.ckpt"]
 
 
-def test_interrupted_or_impossible_save_leaves_the_old_file(tmp_path: Path) -> None:
+def test_interrupted_or_impossible_save_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     save(path)
 
@@ -110,13 +108,13 @@ def test_interrupted_or_impossible_save_leaves_the_old_file(tmp_path: Path) -> N
 
     with pytest.raises(ExitOnSignal):
         atomic_write(path, interrupted)
-    with pytest.raises(UsageError, match="clocks is a function"):
+    with pytest.raises(UsageError, match=r"clocks must be made of tensors.*got a function\. Store"):
         save(path, {"clocks": lambda: None})
     assert read_checkpoint(path)["clocks"] == CONTENT["clocks"]
     assert names(tmp_path) == ["last.ckpt"]
 
 
-def test_saving_over_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
+def test_saving_over_a_symlink_keeps_its_target(tmp_path: Path) -> None:
     save(tmp_path / "best.ckpt", {"clocks": {"updates": 1}})
     (tmp_path / "last.ckpt").symlink_to("best.ckpt")
     save(tmp_path / "last.ckpt", {"clocks": {"updates": 2}})
@@ -124,7 +122,7 @@ def test_saving_over_a_link_leaves_what_it_points_to(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"] == {"updates": 2}
 
 
-def test_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
+def test_kill_during_a_save_loses_nothing(tmp_path: Path) -> None:
     path, moments = tmp_path / "last.ckpt", random.Random(1)
     save(path)
     found = set()
@@ -168,7 +166,7 @@ def flipped(path: Path) -> None:
 
 
 class Hostile:
-    """Makes a folder when it is loaded."""
+    """Create a folder when unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -181,9 +179,9 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda path: None, "cannot be read (No such file or directory)"),
     "folder": (lambda path: path.mkdir(), "cannot be read (Is a directory)"),
     "empty": (lambda path: path.touch(), "is empty"),
-    "zeros": (lambda path: path.write_bytes(bytes(90_000)), "holds nothing but zeros"),
+    "zeros": (lambda path: path.write_bytes(bytes(90_000)), "holds only zeros"),
     "text": (lambda path: path.write_text("model:\n  tau: 0.005\n"), "is not a checkpoint"),
-    "truncated": (shortened, "is cut short or damaged"),
+    "truncated": (shortened, "is truncated or damaged"),
     "flipped byte": (flipped, "is damaged: its content does not match its checksums"),
     "another archive": (zip_of(words=b"none"), "is not a checkpoint, or is damaged"),
     "pickle": (lambda path: path.write_bytes(pickle.dumps(CONTENT)), "is not a checkpoint"),
@@ -191,17 +189,17 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "foreign": (lambda path: torch.save({"state_dict": {}}, path), "is not a checkpoint of td3_lightning"),
     "hostile": (
         lambda path: torch.save({"clocks": Hostile(path.with_name("ran"))}, path),
-        "is refused, for it holds objects that could run code when loaded",
+        "is refused because it holds objects that could run code when loaded",
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_unfit_file_is_named_and_a_whole_one_offered(tmp_path: Path, fault: str) -> None:
+def test_damaged_file_is_named_and_another_one_suggested(tmp_path: Path, fault: str) -> None:
     make, reason = FAULTS[fault]
     path = tmp_path / "last.ckpt"
     make(path)
-    alone = f"{path} {reason}; give the path of a .ckpt file that a run has saved."
+    alone = f"{path} {reason}. Use the path of a .ckpt file that a run has saved."
     with pytest.raises(UsageError, match=f"^{re.escape(alone)}$"):
         read_checkpoint(path)
 
@@ -210,13 +208,13 @@ def test_unfit_file_is_named_and_a_whole_one_offered(tmp_path: Path, fault: str)
         other = folder / f"{name}.ckpt"
         save(other) if age else other.touch()
         os.utime(other, (9e9 - age, 9e9 - age))
-    offer = f"{path} {reason}; the newest whole one there is {folder / 'newer.ckpt'}."
+    offer = f"{path} {reason}. Use the newest complete checkpoint there, {folder / 'newer.ckpt'}."
     with pytest.raises(UsageError, match=f"^{re.escape(offer)}$"):
         AtomicCheckpointIO().load_checkpoint(path, weights_only=False)
     assert not (tmp_path / "ran").exists()
 
 
-def test_changed_or_missing_bytes_never_give_wrong_data(tmp_path: Path, rng: Any) -> None:
+def test_changed_or_missing_bytes_never_load_wrong_data(tmp_path: Path, rng: Any) -> None:
     path = tmp_path / "last.ckpt"
     content = {"clocks": {"updates": 3}, "weights": torch.arange(500.0), "more": [torch.zeros(3), "text", 1.5]}
     save(path, content)
@@ -244,7 +242,7 @@ def test_changed_or_missing_bytes_never_give_wrong_data(tmp_path: Path, rng: Any
 
 
 class Signal(Callback):
-    """Sends this process a signal, once or more, at a moment of the run.
+    """Send this process a signal, once or more often, at a given hook.
 
     Args:
         moment: Name of the hook.
@@ -277,7 +275,7 @@ def _handlers_are_put_back() -> Any:
 
 
 class Fit:
-    """A run of 3 epochs of 10 updates that the given callbacks may stop.
+    """Train for 3 epochs of 10 updates, which the given callbacks may stop.
 
     Args:
         make_trainer: Builds a Trainer.
@@ -301,7 +299,7 @@ class Fit:
         )
 
     def __call__(self, ckpt_path: Path | None = None) -> int:
-        """The exit status, 0 if the run came to its end."""
+        """Return the exit status, which is 0 if the run finished."""
         try:
             self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
         except ExitOnSignal as stopped:
@@ -333,7 +331,7 @@ def test_signal_ends_the_update_saves_and_exits(
         ("on_train_epoch_end", 20, {"env_steps": 42, "updates": 21}),
     ],
 )
-def test_every_moment_has_its_checkpoint(
+def test_each_failure_saves_the_right_checkpoint(
     make_trainer: Make, tmp_path: Path, moment: str, at: int, saved: dict[str, int]
 ) -> None:
     assert Fit(make_trainer, tmp_path, Signal(moment, at, signal.SIGTERM))() == 143
@@ -341,7 +339,7 @@ def test_every_moment_has_its_checkpoint(
 
 
 class Fails(Callback):
-    """Has an environment fail, at a moment of the run."""
+    """Make an environment fail at a given hook."""
 
     def __init__(self, moment: str) -> None:
         setattr(self, moment, self._fail)
@@ -362,9 +360,7 @@ class Fails(Callback):
         Fails("on_validation_batch_end"),
     ],
 )
-def test_a_solved_run_that_did_not_come_to_its_last_evaluation_does_when_it_is_resumed(
-    make_trainer: Make, tmp_path: Path, spoiler: Callback
-) -> None:
+def test_resumed_solved_run_repeats_its_last_evaluation(make_trainer: Make, tmp_path: Path, spoiler: Callback) -> None:
     def fit(folder: Path, *others: Callback, ckpt_path: Path | None = None) -> list[Any]:
         solved = StopWhenSolved(-1e9, window=2)
         best = BestCheckpoint(dirpath=str(folder))
@@ -376,11 +372,11 @@ def test_a_solved_run_that_did_not_come_to_its_last_evaluation_does_when_it_is_r
     with contextlib.suppress(EnvError):
         fit(tmp_path / "stopped", spoiler)
     last = tmp_path / "stopped" / "last.ckpt"
-    for _ in range(2):  # then it is over
+    for _ in range(2):  # the second fit finds the run finished
         assert fit(tmp_path / "stopped", ckpt_path=last) == whole
 
 
-def test_warm_up_stops_at_a_step_and_goes_on(make_trainer: Make, tmp_path: Path, monkeypatch: Any) -> None:
+def test_warm_up_stops_at_a_step_and_resumes(make_trainer: Make, tmp_path: Path, monkeypatch: Any) -> None:
     step, steps = Collector._step, []
 
     def signal_at_sixth(collector: Collector, *arguments: Any) -> None:
@@ -397,14 +393,14 @@ def test_warm_up_stops_at_a_step_and_goes_on(make_trainer: Make, tmp_path: Path,
     assert resumed.module.env_steps == 20 + 30
 
 
-def test_second_ctrl_c_leaves_at_once(make_trainer: Make, tmp_path: Path) -> None:
+def test_second_ctrl_c_exits_at_once(make_trainer: Make, tmp_path: Path) -> None:
     fit = Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 15, signal.SIGINT, signal.SIGINT))
     assert fit() == 130
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 10
     assert fit.module.updates == 15
 
 
-def test_second_sigterm_does_not_hurry(make_trainer: Make, tmp_path: Path) -> None:
+def test_second_sigterm_changes_nothing(make_trainer: Make, tmp_path: Path) -> None:
     both = Signal("on_train_batch_start", 15, signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
     assert Fit(make_trainer, tmp_path, both)() == 75
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 16
@@ -414,7 +410,7 @@ def test_signal_after_the_last_update_changes_nothing(make_trainer: Make, tmp_pa
     assert Fit(make_trainer, tmp_path, Signal("on_train_epoch_end", 30, signal.SIGINT))() == 0
 
 
-def test_resumed_run_replaces_the_file_that_the_signal_left(make_trainer: Make, tmp_path: Path) -> None:
+def test_resumed_run_replaces_the_checkpoint_of_the_signal(make_trainer: Make, tmp_path: Path) -> None:
     assert Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 3, signal.SIGINT))() == 130
     assert names(tmp_path) == ["last.ckpt"]
     assert Fit(make_trainer, tmp_path)(tmp_path / "last.ckpt") == 0
@@ -423,7 +419,7 @@ def test_resumed_run_replaces_the_file_that_the_signal_left(make_trainer: Make, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_that_is_ignored_stays_ignored(make_trainer: Make, tmp_path: Path, number: signal.Signals) -> None:
+def test_ignored_signal_stays_ignored(make_trainer: Make, tmp_path: Path, number: signal.Signals) -> None:
     """A shell's background jobs ignore SIGINT, and nohup ignores SIGHUP."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
@@ -433,7 +429,7 @@ def test_a_signal_that_is_ignored_stays_ignored(make_trainer: Make, tmp_path: Pa
         signal.signal(number, before)
 
 
-def test_a_stop_is_over_in_the_next_fit_of_the_same_callbacks(make_trainer: Make, tmp_path: Path) -> None:
+def test_next_fit_with_the_same_callbacks_is_not_stopped(make_trainer: Make, tmp_path: Path) -> None:
     fit = Fit(make_trainer, tmp_path, Signal("on_fit_start", 0, signal.SIGTERM))
     assert fit() == 143
     assert fit.module.env_steps == 0
@@ -442,15 +438,15 @@ def test_a_stop_is_over_in_the_next_fit_of_the_same_callbacks(make_trainer: Make
     assert fit.module.env_steps == 20 + 30
 
 
-def test_where_no_evaluation_is_due_a_run_stops_at_once(make_trainer: Make, tmp_path: Path) -> None:
-    """After every fifth update there would be one, but in every second epoch alone."""
+def test_run_stops_at_once_if_no_evaluation_is_due(make_trainer: Make, tmp_path: Path) -> None:
+    """Evaluations come after every fifth update, but only in every second epoch."""
     fit = Fit(make_trainer, tmp_path, Signal("on_train_batch_start", 4, signal.SIGTERM))
     fit.trainer.check_val_every_n_epoch, fit.trainer.val_check_interval = 2, 5
     assert fit() == 143
     assert fit.module.updates == 5
 
 
-def test_error_saves_nothing(make_trainer: Make, tmp_path: Path) -> None:
+def test_error_during_an_update_saves_nothing(make_trainer: Make, tmp_path: Path) -> None:
     class Break(Callback):
         def on_train_batch_start(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
             if module.updates == 12:
@@ -462,14 +458,14 @@ def test_error_saves_nothing(make_trainer: Make, tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 10
 
 
-def test_finished_run_trains_no_more(make_trainer: Make, tmp_path: Path) -> None:
+def test_finished_run_does_not_train_again(make_trainer: Make, tmp_path: Path) -> None:
     assert Fit(make_trainer, tmp_path)() == 0
     again = Fit(make_trainer, tmp_path)
     assert again(tmp_path / "last.ckpt") == 0
     assert (again.module.updates, again.module.env_steps) == (30, 50)
 
 
-def test_run_that_keeps_no_checkpoints_stops_without_one(make_trainer: Make, tmp_path: Path) -> None:
+def test_run_without_checkpoints_stops_without_saving(make_trainer: Make, tmp_path: Path) -> None:
     fit = Fit(make_trainer, tmp_path)
     fit.trainer = make_trainer(callbacks=[Collector(20), Signal("on_train_batch_start", 3, signal.SIGTERM), fit.stop])
     assert fit() == 143
@@ -479,5 +475,5 @@ def test_run_that_keeps_no_checkpoints_stops_without_one(make_trainer: Make, tmp
 def test_collector_must_come_first(make_trainer: Make, tmp_path: Path) -> None:
     fit = Fit(make_trainer, tmp_path)
     fit.trainer = make_trainer(callbacks=[StopOnSignal(), Collector(20)])
-    with pytest.raises(UsageError, match="put it after"):
+    with pytest.raises(UsageError, match=r"must come after the Collector.*Use td3_lightning\.checkpointing\.callbacks"):
         fit()

@@ -1,4 +1,4 @@
-"""The replay's rows in files: what is written, what is named, and that nothing wrong is ever read."""
+"""Segment files of replay rows: what is written, what checkpoints refer to, and detection of damage."""
 
 import os
 import resource
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _short_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file takes ten rows."""
+    """Limit a segment file to ten rows."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 10 * ROW + 3)
 
 
@@ -51,14 +51,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def saved(replay: Replay, folder: Path, store: Segments | None = None) -> dict[str, Any]:
-    """What a checkpoint holds, read back from a file as one is."""
+    """Save a checkpoint and read it back."""
     torch.save((store or Segments(folder, 0)).save(replay), folder.parent / "state.pt")
     state: dict[str, Any] = torch.load(folder.parent / "state.pt", weights_only=True)
     return state
 
 
 def like(world: World) -> Replay:
-    """An empty replay of the same settings."""
+    """Return an empty replay with the same settings."""
     replay = world.replay
     return Replay(
         OBS_DIM,
@@ -73,10 +73,10 @@ def like(world: World) -> Replay:
 
 
 def same(one: Replay, two: Replay) -> None:
-    """Memory and lists are the same to the bit, and so is what is drawn."""
+    """Check that two replays hold the same bits and sample the same batches."""
     for left, right in zip(one.rings, two.rings, strict=True):
         np.testing.assert_array_equal(left.rows, right.rows)
-        starts = [ring.starts.rows(np.array(ring.starts.places, np.int64)) for ring in (left, right)]
+        starts = [ring.index.rows(np.array(ring.index.places, np.int64)) for ring in (left, right)]
         np.testing.assert_array_equal(*starts)
         assert left.position() == right.position()
     if one.num_transitions:
@@ -86,8 +86,8 @@ def same(one: Replay, two: Replay) -> None:
 
 @pytest.mark.parametrize("n_step", [1, 2, 5])
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_any_number_of_steps_between_saves_reads_back_to_the_bit(folder: Path, n_step: int, num_envs: int) -> None:
-    """Also none at all, more than the ring holds, episodes closed in between, and a new process now and then."""
+def test_any_number_of_steps_between_saves_is_bit_exact(folder: Path, n_step: int, num_envs: int) -> None:
+    """Includes no steps, more steps than the ring holds, truncated episodes and new processes."""
     for seed, rows in enumerate([n_step + 2, 13, 37]):
         world = World(seed, num_envs, n_step, rows, ends=0.2)
         store = Segments(folder, 0)
@@ -105,8 +105,8 @@ def test_any_number_of_steps_between_saves_reads_back_to_the_bit(folder: Path, n
                 store.continue_from(world.replay, state)
 
 
-def test_an_episode_closed_after_a_save_was_saved_open(folder: Path) -> None:
-    """Its last step's end is written over in memory; the checkpoint has it as it was."""
+def test_episode_truncated_after_a_save_was_saved_as_running(folder: Path) -> None:
+    """Truncation overwrites the end of the last step in memory. The checkpoint has the state before it."""
     world = World(0, 1, 2, 30, ends=0.0)
     for _ in range(7):
         world.step(0)
@@ -117,13 +117,13 @@ def test_an_episode_closed_after_a_save_was_saved_open(folder: Path) -> None:
     before.load_state_dict(with_rows(state, folder))
     assert before.rings[0].running
     assert before.rings[0].rows[6, -1] == 0.0
-    before.rings[0].truncate()
+    before.rings[0].truncate_episode()
     again = like(world)
     again.load_state_dict(with_rows(after, folder))
     same(before, again)
 
 
-def test_a_save_writes_new_rows_alone_at_the_end_of_files(folder: Path) -> None:
+def test_save_appends_only_new_rows(folder: Path) -> None:
     world, store = World(1, 2, 3, 500, ends=0.0), Segments(folder, 0)
     for _ in range(200):
         world.step(0)
@@ -139,7 +139,7 @@ def test_a_save_writes_new_rows_alone_at_the_end_of_files(folder: Path) -> None:
     assert all(NAME.fullmatch(name) for name in after)
 
 
-def test_a_new_process_leaves_the_files_of_the_one_before_as_they_are(folder: Path) -> None:
+def test_new_process_does_not_change_older_files(folder: Path) -> None:
     world = World(1, 1, 1, 500)
     for _ in range(33):
         world.step(0)
@@ -158,7 +158,7 @@ def test_a_new_process_leaves_the_files_of_the_one_before_as_they_are(folder: Pa
     same(world.replay, again)
 
 
-def test_rows_that_were_written_over_leave_the_list_and_then_the_disk(folder: Path) -> None:
+def test_overwritten_rows_are_unlisted_then_deleted(folder: Path) -> None:
     world, store = World(1, 1, 1, 40), Segments(folder, 0)
     for _ in range(100):
         for _ in range(3):
@@ -169,7 +169,7 @@ def test_rows_that_were_written_over_leave_the_list_and_then_the_disk(folder: Pa
     assert files(folder).keys() == names_in([state])
 
 
-def test_a_failed_append_is_written_again_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_append_is_repeated_in_another_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, store = World(1, 1, 1, 500, ends=0.0), Segments(folder, 0)
     for _ in range(6):
         world.step(0)
@@ -191,7 +191,7 @@ def test_a_failed_append_is_written_again_elsewhere(folder: Path, monkeypatch: p
     same(world.replay, again)
 
 
-def test_a_deleted_folder_is_begun_anew(folder: Path) -> None:
+def test_deleted_folder_is_written_again(folder: Path) -> None:
     world, store = World(1, 1, 1, 500), Segments(folder, 0)
     for _ in range(35):
         world.step(0)
@@ -212,7 +212,7 @@ def world(folder: Path) -> World:
     return world
 
 
-def test_a_cut_or_changed_file_is_named_and_never_read(folder: Path, world: World, rng: Any) -> None:
+def test_truncated_or_changed_file_is_refused_by_name(folder: Path, world: World, rng: Any) -> None:
     state = saved(world.replay, folder)
     names = sorted(names_in([state]))
     for trial in range(564):
@@ -230,7 +230,7 @@ def test_a_cut_or_changed_file_is_named_and_never_read(folder: Path, world: Worl
     check_rows(state, folder)
 
 
-def test_a_swapped_or_missing_file_is_named(folder: Path, world: World) -> None:
+def test_swapped_or_missing_file_is_refused_by_name(folder: Path, world: World) -> None:
     state = saved(world.replay, folder)
     one, two = (folder / segment["name"] for segment in state["rings"][0]["segments"][:2])
     one.rename(folder / "aside")
@@ -239,23 +239,23 @@ def test_a_swapped_or_missing_file_is_named(folder: Path, world: World) -> None:
     assert unfit.value.path == one
     two.rename(one)
     (folder / "aside").rename(two)
-    with pytest.raises(UnfitError, match="not the file that was saved"):
+    with pytest.raises(UnfitError, match="not the saved file"):
         check_rows(state, folder)
 
 
 @pytest.mark.parametrize("name", ["../x.rows", "/etc/passwd", "0123456789ab-0-0-1.rows/../../x", "a.rows", ""])
-def test_a_name_that_leads_elsewhere_is_not_followed(folder: Path, world: World, name: str) -> None:
+def test_segment_name_outside_the_folder_is_refused(folder: Path, world: World, name: str) -> None:
     state = saved(world.replay, folder)
     state["rings"][0]["segments"][0]["name"] = name
-    with pytest.raises(UnfitError, match="is no name"):
+    with pytest.raises(UnfitError, match="is not a valid name"):
         check_rows(state, folder)
 
 
-def test_rows_that_no_file_has_are_missed(folder: Path, world: World) -> None:
+def test_rows_that_no_file_holds_are_reported(folder: Path, world: World) -> None:
     for place in (0, 1, -1):
         state = saved(world.replay, folder)
         del state["rings"][0]["segments"][place]
-        with pytest.raises(UsageError, match="without its rows"):
+        with pytest.raises(UsageError, match="must hold the rows"):
             like(world).load_state_dict(with_rows(state, folder))
 
 
@@ -268,8 +268,8 @@ def _ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_ten_rows")
-def test_no_fault_of_the_disk_loses_or_changes_anything() -> None:
-    """A few of those that `faulty_disk.py` goes through."""
+def test_disk_faults_lose_and_change_nothing() -> None:
+    """Run a few of the faults of `faulty_disk.py`."""
     for seed in (0, 1):  # with links and without
         assert faulty_disk.every_fault(seed, step=6) > 40
     faulty_disk.random_faults(30)
@@ -277,7 +277,7 @@ def test_no_fault_of_the_disk_loses_or_changes_anything() -> None:
 
 @pytest.mark.usefixtures("_ten_rows")
 @pytest.mark.parametrize("syncs", ["files", "folders", ""])
-def test_without_its_syncs_the_disk_loses_something(syncs: str) -> None:
+def test_missing_syncs_lose_data(syncs: str) -> None:
     with pytest.raises(AssertionError, match=r"lost|wrong"):
         faulty_disk.random_faults(150, syncs)
 
@@ -304,7 +304,7 @@ def fit(*arguments: Any, ckpt_path: Path | None = None, **kwargs: Any) -> tuple[
     return module, data
 
 
-def test_a_run_keeps_two_last_ones_with_their_rows_and_a_best_one_without(make_trainer: Any, tmp_path: Path) -> None:
+def test_run_keeps_two_last_with_rows_and_one_best_without(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 3)
     assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["best_30.ckpt", "last-1.ckpt", "last.ckpt"]
     clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
@@ -318,7 +318,7 @@ def test_a_run_keeps_two_last_ones_with_their_rows_and_a_best_one_without(make_t
     assert (tmp_path / "last.ckpt").stat().st_size - (tmp_path / "best_30.ckpt").stat().st_size < 12_000
 
 
-def test_a_run_that_goes_on_from_its_best_one_breaks_no_other(make_trainer: Any, tmp_path: Path) -> None:
+def test_resume_from_best_keeps_the_other_checkpoints(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 3)
     module, data, trainer = new_fit(make_trainer, tmp_path, 4)
     data.empty_replay = True
@@ -340,28 +340,28 @@ def test_a_run_that_goes_on_from_its_best_one_breaks_no_other(make_trainer: Any,
     ],
     ids=str,
 )
-def test_another_early_stopping_is_another_criterion(make_trainer: Any, other: dict[str, Any]) -> None:
+def test_changed_early_stopping_is_another_criterion(make_trainer: Any, other: dict[str, Any]) -> None:
     early = [EarlyStopping(**{"monitor": "updates", **settings}) for settings in ({}, other)]
     before, after = (stopping_criteria(make_trainer(callbacks=[each])) for each in early)
     assert before != after
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", "two.ckpt"), ("min", "one.ckpt")])
-def test_fewer_best_ones_are_the_best_by_their_mode(mode: Any, best: str) -> None:
+def test_smaller_save_top_k_keeps_the_best_by_mode(mode: Any, best: str) -> None:
     before, after = (BestCheckpoint(mode=mode, save_top_k=kept) for kept in (2, 1))
     before.best_k_models = {"one.ckpt": torch.tensor(1.0), "two.ckpt": torch.tensor(2.0)}
     after.load_state_dict(before.state_dict())
     assert list(after.best_k_models) == [after.kth_best_model_path] == [best]
 
 
-def test_what_another_process_has_not_finished_is_left_alone(tmp_path: Path) -> None:
+def test_temp_files_of_other_processes_stay(tmp_path: Path) -> None:
     other = temp_path(tmp_path / "other")
     other.write_bytes(b"half")
     atomic_write(tmp_path / "mine", lambda file: file.write(b"whole"))
     assert other.exists()
 
 
-def test_orphans_are_gone_after_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
+def test_orphaned_files_are_deleted_by_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 1)
     orphans = [tmp_path / "replay" / "0123456789ab-0-0-1.rows"]
     orphans += [tmp_path / f".{name}.unfinished" for name in ("next.ckpt", "best_10.ckpt")]
@@ -374,25 +374,27 @@ def test_orphans_are_gone_after_the_next_save(make_trainer: Any, tmp_path: Path)
     assert mine.exists()
 
 
-def test_a_damaged_file_is_named_and_the_one_before_goes_on(make_trainer: Any, tmp_path: Path) -> None:
+def test_damaged_file_is_named_and_previous_one_resumes(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 2)
     late = names_in(list(replays_in(read_checkpoint(tmp_path / "last.ckpt")))) - names_in(
         list(replays_in(read_checkpoint(tmp_path / "last-1.ckpt")))
     )
     path = tmp_path / "replay" / min(late)
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(UsageError, match=rf"{path} is damaged.*newest whole one there is {tmp_path}/last-1.ckpt\.$"):
+    with pytest.raises(
+        UsageError, match=rf"{path} is damaged.*newest complete checkpoint there, {tmp_path}/last-1.ckpt\.$"
+    ):
         fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
     module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last-1.ckpt")
     assert module.updates == 30
-    # The damaged one never took the whole one's place.
+    # The damaged checkpoint never replaced the complete one.
     clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
     assert clocks == [20, 30]
     fit(make_trainer, tmp_path, 4, ckpt_path=tmp_path / "last-1.ckpt")
 
 
-def test_the_one_before_is_kept_until_there_is_a_new_one(make_trainer: Any, tmp_path: Path) -> None:
-    """Resumed from last-1.ckpt, the first save leaves that as it is: last.ckpt, which it replaces, may be damaged."""
+def test_previous_checkpoint_is_kept_until_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
+    """The first save after resuming from last-1.ckpt keeps it, because last.ckpt may be damaged."""
     fit(make_trainer, tmp_path, 2)
     (tmp_path / "last.ckpt").write_bytes(b"damaged")
     fit(make_trainer, tmp_path, 2, ckpt_path=tmp_path / "last-1.ckpt")
@@ -400,7 +402,7 @@ def test_the_one_before_is_kept_until_there_is_a_new_one(make_trainer: Any, tmp_
     assert clocks == [10, 20]
 
 
-def test_copied_with_its_replay_it_goes_on_elsewhere(make_trainer: Any, tmp_path: Path) -> None:
+def test_checkpoint_copied_with_its_replay_resumes(make_trainer: Any, tmp_path: Path) -> None:
     there, copy, here = tmp_path / "there", tmp_path / "copy", tmp_path / "here"
     fit(make_trainer, there, 1)
     shutil.copytree(there, copy)
@@ -413,9 +415,7 @@ def test_copied_with_its_replay_it_goes_on_elsewhere(make_trainer: Any, tmp_path
 
 
 @pytest.mark.parametrize("name", ["best_20.ckpt", "last.ckpt"])
-def test_without_its_replay_it_says_so_and_begins_with_an_empty_one(
-    make_trainer: Any, tmp_path: Path, name: str
-) -> None:
+def test_checkpoint_without_replay_requires_empty_replay(make_trainer: Any, tmp_path: Path, name: str) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     fit(make_trainer, there, 2)
     shutil.copy(there / name, tmp_path / name)
@@ -430,7 +430,7 @@ def test_without_its_replay_it_says_so_and_begins_with_an_empty_one(
     assert data.replay.steps_before == 40  # which the schedule of n_step goes by
 
 
-def test_a_filling_that_was_stopped_goes_on(make_trainer: Any, tmp_path: Path) -> None:
+def test_interrupted_refill_of_the_replay_resumes(make_trainer: Any, tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     fit(make_trainer, there, 2)
     module, data, trainer = new_fit(make_trainer, here, 3, empty_replay=True)
@@ -451,7 +451,7 @@ def test_a_filling_that_was_stopped_goes_on(make_trainer: Any, tmp_path: Path) -
 
 
 class At(Callback):
-    """Does something before an update."""
+    """Call a function before an update."""
 
     def __init__(self, updates: int, do: Callable[[], object]) -> None:
         self.updates, self.do = updates, do
@@ -462,7 +462,7 @@ class At(Callback):
 
 
 def log_and_fit(make_trainer: Any, folder: Path, *callbacks: Callback) -> tuple[TD3, list[str]]:
-    """A run of four epochs with its log beside its checkpoints; what it warned of."""
+    """Train for four epochs with the log beside the checkpoints; return the warnings."""
     module, data, trainer = new_fit(make_trainer, folder, 4)
     trainer.loggers = [RunLogger(str(folder), "", "")]
     trainer.callbacks[:0] = [*callbacks, LogRollback()]  # type: ignore[attr-defined]
@@ -473,7 +473,7 @@ def log_and_fit(make_trainer: Any, folder: Path, *callbacks: Callback) -> tuple[
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's
-def test_a_full_disk_is_said_once_and_the_run_goes_on(make_trainer: Any, tmp_path: Path) -> None:
+def test_full_disk_warns_once_and_training_continues(make_trainer: Any, tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     kept: dict[str, bytes] = {}
 
@@ -496,7 +496,7 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(make_trainer: Any, tmp_pat
     assert module.updates == 30
 
 
-def test_a_deleted_folder_is_said_once_and_begun_anew(make_trainer: Any, tmp_path: Path) -> None:
+def test_deleted_run_folder_warns_once_and_is_recreated(make_trainer: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     module, warned = log_and_fit(make_trainer, folder, At(22, lambda: shutil.rmtree(folder)))
     assert module.updates == 40
@@ -508,7 +508,7 @@ def test_a_deleted_folder_is_said_once_and_begun_anew(make_trainer: Any, tmp_pat
     assert module.updates == 50
 
 
-def test_a_save_from_python_is_whole_and_alone(make_trainer: Any, tmp_path: Path) -> None:
+def test_save_from_python_is_complete_and_standalone(make_trainer: Any, tmp_path: Path) -> None:
     module, data, _ = new_fit(make_trainer, tmp_path, 1)
     trainer = make_trainer(callbacks=[Collector(warmup_steps=20)])
     trainer.fit(module, datamodule=data)
@@ -516,4 +516,4 @@ def test_a_save_from_python_is_whole_and_alone(make_trainer: Any, tmp_path: Path
     assert os.listdir(tmp_path) == ["x.ckpt"]
     (replay,) = replays_in(read_checkpoint(tmp_path / "x.ckpt"))
     assert names_in([replay]) == set()
-    assert sum(len(rows) for _, rows in replay["rings"][0]["rows"]) == len(data.replay.rings[0].held)
+    assert sum(len(rows) for _, rows in replay["rings"][0]["rows"]) == len(data.replay.rings[0].valid_rows)

@@ -471,7 +471,7 @@ class Odd(Callback):
 def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
     assert main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.Odd"]) == 2
     said = capsys.readouterr().err
-    assert "callbacks.Odd.when is a timedelta" in said
+    assert "callbacks.Odd.when must be made of tensors" in said
     assert "Traceback" not in said
 
 
@@ -932,7 +932,7 @@ def test_a_broken_checkpoint_is_one_sentence(content, wanted, capsys):
 
 def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
     Path("short.ckpt").write_bytes(last.read_bytes()[:-999])
-    assert "short.ckpt is cut short or damaged" in complaint(capsys, "test", "--ckpt_path", "short.ckpt")
+    assert "short.ckpt is truncated or damaged" in complaint(capsys, "test", "--ckpt_path", "short.ckpt")
 
 
 @pytest.mark.parametrize(
@@ -945,7 +945,10 @@ def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
         (["fit"], "add its configuration"),
         (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
-        (["fit", "--config", "here.yaml", "--data.capacity", "99"], "capacity=1000000, but 99 came"),
+        (
+            ["fit", "--config", "here.yaml", "--data.capacity", "99"],
+            "capacity must be 1000000, as in the saved replay",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsys):
@@ -958,7 +961,7 @@ def test_a_published_checkpoint_has_its_configuration_beside_it(last, capsys):
     assert "such as --config config.yaml." in complaint(capsys, "fit", "--ckpt_path", "best.ckpt")
 
 
-@pytest.mark.parametrize(("held", "wanted"), [(None, "is of format 0, but a run goes on from format 1"), (2, "newer")])
+@pytest.mark.parametrize(("held", "wanted"), [(None, "must have format 1 to resume a run, got format 0"), (2, "newer")])
 def test_a_checkpoint_of_another_format_is_one_sentence(held, wanted, last, capsys):
     checkpoint = torch.load(last, weights_only=True)
     del checkpoint["format"]

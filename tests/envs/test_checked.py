@@ -398,7 +398,7 @@ def test_run_resumes_after_environment_failure(
     trainer.fit(again, datamodule=more, ckpt_path=last if env_steps else None)
     assert again.updates == 36
     assert abs(again.env_steps - 48) < num_envs
-    assert sum(ring.starts.count for ring in more.replay.rings) == again.env_steps  # every step is a transition
+    assert sum(ring.index.count for ring in more.replay.rings) == again.env_steps  # every step is a transition
     for ring in more.replay.rings:
         ends = ring.rows[: ring.cursor, -1]
         assert ends.astype(bool).sum() >= 3

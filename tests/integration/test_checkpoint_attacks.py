@@ -47,8 +47,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return torch.load(LAST, weights_only=True)
 
 
-def refused(capsys: Any, checkpoint: Any, *wanted: str, commands: Any = COMMANDS) -> None:
-    """Load a checkpoint with several commands: each ends with one sentence, and leaves nothing behind."""
+def refused(capsys: Any, checkpoint: Any, *expected: str, commands: Any = COMMANDS) -> None:
+    """Load a checkpoint with several commands; each prints one sentence and leaves no file."""
     torch.save(checkpoint, LAST)
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}
     for command in commands:
@@ -56,7 +56,7 @@ def refused(capsys: Any, checkpoint: Any, *wanted: str, commands: Any = COMMANDS
         assert main([*COMMANDS[command], f"--ckpt_path={LAST}"]) == 2, command
         said = capsys.readouterr().err
         assert said.count("\n") == 1, said
-        for words in wanted:
+        for words in expected:
             assert words in said
         assert before == {path: path.stat().st_mtime_ns for path in Path().rglob("*") if path.is_file()}, command
     assert "evilmod" not in sys.modules
@@ -67,7 +67,7 @@ POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch PWNED", 
 
 @pytest.mark.parametrize("value", [(POPEN,), [POPEN], POPEN, OrderedDict(POPEN), [[{"a": (POPEN,)}]]], ids=str)
 @pytest.mark.parametrize("name", ["train_kwargs", "env_kwargs"])
-def test_free_arguments_name_no_class(run: Any, capsys: Any, name: str, value: Any) -> None:
+def test_free_arguments_cannot_name_a_class(run: Any, capsys: Any, name: str, value: Any) -> None:
     run["config"]["data"][name] = {"g": value}
     refused(capsys, run, f'names "subprocess.Popen" in data.{name}', "give the run's own configuration too")
 
@@ -89,13 +89,13 @@ def test_free_arguments_name_no_class(run: Any, capsys: Any, name: str, value: A
     ],
     ids=str,
 )
-def test_wrappers_are_ours_or_gymnasiums(run: Any, capsys: Any, value: Any, named: str) -> None:
+def test_stored_wrappers_must_be_ours_or_gymnasiums(run: Any, capsys: Any, value: Any, named: str) -> None:
     run["config"]["data"]["wrappers"] = value
     refused(capsys, run, "wrappers", *([named] if isinstance(value, list | tuple) else ["must be"]))
 
 
 @pytest.mark.parametrize(
-    ("section", "name", "wanted"),
+    ("section", "name", "expected"),
     [
         ("data", None, "data must be a mapping, got 'evilfile'"),
         ("model", None, "model must be a mapping, got 'evilfile'"),
@@ -109,16 +109,16 @@ def test_wrappers_are_ours_or_gymnasiums(run: Any, capsys: Any, value: Any, name
         ("collector", "exploration_noise", "collector.exploration_noise"),
     ],
 )
-def test_text_in_the_place_of_a_section_opens_no_file(run: Any, capsys: Any, section: str, name: Any, wanted: str):
+def test_text_instead_of_a_section_opens_no_file(run: Any, capsys: Any, section: str, name: Any, expected: str):
     if name is None:
         run["config"][section] = "evilfile"
     else:
         run["config"][section][name] = "evilfile"
-    refused(capsys, run, wanted)
+    refused(capsys, run, expected)
 
 
 @pytest.mark.parametrize("env_id", ["evilmod:Evil-v0", "evilmod.Evil", "../x", "a/b/c"])
-def test_an_environment_of_a_module_is_named_by_the_user(run: Any, capsys: Any, env_id: str) -> None:
+def test_environment_module_must_be_named_by_the_user(run: Any, capsys: Any, env_id: str) -> None:
     run["config"]["data"]["env_id"] = env_id
     if ":" in env_id or "/" in env_id:
         refused(capsys, run, f'names "{env_id}" in data.env_id', commands=["test", "record"])
@@ -127,7 +127,7 @@ def test_an_environment_of_a_module_is_named_by_the_user(run: Any, capsys: Any, 
 
 
 @pytest.mark.parametrize("path", ["evilmod.Evil", "subprocess.Popen", ["evilmod.Evil"], {"a": 1}, 3])
-def test_python_imports_nothing(run: Any, path: Any) -> None:
+def test_loading_from_python_imports_nothing(run: Any, path: Any) -> None:
     run["hyper_parameters"] |= {
         "_instantiator": "lightning.pytorch.cli.instantiate_module",
         "_class_path": "evilmod.Evil",
@@ -141,7 +141,7 @@ def test_python_imports_nothing(run: Any, path: Any) -> None:
     assert not Path("PWNED").exists()
 
 
-def test_an_instantiator_alone_is_not_used(run: Any) -> None:
+def test_stored_instantiator_is_not_used(run: Any) -> None:
     run["hyper_parameters"] |= {
         "_instantiator": "lightning.pytorch.cli.instantiate_module",
         "_class_path": "evilmod.Evil",
@@ -151,7 +151,7 @@ def test_an_instantiator_alone_is_not_used(run: Any) -> None:
     assert "evilmod" not in sys.modules
 
 
-def test_networks_have_no_more_weights_than_the_file(run: Any, capsys: Any) -> None:
+def test_network_sizes_are_bounded_by_the_stored_weights(run: Any, capsys: Any) -> None:
     for widths in ([10**9], [10**5, 10**5], [8] * 10_000):
         run["hyper_parameters"]["hidden_dims"] = run["config"]["model"]["hidden_dims"] = widths
         refused(
@@ -162,7 +162,7 @@ def test_networks_have_no_more_weights_than_the_file(run: Any, capsys: Any) -> N
 
 
 @pytest.mark.parametrize("part", ["loops", "callbacks", "optimizer_states", "lr_schedulers", "clocks", "target_noise"])
-def test_a_missing_part_is_one_sentence(run: Any, capsys: Any, part: str) -> None:
+def test_missing_part_is_one_sentence(run: Any, capsys: Any, part: str) -> None:
     del run[part]
     refused(
         capsys,
@@ -173,7 +173,7 @@ def test_a_missing_part_is_one_sentence(run: Any, capsys: Any, part: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["obs_dim", "action_low"])
-def test_a_missing_argument_is_one_sentence(run: Any, name: str) -> None:
+def test_missing_argument_is_one_sentence(run: Any, name: str) -> None:
     value = run["hyper_parameters"].pop(name)
     torch.save(run, LAST)
     with pytest.raises(UsageError, match=f"hyper_parameters.{name} must be in the checkpoint"):
@@ -181,14 +181,14 @@ def test_a_missing_argument_is_one_sentence(run: Any, name: str) -> None:
     assert isinstance(TD3.load_from_checkpoint(LAST, **{name: value}), TD3)
 
 
-def test_a_datamodule_is_not_made_from_a_checkpoint(run: Any) -> None:
+def test_data_module_cannot_be_built_from_a_checkpoint(run: Any) -> None:
     torch.save(run | {"datamodule_hyper_parameters": {"env_id": "evilmod:Evil-v0"}}, LAST)
     with pytest.raises(UsageError, match="must be made from your own settings"):
         ReplayData.load_from_checkpoint(LAST)
     assert "evilmod" not in sys.modules
 
 
-def test_weights_may_be_missing_where_python_allows_it(run: Any) -> None:
+def test_weights_may_be_missing_if_not_strict(run: Any) -> None:
     del run["state_dict"]["actor.scale"]
     torch.save(run, LAST)
     with pytest.raises(UsageError, match=r"state_dict\.actor\.scale must be in the checkpoint and the model, got None"):
@@ -196,7 +196,7 @@ def test_weights_may_be_missing_where_python_allows_it(run: Any) -> None:
     assert isinstance(TD3.load_from_checkpoint(LAST, strict=False), TD3)
 
 
-def test_a_remote_checkpoint_is_not_fetched() -> None:
+def test_remote_checkpoint_is_not_downloaded() -> None:
     with pytest.raises(UsageError, match="must be a local file, got http"):
         TD3.load_from_checkpoint("http://localhost:1/x.ckpt")
 
@@ -242,7 +242,7 @@ def test_only_files_that_the_run_writes_are_deleted(run: Any, victim: str, absol
     assert any(path.name.startswith("steps_22") for path in folder.iterdir())
 
 
-def test_a_file_of_the_run_is_still_replaced(run: Any) -> None:
+def test_files_of_the_run_are_still_replaced(run: Any) -> None:
     state, folder = best_state(run), LAST.parent
     (old,) = state["best_k_models"]
     state["best_k_models"][old] = state["kth_value"] = torch.tensor(-1e9)
@@ -253,7 +253,7 @@ def test_a_file_of_the_run_is_still_replaced(run: Any) -> None:
     assert len(list(folder.glob("steps_*.ckpt"))) == 1
 
 
-def test_a_model_checkpoint_of_the_users_deletes_its_own_files_alone(run: Any) -> None:
+def test_user_model_checkpoint_deletes_only_its_own_files(run: Any) -> None:
     callback = "ModelCheckpoint{'monitor': 'eval/return_mean', 'mode': 'max', 'every_n_train_steps': 0, "
     callback += "'every_n_epochs': 1, 'train_time_interval': None}"
     for dirpath in (str(Path("own").resolve()), "own"):
@@ -292,7 +292,7 @@ def test_a_model_checkpoint_of_the_users_deletes_its_own_files_alone(run: Any) -
         "",
     ],
 )
-def test_a_stored_file_name_stays_in_the_folder(run: Any, capsys: Any, name: str) -> None:
+def test_stored_file_name_cannot_leave_the_folder(run: Any, capsys: Any, name: str) -> None:
     run["config"]["checkpoint"]["filename"] = name
     refused(
         capsys,
@@ -302,11 +302,8 @@ def test_a_stored_file_name_stays_in_the_folder(run: Any, capsys: Any, name: str
     )
 
 
-# Values by hand.
-
-
 @pytest.mark.parametrize(
-    ("path", "value", "wanted"),
+    ("path", "value", "expected"),
     [
         ("clocks.env_steps", -5, "clocks.env_steps must be a non-negative integer, got -5"),
         ("clocks.updates", 1.5, "clocks.updates must be a non-negative integer, got 1.5"),
@@ -342,9 +339,20 @@ def test_a_stored_file_name_stays_in_the_folder(run: Any, capsys: Any, name: str
     ],
     ids=str,
 )
-def test_values_made_by_hand_are_one_sentence(run: Any, capsys: Any, path: str, value: Any, wanted: str) -> None:
+def test_malicious_values_are_refused_in_one_sentence(
+    run: Any, capsys: Any, path: str, value: Any, expected: str
+) -> None:
     put(run, path, value)
-    refused(capsys, run, wanted, commands=["fit", "test"])
+    refused(capsys, run, expected, commands=["fit", "test"])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("num_envs", 10_000), ("batch_size", 1_000_000), ("eval_episodes", 1_000_000), ("test_episodes", 1_000_000)],
+)
+def test_stored_counts_are_bounded(run: Any, capsys: Any, name: str, most: int) -> None:
+    run["config"]["data"][name] = 10**12
+    refused(capsys, run, f"{name} must be in [1, {most}], got {10**12}. Use a smaller value.", commands=["test"])
 
 
 EPISODE = {"actions": torch.ones(1, 1), "obs": torch.ones(3)}
@@ -352,16 +360,16 @@ RING = "ReplayData.ranks.0.replay.rings.0."
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "wanted"),
+    ("path", "value", "expected"),
     [
         (RING + "segments.0.rows", -5, "segments.0.rows must be a non-negative integer, got -5"),
         (RING + "segments.0.rows", "x", "segments.0.rows must be a non-negative integer, got 'x'"),
-        (RING + "segments.0.rows", 2**52, "is cut short"),
+        (RING + "segments.0.rows", 2**52, "is truncated"),
         (RING + "segments.0.name", "../x.rows", "segments.0.name must be the name of a segment file, got '../x.rows'"),
         (RING + "pending", 10**6, "pending must be at most"),
         (RING + "running", 7, "running must be at most 1, got 7"),
         (RING + "written", -1, "written must be a non-negative integer, got -1"),
-        (RING + "written", 2**50, "without its rows"),
+        (RING + "written", 2**50, "must hold the rows"),
         (RING + "transitions", 10**6, "transitions must be at most"),
         (RING + "rows", "x", "rows must be a list, got 'x'"),
         ("ReplayData.ranks.0.replay.rings", [], "layout.num_envs must be 0"),
@@ -388,13 +396,15 @@ RING = "ReplayData.ranks.0.replay.rings.0."
     ],
     ids=str,
 )
-def test_states_made_by_hand_are_one_sentence(run: Any, capsys: Any, path: str, value: Any, wanted: Any) -> None:
+def test_malicious_states_are_refused_in_one_sentence(
+    run: Any, capsys: Any, path: str, value: Any, expected: Any
+) -> None:
     put(run, path, value)
-    if wanted is None:
+    if expected is None:
         torch.save(run, LAST)
         assert main([*COMMANDS["fit"], f"--ckpt_path={LAST}"]) == 0
     else:
-        refused(capsys, run, wanted, commands=["fit"])
+        refused(capsys, run, expected, commands=["fit"])
 
 
 def put(checkpoint: Any, path: str, value: Any) -> None:
@@ -408,7 +418,7 @@ def put(checkpoint: Any, path: str, value: Any) -> None:
     checkpoint[last] = value
 
 
-def test_an_older_torch_had_fewer_switches_for_adam(run: Any, capsys: Any) -> None:
+def test_adam_state_of_an_older_torch_is_accepted(run: Any, capsys: Any) -> None:
     for state in run["optimizer_states"]:
         del state["param_groups"][0]["decoupled_weight_decay"]
     torch.save(run, LAST)
@@ -426,7 +436,7 @@ def test_deep_nesting_and_cycles_are_refused(run: Any, capsys: Any) -> None:
     wide: Any = ["x"] * 10
     for _ in range(25):  # 10**26 values, few of them different
         wide = [wide] * 10
-    for value, wanted in ((deep[0][0], "32 levels deep"), (cycle, "32 levels deep"), (wide, "at most 20,000 values")):
+    for value, expected in ((deep[0][0], "32 levels deep"), (cycle, "32 levels deep"), (wide, "at most 20,000 values")):
         run["config"]["data"]["env_kwargs"] = {"g": value}
         with io.BytesIO() as file:
             sys.setrecursionlimit(50_000)
@@ -434,14 +444,14 @@ def test_deep_nesting_and_cycles_are_refused(run: Any, capsys: Any) -> None:
             sys.setrecursionlimit(1000)
             LAST.write_bytes(file.getvalue())
         assert main([*COMMANDS["test"], f"--ckpt_path={LAST}"]) == 2
-        assert wanted in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
 
 
 # Archives.
 
 
 def rewritten(change: Any, compression: int = zipfile.ZIP_STORED) -> Path:
-    """The last checkpoint with its records changed."""
+    """Write the last checkpoint with changed records."""
     with zipfile.ZipFile(LAST) as archive:
         records = {record.filename: archive.read(record) for record in archive.infolist()}
     change(records)
@@ -452,7 +462,7 @@ def rewritten(change: Any, compression: int = zipfile.ZIP_STORED) -> Path:
     return path
 
 
-def test_a_zip_bomb_is_refused_before_it_is_unpacked() -> None:
+def test_zip_bomb_is_refused_before_it_is_unpacked() -> None:
     def blow_up(records: dict[str, bytes]) -> None:
         name = next(name for name in records if "/data/" in name)
         records[name] = bytes(200 * 2**20)
@@ -463,7 +473,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked() -> None:
         read_checkpoint(path)
 
 
-def test_a_tensor_that_claims_more_than_the_file_holds_is_refused() -> None:
+def test_tensor_larger_than_its_record_is_refused() -> None:
     def enlarge(records: dict[str, bytes]) -> None:
         (name,) = (name for name in records if name.endswith("data.pkl"))
         huge = pickle.BININT + (2**31 - 1).to_bytes(4, "little")
@@ -480,13 +490,13 @@ class Reserve:
         return (bytearray, (2**40,))
 
 
-def test_a_pickle_cannot_reserve_memory(run: Any) -> None:
+def test_pickle_cannot_allocate_memory(run: Any) -> None:
     torch.save(run | {"x": Reserve()}, LAST)
-    with pytest.raises(UsageError, match="is refused, for it holds objects that could run code"):
+    with pytest.raises(UsageError, match="is refused because it holds objects that could run code"):
         read_checkpoint(LAST)
 
 
-def test_a_long_pickle_is_refused_before_it_is_read() -> None:
+def test_long_pickle_is_refused_before_it_is_read() -> None:
     def lengthen(records: dict[str, bytes]) -> None:
         (name,) = (name for name in records if name.endswith("data.pkl"))
         records[name] = b"\x80\x02" + pickle.MARK * (17 * 2**20) + b"."
@@ -495,7 +505,7 @@ def test_a_long_pickle_is_refused_before_it_is_read() -> None:
         read_checkpoint(rewritten(lengthen))
 
 
-def test_an_archive_behind_an_old_pickle_is_refused() -> None:
+def test_archive_after_an_old_pickle_is_refused() -> None:
     path = LAST.with_name("changed.ckpt")
     path.write_bytes(pickle.dumps({"clocks": {}}, protocol=2) + LAST.read_bytes())
     with pytest.raises(UsageError, match="claims more content than it holds"):
@@ -503,7 +513,7 @@ def test_an_archive_behind_an_old_pickle_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["archive/constants.pkl", "other/data.pkl"])
-def test_an_archive_of_another_kind_is_refused(name: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_archive_of_another_kind_is_refused(name: str, recwarn: pytest.WarningsRecorder) -> None:
     def add(records: dict[str, bytes]) -> None:
         records[name.replace("archive", next(iter(records)).split("/")[0])] = b"x"
 
@@ -541,7 +551,7 @@ VALUES = {
 
 
 class Keeps(gym.Env[Any, Any]):
-    """An environment that notes its keyword arguments."""
+    """Environment that stores its keyword arguments."""
 
     seen: list[Any] = []  # noqa: RUF012
 
@@ -574,7 +584,7 @@ def test_settings_keep_their_types_in_a_checkpoint(command: str) -> None:
 
 
 def typed(value: Any) -> str:
-    """A text that tells types apart."""
+    """Return a text that distinguishes types."""
     return re.sub(r"\s+", " ", repr(value))
 
 
@@ -589,7 +599,7 @@ def typed(value: Any) -> str:
         "model:\ntrainer: {log_every_n_steps: 1e1}\n",
     ],
 )
-def test_a_section_without_content_changes_nothing(content: str, capsys: Any) -> None:
+def test_empty_section_changes_nothing(content: str, capsys: Any) -> None:
     Path("second.yaml").write_text(content.replace("1e1", "10"))
     first = "model: {hidden_dims: [9]}\ndata: {env_id: Pendulum-v1, capacity: 321}\ncollector: {warmup_steps: 11}\n"
     Path("first.yaml").write_text(first + "checkpoint: {save_top_k: 2}\n")

@@ -89,7 +89,7 @@ def test_segments_that_are_not_what_was_saved_are_one_sentence(change, folder, c
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert ".rows " in said
-    assert ("cannot be read" if change == "lost" else "is cut short") in said or "is damaged" in said
+    assert ("cannot be read" if change == "lost" else "is truncated") in said or "is damaged" in said
     assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == before
     for command in ("test", "record"):  # they use no replay
         run(command, f"--ckpt_path={LAST}", *(["--episodes=1"] if command == "record" else []))

@@ -1,4 +1,4 @@
-"""Checkpoints from strangers: no code runs, no file outside of the run changes, and what is wrong is one sentence."""
+"""Malicious checkpoints run no code, change no file outside of the run, and cause one-sentence errors."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ GUARD = Guard()
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run in it, and files that nothing may touch."""
+    """Return a folder with a run, and files that must not change."""
     folder = tmp_path_factory.mktemp("good")
     before = Path.cwd()
     os.chdir(folder)
@@ -61,7 +61,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(command: str, path: Path) -> str:
-    """Loads a checkpoint in one of the ways that there are, and says what came of it."""
+    """Load a checkpoint with one command, and return the outcome."""
     if command == "api":
         try:
             TD3.load_from_checkpoint(path)

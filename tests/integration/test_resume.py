@@ -1,22 +1,18 @@
-"""A run that is stopped anywhere and resumed in another process is the same run, to the last bit.
+"""A run that is stopped at any point and resumed in another process is bit-identical to an uninterrupted run.
 
-The file is also the program of those processes: one runs to the end and saves on its way, the next resumes from each
-of these checkpoints and says what is not as it was, and a third is a new process for every run that it is asked for.
+The file is also the program of those processes. `record` trains to the end and saves checkpoints on its way, `resume`
+resumes from each of them and reports differences, and `serve` starts a new process for each requested run.
 """
 
 import copy
-import csv
-import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,12 +20,11 @@ from typing import Any
 
 import lightning as L
 import pytest
-import torch
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import conftest  # noqa: F401  # no screen, one thread
+from run_comparison import Stops, differences, events, rows
 from td3_lightning import TD3, Collector, ReplayData
 from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
@@ -38,13 +33,10 @@ from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.car_racing import Pedals
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from td3_lightning.serialization.segment_files import FOLDER, with_rows
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
-WALL_CLOCK = "train/steps_per_second"
 PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 9}}
 LANDER: dict[str, Any] = {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"max_episode_steps": 90}}
 CAR: dict[str, Any] = {
@@ -85,13 +77,13 @@ MOMENTS = {
 
 
 class Run:
-    """A short training of a case in a folder.
+    """Train one case in a folder for a few epochs.
 
     Args:
         case: A key of DATA.
-        folder: Where it logs and saves.
-        seed: Seed of everything; a resumed run must not care.
-        callbacks: Further ones, before StopOnSignal.
+        folder: Folder of the logs and checkpoints.
+        seed: Seed of everything, which must not affect a resumed run.
+        callbacks: Additional callbacks, before StopOnSignal.
     """
 
     def __init__(self, case: str, folder: Path, seed: int = 1, callbacks: tuple[Callback, ...] = ()) -> None:
@@ -109,7 +101,7 @@ class Run:
             callbacks=[
                 *copy.deepcopy(averaged := AVERAGED.get(case, [])),
                 Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
-                *([] if averaged else [StopWhenSolved(threshold=1e9, window=3)]),  # which no return is above
+                *([] if averaged else [StopWhenSolved(threshold=1e9, window=3)]),  # never reached
                 SaveEvaluations(),
                 *callbacks,
                 StopOnSignal(),
@@ -133,7 +125,7 @@ class Run:
 
 
 class Snapshots(Callback):
-    """Saves at every moment at which a run may be stopped or save of itself, as far as they are asked for."""
+    """Save a checkpoint at each of MOMENTS: all places where a run may stop or save."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -156,91 +148,14 @@ class Snapshots(Callback):
         self._save(trainer, "epoch end")
 
 
-class Stops(Callback):
-    """Sends a signal to this process at a moment of the run."""
-
-    def __init__(self, moment: str, updates: int, number: int = signal.SIGTERM) -> None:
-        self.updates, self.number = updates, number
-        setattr(self, moment, self._send)
-
-    def _send(self, trainer: L.Trainer, module: TD3, *_: Any) -> None:
-        if module.updates == self.updates:
-            signal.raise_signal(self.number)
-
-
-# Comparing.
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every number in a checkpoint, by name, in a form that differs if a bit does."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(item, f"{name}/{key}")
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from leaves(item, f"{name}/{index}")
-    elif isinstance(value, torch.Tensor):
-        flat = value.flatten().clone(memory_format=torch.contiguous_format)
-        bits = flat.view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16
-        yield name, f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(bits).hexdigest()}"
-    else:
-        yield name, repr(value)
-
-
-def whole(path: Path) -> dict[str, Any]:
-    """A checkpoint with its replay's rows in place of the names of their files."""
-    checkpoint = read_checkpoint(path)
-    for rank in checkpoint["ReplayData"]["ranks"]:
-        rank["replay"] = with_rows(rank["replay"], path.parent / FOLDER)
-        length = rank["replay"]["layout"]["capacity"] // rank["replay"]["layout"]["num_envs"]
-        for ring in rank["replay"]["rings"]:
-            ring.pop("segments", None)
-            ring["rows"] = torch.cat([rows for _, rows in ring["rows"]])[-length:]  # the first file has older ones
-    return checkpoint
-
-
-def differences(one: Path, other: Path) -> list[str]:
-    """The names of what is not the same to the bit in two checkpoints; paths and lengths of files are none of it."""
-    left, right = dict(leaves(whole(one))), dict(leaves(whole(other)))
-    return sorted(
-        name
-        for name in left.keys() | right.keys()
-        if not {"ModelCheckpoint", "LogRollback"} & set(re.split("[/{]", name)) and left.get(name) != right.get(name)
-    )
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    """The rows of `metrics.csv` without empty cells and without the wall clock."""
-    path = folder / "metrics.csv"
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        table = list(csv.DictReader(file))
-    return [{name: cell for name, cell in row.items() if cell and name != WALL_CLOCK} for row in table]
-
-
-def events(folder: Path) -> list[tuple[str, int, float]]:
-    """What TensorBoard shows, without the wall clock."""
-    shown = EventAccumulator(str(folder)).Reload()
-    return [
-        (name, event.step, event.value)
-        for name in sorted(shown.Tags()["scalars"])
-        for event in shown.Scalars(name)
-        if name != WALL_CLOCK
-    ]
-
-
-# The processes.
-
-
 def record(root: Path) -> None:
-    """Runs every case to its end."""
+    """Train every case to its end."""
     for case in DATA:
         Run(case, root / case, callbacks=(Snapshots(root / case / "snapshots"),)).fit()
 
 
 def resume(root: Path) -> None:
-    """Goes on from every snapshot, and writes down what came out otherwise."""
+    """Resume from every snapshot, and write the differences to report.json."""
     report: dict[str, list[str]] = {}
     for case in DATA:
         whole = rows(root / case)
@@ -248,13 +163,14 @@ def resume(root: Path) -> None:
             again = Run(case, root / case / f"from {snapshot.stem}", seed=2)
             again.fit(snapshot)
             found = differences(root / case / "last.ckpt", again.last)
-            came = rows(again.folder)
-            report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (came != whole[len(whole) - len(came) :])
+            logged = rows(again.folder)
+            is_same = logged == whole[len(whole) - len(logged) :]
+            report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (not is_same)
     (root / "report.json").write_text(json.dumps(report))
 
 
 def serve(_: Path) -> None:
-    """Runs what standard input asks for, each in a process of its own, and says how it ended and how long it worked."""
+    """Run each request on standard input in a new process, and print its exit status and CPU seconds."""
     for line in sys.stdin:
         folder, ckpt_path, number, updates, seconds = json.loads(line)
         process = os.fork()
@@ -268,26 +184,23 @@ def serve(_: Path) -> None:
 
 
 def kill_itself(seconds: float) -> None:
-    """Kills this process when it has worked so long, however slowly the clock on the wall goes."""
+    """Kill this process after the given CPU seconds."""
     while time.process_time() < seconds:
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def program(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
-    """This file in a new process."""
+    """Start this file in a new process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen([sys.executable, __file__, *arguments], env=environment, text=True, **kwargs)
 
 
-# The tests.
-
-
 @pytest.mark.timeout(400)
-def test_resumed_in_another_process_it_is_the_same_run(tmp_path: Path) -> None:
+def test_resume_in_another_process_is_bit_exact(tmp_path: Path) -> None:
     for name in ("record", "resume"):
-        _, complaint = (process := program(name, str(tmp_path), stderr=subprocess.PIPE)).communicate()
-        assert process.returncode == 0, complaint
+        _, stderr = (process := program(name, str(tmp_path), stderr=subprocess.PIPE)).communicate()
+        assert process.returncode == 0, stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(report) == len(DATA) * len(MOMENTS)
     assert {name: found for name, found in report.items() if found} == {}
@@ -303,7 +216,7 @@ STOPS = [
 ]
 
 
-def test_chain_of_stops_is_the_same_run(tmp_path: Path) -> None:
+def test_resume_after_a_chain_of_stops_is_bit_exact(tmp_path: Path) -> None:
     Run("short", tmp_path / "whole").fit()
     for count, stop in enumerate(STOPS):
         run = Run("short", tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
@@ -316,7 +229,7 @@ def test_chain_of_stops_is_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("updates", [6, 13, 14, 20, 21])
-def test_stopped_where_evaluations_go_by_all_updates_it_is_the_same_run(updates: int, tmp_path: Path) -> None:
+def test_resume_is_exact_with_evaluations_by_total_updates(updates: int, tmp_path: Path) -> None:
     runs = {}
     for name, callbacks in (("whole", ()), ("stopped", (Stops("on_train_batch_start", updates),)), ("stopped ", ())):
         runs[name] = Run("Pendulum", tmp_path / name.strip(), callbacks=callbacks)
@@ -328,14 +241,14 @@ def test_stopped_where_evaluations_go_by_all_updates_it_is_the_same_run(updates:
     assert len([row for row in rows(tmp_path / "whole") if "eval/return_mean" in row]) == 5
 
 
-def test_stopped_or_killed_in_a_process_of_its_own_it_is_the_same_run(tmp_path: Path) -> None:
+def test_resume_after_signals_and_kills_is_bit_exact(tmp_path: Path) -> None:
     whole, stopped, killed = (tmp_path / name for name in ("whole", "stopped", "killed"))
     with program("serve", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
 
         def fit(folder: Path, number: int = 0, updates: int = -1, seconds: float = 1e9) -> tuple[int, float]:
-            """Runs or goes on in a new process; its exit status, and the seconds that it worked."""
+            """Train or resume in a new process; return its exit status and CPU seconds."""
             last = folder / "last.ckpt"
-            if not last.exists():  # a new run wants a new folder
+            if not last.exists():  # a new run requires a new folder
                 shutil.rmtree(folder, ignore_errors=True)
             request = [str(folder), str(last) if last.exists() else None, number, updates, seconds]
             print(json.dumps(request), file=server.stdin, flush=True)

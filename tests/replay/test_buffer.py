@@ -1,4 +1,4 @@
-"""The replay against a naive one that keeps python lists of whole episodes."""
+"""Replay buffer against a reference that keeps Python lists of episodes."""
 
 import itertools
 import resource
@@ -20,15 +20,15 @@ OBS_DIM, ACTION_DIM = 3, 2
 
 @dataclass
 class Life:
-    """One episode: `steps` of (obs, action, reward), and what came after the last."""
+    """One episode: `steps` of (obs, action, reward), the final observation, and how it ended."""
 
     steps: list[tuple[Any, Any, float]] = field(default_factory=list)
     next_obs: Any = None
-    end: str = ""  # "terminated", "truncated", or "" while it runs
+    end: str = ""  # "terminated", "truncated", or "" if running
 
 
 class Naive:
-    """What the replay should hold: every episode ever, and arithmetic on the rows that they take."""
+    """Reference replay: all episodes, and the number of rows that they occupy."""
 
     def __init__(self, rows: int, n_step: int, gamma: float, scale: float) -> None:
         self.rows, self.n_step, self.gamma, self.scale = rows, n_step, gamma, scale
@@ -46,7 +46,7 @@ class Naive:
             self.lives.append(Life())
 
     def transitions(self) -> dict[float, tuple[Any, ...]]:
-        """Every transition that can be drawn, by the first number of its observation, which is unique."""
+        """Return all transitions that can be sampled, by the unique first value of the observation."""
         rows_of = [len(life.steps) + 1 if life.steps else 0 for life in self.lives]  # one for the last obs
         alive_from, row, found = sum(rows_of) - self.rows, 0, {}
         for life, rows in zip(self.lives, rows_of, strict=True):
@@ -67,7 +67,7 @@ class Naive:
 
 
 class World:
-    """Random episodes, written to a replay and to a naive one for each environment."""
+    """Write random episodes to a replay, and to one reference for each environment."""
 
     def __init__(self, seed: int, num_envs: int, n_step: int, rows: int, ends: float = 0.15) -> None:
         self.rng, self.ends = np.random.default_rng(seed), ends
@@ -100,8 +100,8 @@ class World:
         self.obs[env] = self.new_obs() if end else next_obs
 
     def lose(self, env: int) -> None:
-        """The environment could not be restored: its episode is closed where it stood, and a new one begins."""
-        self.replay.rings[env].truncate()
+        """Truncate the running episode and begin a new one, as after a failed restore."""
+        self.replay.rings[env].truncate_episode()
         self.naive[env].close("truncated")
         self.obs[env] = self.new_obs()
 
@@ -121,7 +121,7 @@ class World:
 
 
 def check_batch(replay: Replay, expected: dict[float, tuple[Any, ...]]) -> set[float]:
-    """Draws a batch; every item must be the reference's transition of that name, to the last few bits."""
+    """Sample a batch, and compare every transition with the reference."""
     batch = replay.sample()
     assert all(part.dtype == torch.float32 and len(part) == replay.batch_size for part in batch)
     items = [expected.get(name) for name in batch.obs[:, 0].tolist()]
@@ -143,7 +143,7 @@ def check_batch(replay: Replay, expected: dict[float, tuple[Any, ...]]) -> set[f
 
 @pytest.mark.parametrize("n_step", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("num_envs", [1, 2, 4])
-def test_random_episodes_agree_with_the_naive_replay(n_step: int, num_envs: int) -> None:
+def test_random_episodes_match_the_reference(n_step: int, num_envs: int) -> None:
     for seed, (rows, ends) in enumerate([(n_step + 2, 0.2), (n_step + 3, 0.5), (13, 0.1), (37, 0.03)]):
         world = World(seed, num_envs, n_step, rows, ends)
         for count in range(6 * rows):  # several times round
@@ -154,8 +154,8 @@ def test_random_episodes_agree_with_the_naive_replay(n_step: int, num_envs: int)
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 5])
-def test_closing_a_running_episode_keeps_everything_right(n_step: int) -> None:
-    """After any number of steps, also none, also twice, also before the first and just after an end."""
+def test_truncating_a_running_episode_matches_the_reference(n_step: int) -> None:
+    """Truncate after any number of steps, including 0, twice, and right after the end of an episode."""
     for seed, rows in enumerate([n_step + 2, 9, 20]):
         world = World(seed, 2, n_step, rows, ends=0.2)
         world.lose(0)
@@ -171,7 +171,7 @@ def test_closing_a_running_episode_keeps_everything_right(n_step: int) -> None:
 
 
 def filled(n_step: int = 1, ends: list[str] | None = None, rows: int = 50, **kwargs: Any) -> Replay:
-    """One environment; observation t, reward 10**t; the ends as listed."""
+    """Fill a replay of one environment with observations t, rewards 10**t and the given ends."""
     replay = Replay(1, 1, capacity=rows, batch_size=64, n_step=n_step, **{"gamma": 0.5, **kwargs})
     for step, end in enumerate(ends or []):
         obs, after = np.array([step], np.float32), np.array([step + 1 + 100 * bool(end)], np.float32)
@@ -185,7 +185,7 @@ def drawn(replay: Replay) -> dict[float, tuple[float, float, float]]:
     return {o: (r, d, n) for o, r, d, n in zip(*(column.tolist() for column in columns), strict=True)}
 
 
-def test_a_termination_ends_the_value_and_a_time_limit_does_not() -> None:
+def test_termination_stops_bootstrapping_and_time_limit_does_not() -> None:
     assert drawn(filled(1, ["terminated", "truncated", ""])) == {
         0: (1.0, 0.0, 101.0),
         1: (10.0, 0.5, 102.0),
@@ -193,7 +193,7 @@ def test_a_termination_ends_the_value_and_a_time_limit_does_not() -> None:
     }
 
 
-def test_a_batch_goes_to_another_device_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_copied_to_a_device_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
     batch = Batch(*(torch.randn(5, *shape, generator=generator) for shape in ((3,), (2,), (), (), (3,))))
     sent: list[torch.Size] = []
@@ -217,7 +217,7 @@ def test_a_batch_goes_to_another_device_in_one_piece(monkeypatch: pytest.MonkeyP
     assert [column.dtype for column in frames.to(torch.device("meta"))] == [torch.uint8, *[torch.float32] * 4]
 
 
-def test_three_step_sums_by_hand() -> None:
+def test_three_step_returns_match_hand_computed_values() -> None:
     assert drawn(filled(3, ["", "", "", "truncated"])) == {
         0: (1 + 5 + 25, 0.125, 3.0),
         1: (10 + 50 + 250, 0.125, 104.0),
@@ -231,17 +231,17 @@ def test_three_step_sums_by_hand() -> None:
     }
 
 
-def test_an_unfinished_sum_is_not_drawn() -> None:
+def test_incomplete_n_step_return_is_not_sampled() -> None:
     assert filled(3, ["", ""]).num_transitions == 0
     assert set(drawn(filled(3, ["", "", ""]))) == {0}
 
 
-def test_an_empty_replay_says_so() -> None:
+def test_sampling_an_empty_replay_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"transition.*warmup_steps.*\b3\b"):  # n_step x num_envs
         next(iter(filled(3, ["", ""])))
 
 
-def test_draws_are_uniform_over_rings_of_different_fill() -> None:
+def test_sampling_is_uniform_over_unequal_rings() -> None:
     world = World(0, 3, 2, 40)
     for env, steps in ((0, 100), (1, 9), (2, 23)):
         for _ in range(steps):
@@ -260,7 +260,7 @@ def test_draws_are_uniform_over_rings_of_different_fill() -> None:
     assert abs(chi_square - degrees) < 4 * (2 * degrees) ** 0.5
 
 
-def test_draws_are_with_replacement_and_new_each_time() -> None:
+def test_sampling_is_with_replacement_and_fresh() -> None:
     replay = filled(1, [""] * 10)
     names = replay.sample().obs[:, 0].tolist()
     assert len(names) == 64
@@ -268,17 +268,17 @@ def test_draws_are_with_replacement_and_new_each_time() -> None:
     assert replay.sample().obs[:, 0].tolist() != names
 
 
-def test_an_epoch_is_its_length_and_its_batches_are_fresh() -> None:
+def test_epoch_has_its_length_and_fresh_batches() -> None:
     replay = filled(1, [""] * 10, batches_per_epoch=7)
     assert len(replay) == len(list(replay)) == 7
     batches = iter(replay)
     next(batches)
     for step in range(40):
         replay.add(0, np.array([500.0 + step]), np.zeros(1), 0.0, False, False, np.array([501.0 + step]))
-    assert (next(batches).obs >= 500).any()  # drawn when it is asked for
+    assert (next(batches).obs >= 500).any()  # sampled lazily
 
 
-def test_sampling_leaves_global_randomness_alone() -> None:
+def test_sampling_does_not_use_global_random_state() -> None:
     replay = filled(1, [""] * 10)
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -286,7 +286,7 @@ def test_sampling_leaves_global_randomness_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_batches_do_not_change_with_the_ring() -> None:
+def test_batches_are_copies_of_the_ring() -> None:
     replay = filled(2, [""] * 10, rows=12)
     batch = replay.sample()
     copy = [part.clone() for part in batch]
@@ -296,30 +296,30 @@ def test_batches_do_not_change_with_the_ring() -> None:
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_transitions_are_found_after_the_memory_for_them_has_been_gone_through(num_envs: int) -> None:
+def test_transition_index_wraps_around(num_envs: int) -> None:
     world = World(3, num_envs, 1, rows=40)
-    memory = len(world.replay.rings[0].starts.passed)
+    memory = len(world.replay.rings[0].index.offsets)
     for _ in range(memory + 100):
         for env in range(num_envs):
             world.step(env)
-    assert all(ring.starts.oldest > memory for ring in world.replay.rings)
+    assert all(ring.index.oldest > memory for ring in world.replay.rings)
     world.check()
 
 
-def test_a_million_car_transitions_take_less_than_83_megabytes() -> None:
-    """With room for the last observations of episodes of 1,000 steps."""
+def test_a_million_car_transitions_use_less_than_83_mb() -> None:
+    """Includes the last observations of episodes of 1,000 steps."""
     replay = Replay(15, 3, capacity=1_001_000)
     assert replay.transition_bytes == 82
-    assert replay.rows.nbytes + replay._passed.nbytes + replay._before.nbytes < 83e6
+    assert replay.rows.nbytes + replay._offsets.nbytes + replay._block_offsets.nbytes < 83e6
 
 
 def resident() -> float:
-    """Megabytes of this process that are in memory."""
+    """Return the resident memory of this process in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
-def test_a_million_rows_take_no_memory_before_they_are_filled() -> None:
+def test_a_million_rows_use_no_memory_before_they_are_filled() -> None:
     obs, action = np.ones(15, np.float32), np.ones(3, np.float32)
     filled(3, [""] * 5).sample()  # what the first sample loads is not the replay's
     before = resident()
@@ -328,12 +328,12 @@ def test_a_million_rows_take_no_memory_before_they_are_filled() -> None:
     for _ in range(50_000):
         replay.add(0, obs, action, 1.0, False, False, obs)
     replay.sample()
-    assert resident() - before < 12  # 50,000 rows of 82 bytes are 4.1 MB; all of them would be 82
+    assert resident() - before < 12  # 50,000 rows of 82 bytes are 4.1 MB; a million are 82 MB
 
 
 @pytest.mark.parametrize("steps", [0, 3, 17, 200])
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (1, 3), (3, 4)])
-def test_a_saved_replay_goes_on_the_same(tmp_path: Path, steps: int, num_envs: int, n_step: int) -> None:
+def test_restored_replay_continues_bit_exactly(tmp_path: Path, steps: int, num_envs: int, n_step: int) -> None:
     one, two = World(3, num_envs, n_step, 30), World(3, num_envs, n_step, 30)
     for _ in range(steps):
         for env in range(num_envs):
@@ -355,7 +355,7 @@ def test_a_saved_replay_goes_on_the_same(tmp_path: Path, steps: int, num_envs: i
     two.check()
 
 
-def test_a_saved_replay_takes_only_what_is_filled_and_stands_alone(tmp_path: Path) -> None:
+def test_saved_replay_holds_only_filled_rows_as_copies(tmp_path: Path) -> None:
     replay = filled(1, [""] * 10, rows=100_000)
     state = replay.state_dict()
     torch.save(state, tmp_path / "replay.pt")
@@ -380,7 +380,7 @@ def test_a_saved_replay_takes_only_what_is_filled_and_stands_alone(tmp_path: Pat
     ],
     ids=str,
 )
-def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
+def test_state_of_another_layout_is_refused(other: dict[str, int]) -> None:
     shape = {"obs_dim": OBS_DIM, "action_dim": ACTION_DIM, "capacity": 40, "num_envs": 1, "n_step": 2}
     state = Replay(**shape).state_dict()
     with pytest.raises(UsageError, match="replay"):
@@ -405,12 +405,12 @@ def test_a_replay_of_another_shape_is_refused(other: dict[str, int]) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(wrong: dict[str, Any], value: str) -> None:
+def test_invalid_setting_error_has_value_and_fix(wrong: dict[str, Any], value: str) -> None:
     with refused(next(iter(wrong)), value):
         Replay(1, 1, **wrong)
 
 
-def test_a_schedule_that_rises_is_one_sentence() -> None:
+def test_increasing_n_step_schedule_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^n_step .* largest value, got 1 at first and 5 at last\. Use a number"):
         Replay(1, 1, n_step=Linear(start=1, end=5, steps=10))
 
@@ -420,7 +420,7 @@ def test_gamma_zero_and_one() -> None:
     assert drawn(filled(3, [""] * 3, gamma=1.0)) == {0: (111.0, 1.0, 3.0)}
 
 
-def test_the_smallest_ring_always_has_something_to_draw() -> None:
+def test_smallest_ring_always_has_a_transition() -> None:
     for n_step in (1, 2, 5):
         world = World(n_step, 1, n_step, n_step + 2, ends=0.3)
         for count in range(200):
@@ -428,37 +428,37 @@ def test_the_smallest_ring_always_has_something_to_draw() -> None:
             assert count < n_step or world.replay.num_transitions > 0
 
 
-def test_a_schedule_shortens_the_sums_that_are_read() -> None:
+def test_schedule_decreases_n_step() -> None:
     replay = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Linear(start=3, end=1, steps=8))
     for step in range(8):
         obs, next_obs = np.float32([step]), np.float32([step + 1])
         replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
-        wanted = round(3 - 2 * (step + 1) / 8)
-        assert replay.rewards_summed == wanted
+        expected = round(3 - 2 * (step + 1) / 8)
+        assert replay.rewards_summed == expected
         if step >= 2:  # a window is complete with the longest sum
             batch = replay.sample()
-            assert set((batch.next_obs - batch.obs).flatten().tolist()) == {wanted}
-            assert set(batch.reward.tolist()) == {sum(0.5**power for power in range(wanted))}
-            assert set(batch.discount.tolist()) == {0.5**wanted}
-    assert wanted == 1
+            assert set((batch.next_obs - batch.obs).flatten().tolist()) == {expected}
+            assert set(batch.reward.tolist()) == {sum(0.5**power for power in range(expected))}
+            assert set(batch.discount.tolist()) == {0.5**expected}
+    assert expected == 1
     fresh = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Linear(start=3, end=1, steps=8))
     fresh.load_state_dict(replay.state_dict())
     assert fresh.rewards_summed == 1
 
 
 class Hump(Schedule):
-    """Rises in between, and falls to nothing."""
+    """Schedule that increases in between and decreases to 0."""
 
     def __call__(self, env_steps: int) -> float:
         return {0: 2.0, 4: 5.0}.get(env_steps, 0.0)
 
 
-def test_sums_are_of_a_reward_at_least_and_of_no_more_than_there_is_room_for() -> None:
+def test_n_step_of_a_schedule_is_clipped() -> None:
     replay = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Hump())
     for step in range(5):
         obs, next_obs = np.float32([step]), np.float32([step + 1])
         replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
         if step >= 1:
-            wanted = 2 if step == 3 else 1
-            assert replay.rewards_summed == wanted
-            assert set(replay.sample().discount.tolist()) == {0.5**wanted}
+            expected = 2 if step == 3 else 1
+            assert replay.rewards_summed == expected
+            assert set(replay.sample().discount.tolist()) == {0.5**expected}

@@ -1,4 +1,4 @@
-"""A replay read from a copy of its rows, here on the same CPU, against the replay itself: to the bit."""
+"""Replay on a device, here a copy on the CPU, against the replay itself, bit-exactly."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def both(replay: Any, copied: DeviceReplay) -> tuple[Batch, Batch]:
-    """The next batch of either, of the same transitions."""
+    """Sample the same transitions from both replays."""
     state = replay.generator.get_state()
     one = replay.sample()
     replay.generator.set_state(state)
@@ -34,8 +34,8 @@ def check_same(one: Batch, other: Batch) -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_batches_are_the_replays_while_it_is_written(num_envs: int, n_step: int, rng: np.random.Generator) -> None:
-    """The ring is written over several times, once between two batches."""
+def test_batches_match_the_replay_while_it_is_written(num_envs: int, n_step: int, rng: np.random.Generator) -> None:
+    """The ring is overwritten several times, once between two batches."""
     world = World(1, num_envs, n_step, rows=40 * num_envs)
     copied = DeviceReplay(world.replay, CPU)
     for _ in range(80):
@@ -49,26 +49,26 @@ def test_batches_are_the_replays_while_it_is_written(num_envs: int, n_step: int,
     assert copied._rows.data_ptr() != world.replay.rows.data_ptr()
 
 
-def test_few_rows_are_sent_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_copied_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1, 1, 1, rows=1_000)
     for _ in range(1_500):
         world.step(0)
     copied, sent = DeviceReplay(world.replay, CPU), []
-    monkeypatch.setattr(on_device, "_sent_together", lambda parts, device: sent.append(parts) or parts)
+    monkeypatch.setattr(on_device, "_copy_together", lambda parts, device: sent.append(parts) or parts)
     for _ in range(50):
         copied.sample()
         world.step(0)
     rows = [len(parts[-1]) for parts in sent]
-    assert rows[0] == 0, "the first time it is all of them, another way"
+    assert rows[0] == 0, "the first batch copies all rows separately"
     assert set(rows[1:]) == {3, 2}, (
-        "the last one may become an episode's end, and there are two more, or one and an end"
+        "the last row may become an episode's end; then follow two new rows, or one at an end"
     )
 
 
 @pytest.mark.parametrize("shift", [0, 2])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_stacks_are_the_replays(shift: int, n_step: int, num_envs: int, make_trainer: Any) -> None:
+def test_stacks_match_the_replay(shift: int, n_step: int, num_envs: int, make_trainer: Any) -> None:
     pixels = Pixels(stack=3, height=4, width=5, shift=shift)
     data = new_pixels(pixels, capacity=60, n_step=n_step, num_envs=num_envs)
     copied = DeviceReplay(data.replay, CPU)
@@ -80,14 +80,14 @@ def test_stacks_are_the_replays(shift: int, n_step: int, num_envs: int, make_tra
 
 
 class Copied(ReplayData):
-    """Reads its batches as a GPU would."""
+    """Sample batches as on a GPU."""
 
     def train_dataloader(self) -> Any:
         loader = super().train_dataloader()
         return type(loader)(DeviceReplay(self.replay, CPU))
 
 
-def test_a_run_is_the_same(make_trainer: Any) -> None:
+def test_training_is_bit_exact(make_trainer: Any) -> None:
     runs = []
     for kind in (ReplayData, Copied):
         torch.manual_seed(1)
@@ -102,10 +102,10 @@ def test_a_run_is_the_same(make_trainer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "kind"), [(True, "cuda", DeviceReplay), (False, "cuda", None), (True, "cpu", None)]
+    ("expected", "device", "kind"), [(True, "cuda", DeviceReplay), (False, "cuda", None), (True, "cpu", None)]
 )
-def test_it_is_read_where_that_is_asked_for(wanted: bool, device: str, kind: type | None, make_trainer: Any) -> None:
-    data = ReplayData("toys/Seeded-v0", on_device=wanted)
+def test_on_device_is_used_only_on_a_gpu(expected: bool, device: str, kind: type | None, make_trainer: Any) -> None:
+    data = ReplayData("toys/Seeded-v0", on_device=expected)
     trainer = make_trainer()
     trainer.strategy._root_device = torch.device(device)
     data.trainer = trainer
@@ -116,13 +116,13 @@ def test_it_is_read_where_that_is_asked_for(wanted: bool, device: str, kind: typ
     assert data.train_dataloader().replay is data.replay
 
 
-def test_a_batch_that_is_there_stays() -> None:
+def test_batch_on_the_device_is_not_copied() -> None:
     batch = Batch(*(torch.zeros(2, 1, device="meta") for _ in range(5)))
     data = ReplayData("toys/Seeded-v0")
     assert data.transfer_batch_to_device(batch, torch.device("meta"), 0) is batch
 
 
-def test_a_device_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -130,5 +130,5 @@ def test_a_device_without_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     for _ in range(20):
         world.step(0)
     monkeypatch.setattr(torch.Tensor, "to", full)
-    with pytest.raises(UsageError, match=r"GB.*cpu does not have; lower data\.capacity"):
+    with pytest.raises(UsageError, match=r"GB on cpu.*Reduce data\.capacity"):
         DeviceReplay(world.replay, CPU).sample()

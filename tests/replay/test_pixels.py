@@ -1,4 +1,4 @@
-"""Pixels: stacks, a replay that keeps each frame once, shifts, and the convolutions."""
+"""Pixels: frame stacks, the replay of single frames, random shifts and convolutions."""
 
 import itertools
 from pathlib import Path
@@ -21,7 +21,7 @@ SMALL = Pixels(stack=3, height=4, width=5, shift=0)
 
 
 class Film(gym.Env[Any, Any]):
-    """Frames of 6 x 9 in which every pixel says episode, step and its own place; episodes of 3, 5, 4, 3, ... steps."""
+    """Environment with 6 x 9 frames that encode episode, step and position; episodes of 3, 5, 4, 3, ... steps."""
 
     observation_space = Box(0, 255, (6, 9, 3), np.uint8)
     action_space = Box(-1, 1, (1,), np.float32)
@@ -47,7 +47,7 @@ class Film(gym.Env[Any, Any]):
 
 
 class Linear(Encoder):
-    """For frames that are too small for convolutions."""
+    """Encoder for frames that are too small for convolutions."""
 
     def build(self, obs_dim: int) -> nn.Module:
         class Network(nn.Linear):
@@ -66,7 +66,7 @@ def new_data(pixels: Pixels = SMALL, **kwargs: Any) -> ReplayData:
 
 
 def clocks(stacks: Any) -> Any:
-    """(episode, step) of each frame (batch, stack) of stacks (batch, bytes), whose pixels have to agree on them."""
+    """Decode (episode, step) of each frame (batch, stack) of stacks (batch, bytes)."""
     frames = np.asarray(stacks).reshape(len(stacks), SMALL.stack, *SMALL.shape)
     assert (frames[..., :2] == frames[..., :1, :1, :2]).all()
     return frames[:, :, 0, 0, 0], frames[:, :, 0, 0, 1]
@@ -75,7 +75,7 @@ def clocks(stacks: Any) -> Any:
 # Stacks.
 
 
-def test_a_stack_ends_with_the_newest_frame_and_begins_with_the_first_one_repeated() -> None:
+def test_stack_repeats_the_first_frame_and_ends_with_newest() -> None:
     env = FrameStack(Film(), SMALL.stack, SMALL.height, SMALL.width)
     obs, _ = env.reset()
     assert env.observation_space.contains(obs)
@@ -87,9 +87,9 @@ def test_a_stack_ends_with_the_newest_frame_and_begins_with_the_first_one_repeat
     assert [episodes[0].tolist() for episodes, _ in seen] == [[0, 0, 0]] * 4 + [[1, 1, 1]]
 
 
-def test_a_stack_keeps_frames_that_are_overwritten() -> None:
+def test_stack_copies_frames_that_are_overwritten() -> None:
     class OnePlace(Film):
-        """Writes every frame into the same place."""
+        """Environment that reuses one array for all frames."""
 
         place = np.zeros((8, 12, 3), np.uint8)
 
@@ -112,7 +112,7 @@ def test_a_stack_keeps_frames_that_are_overwritten() -> None:
     assert clocks(env.step(np.zeros(1))[0][None])[1].tolist() == [[0, 1, 2]]
 
 
-def test_a_frame_is_cropped_from_its_top_and_its_middle() -> None:
+def test_frame_is_cropped_from_the_top_and_the_center() -> None:
     obs, _ = FrameStack(Film(), SMALL.stack, SMALL.height, SMALL.width).reset()
     places = obs.reshape(SMALL.stack, *SMALL.shape)[0, :, :, 2]
     assert places.tolist() == [[10 * row + column for column in range(2, 7)] for row in range(4)]
@@ -122,12 +122,12 @@ def test_a_frame_is_cropped_from_its_top_and_its_middle() -> None:
     "wrong",
     [{"stack": 0}, {"height": 0}, {"width": 0}, {"shift": -1}, {"height": 5, "width": 5}, {"height": 8}, {"width": 12}],
 )
-def test_wrong_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
+def test_invalid_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         new_data(Pixels(**{"stack": 2, "height": 4, "width": 4, **wrong}))
 
 
-def test_an_environment_without_frames_is_one_sentence() -> None:
+def test_environment_without_frames_is_one_sentence() -> None:
     with pytest.raises(UsageError, match=r"data\.pixels"):
         ReplayData("Pendulum-v1", pixels=SMALL)
     for space in (Box(0, 1, (6, 9, 3), np.float32), Box(0, 255, (6, 9, 1), np.uint8)):
@@ -143,10 +143,10 @@ def test_an_environment_without_frames_is_one_sentence() -> None:
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("capacity", [40, 60, 1000])
-def test_a_batch_holds_the_stacks_that_the_policy_saw(
+def test_batch_holds_the_stacks_that_the_policy_observed(
     capacity: int, n_step: int, num_envs: int, make_trainer: Any
 ) -> None:
-    """Every frame says where it is from; the ring of the smaller ones has been overwritten several times."""
+    """Every frame encodes its origin. The smaller rings are overwritten several times."""
     data = new_data(capacity=capacity, n_step=n_step, num_envs=num_envs)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), encoder=Linear())
     make_trainer(callbacks=[Collector(170)], max_epochs=1).fit(module, datamodule=data)
@@ -171,19 +171,19 @@ def test_a_batch_holds_the_stacks_that_the_policy_saw(
     assert len(seen) > 0.5 * min(capacity, 150) / num_envs
 
 
-def test_a_replay_without_room_for_a_stack_is_one_sentence() -> None:
+def test_capacity_below_one_stack_is_one_sentence() -> None:
     with pytest.raises(UsageError, match=r"capacity must be at least 5, got 4\. Use a larger value"):
         new_data(capacity=4)
 
 
-def test_a_hundred_thousand_frames_take_less_than_what_is_promised() -> None:
+def test_100_000_frames_use_less_than_2_2_gb() -> None:
     pixels = Pixels()
     replay = PixelReplay(pixels, action_dim=2, capacity=100_000, n_step=3)
     assert replay.transition_bytes * replay.capacity < 2.2e9
-    assert replay.rows.nbytes + replay._passed.nbytes < 2.2e9
+    assert replay.rows.nbytes + replay._offsets.nbytes < 2.2e9
 
 
-def test_a_shift_moves_a_stack_as_a_whole_and_repeats_its_edge() -> None:
+def test_shift_moves_the_whole_stack_and_repeats_its_edge() -> None:
     data = new_data(Pixels(stack=3, height=4, width=5, shift=2), batch_size=500)
     replay: Any = data.replay
     stack = torch.randint(0, 256, (3, 4, 5, 3), dtype=torch.uint8)
@@ -197,7 +197,7 @@ def test_a_shift_moves_a_stack_as_a_whole_and_repeats_its_edge() -> None:
 # The network.
 
 
-def test_the_convolutions_see_planes_of_one_frame_and_colour_each() -> None:
+def test_convolutions_receive_one_plane_per_frame_and_color() -> None:
     network = Convolutions(features=7).build(4 * 84 * 84 * 3)
     frames = torch.randint(0, 256, (2, 4, 84, 84, 3), dtype=torch.uint8)
     planes = network[0][0](frames.flatten(1))  # type: ignore[index]
@@ -213,7 +213,7 @@ def test_the_convolutions_see_planes_of_one_frame_and_colour_each() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_convolutions_are_shared_or_the_actors_own(shared: bool) -> None:
+def test_convolutions_are_shared_or_separate(shared: bool) -> None:
     encoder = Convolutions(5, stack=1, height=44, width=44, shared=shared)
     module = TD3(44 * 44 * 3, [-1.0], [1.0], hidden_dims=(4,), encoder=encoder)
     assert bool(list(module.actor.encoder.parameters())) is not shared
@@ -225,7 +225,7 @@ def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
-def test_a_policy_of_pixels_trains_in_any_precision(precision: str, make_trainer: Any) -> None:
+def test_pixel_policy_trains_in_any_precision(precision: str, make_trainer: Any) -> None:
     pixels = Pixels(stack=2, height=44, width=44, shift=3)
     data = ReplayData("CarRacing-v3", {"max_episode_steps": 4}, pixels=pixels, batch_size=4, capacity=60)
     encoder = Convolutions(5, stack=2, height=44, width=44)
@@ -234,7 +234,7 @@ def test_a_policy_of_pixels_trains_in_any_precision(precision: str, make_trainer
     assert module.updates == 3
 
 
-def test_a_policy_of_pixels_trains_and_resumes_to_the_bit(make_trainer: Any, tmp_path: Path) -> None:
+def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> None:
     pixels = Pixels(stack=2, height=44, width=44, shift=3)
     ends = []
     for resumed in (False, True):

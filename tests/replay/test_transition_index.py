@@ -1,4 +1,4 @@
-"""The list of starts against a plain list."""
+"""Transition index against a plain list."""
 
 from collections import deque
 from typing import Any
@@ -13,7 +13,7 @@ HELD = 2 * BLOCK + 17
 
 def new_starts(held: int = HELD) -> TransitionIndex:
     length = TransitionIndex.memory_for(held)
-    garbage = np.full(length, 99, np.uint16)  # it is not asked to be zeros
+    garbage = np.full(length, 99, np.uint16)  # the memory need not be zero
     return TransitionIndex(garbage, np.full(length // BLOCK, -7))
 
 
@@ -27,8 +27,8 @@ def check(starts: TransitionIndex, expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize("passes", [0.0, 0.01, 0.5, 1.0])
-def test_starts_are_those_of_a_plain_list(passes: float, rng: Any) -> None:
-    """Full most of the time, and over its memory several times; at worst every second row is passed over."""
+def test_index_matches_a_list(passes: float, rng: Any) -> None:
+    """The index is mostly full and wraps around several times; at most every second row is skipped."""
     starts, expected, row = new_starts(), deque[int](), 5
     for added in range(12 * HELD):
         starts.append(row)
@@ -40,20 +40,20 @@ def test_starts_are_those_of_a_plain_list(passes: float, rng: Any) -> None:
         if rng.random() < 0.01:
             check(starts, list(expected))
     check(starts, list(expected))
-    assert starts.are_many == (passes == 1.0)
+    assert starts.has_block_offsets == (passes == 1.0)
 
 
 @pytest.mark.parametrize("passes", [0.5, 1.0])
 @pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, HELD, 80_000])
-def test_starts_that_are_replaced_go_on(count: int, passes: float, rng: Any) -> None:
+def test_index_continues_after_replace(count: int, passes: float, rng: Any) -> None:
     rows = 10**9 + np.arange(count) + (rng.random(count) < passes).cumsum()
     starts, expected = new_starts(80_000), deque(rows.tolist())
     for row in range(300):
         starts.append(row)
-    starts.are_many = True
+    starts.has_block_offsets = True
     starts.replace(rows)
     check(starts, rows.tolist())
-    assert starts.are_many == (count == 80_000 and passes == 1.0)
+    assert starts.has_block_offsets == (count == 80_000 and passes == 1.0)
     following = (expected or [7])[-1] + 2
     for row in range(following, following + 90_000):
         starts.append(row)

@@ -1,4 +1,4 @@
-"""Runs that are killed and stopped at random, and resumed: does each end as the run that nobody touched?
+"""Kill and stop runs at random moments, resume them, and compare them with an uninterrupted run.
 
     python tests/support/crash_test.py 200 --settings 20    (make crash-test COUNT=200)
 
@@ -31,13 +31,13 @@ import yaml
 
 import conftest  # noqa: F401  # no screen, one thread
 from random_settings import draw
+from run_comparison import differences, rows
 from td3_lightning import Collector
 from td3_lightning.cli.app import main
 from td3_lightning.cli.trainer import Trainer
 from td3_lightning.reporting import progress_bar as callbacks
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
 from td3_lightning.serialization.segment_files import FOLDER, names_in
-from tests.integration.test_resume import differences, rows
 
 COMMON: dict[str, Any] = {
     "model": {"hidden_dims": [8]},
@@ -59,7 +59,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
 STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
-# After `fit` a signal is not ours, and kills as it does any program; the run has to be whole then.
+# After `fit` a signal kills the process as usual. The run must be complete then.
 DEATHS = {name: getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1")}
 WRITES = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "os.link"}
 
@@ -68,7 +68,7 @@ WRITES = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir
 
 
 def send(number: int, after: float) -> None:
-    """Sends this process a signal when it has worked so many seconds more."""
+    """Send this process a signal after the given CPU seconds."""
     due = time.process_time() + after
 
     def wait() -> None:
@@ -80,7 +80,7 @@ def send(number: int, after: float) -> None:
 
 
 def when_called(owner: type, name: str, trouble: Callable[[], None]) -> None:
-    """Has trouble begin when a method is called first."""
+    """Start a fault when a method is called for the first time."""
     method = getattr(owner, name)
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ def when_called(owner: type, name: str, trouble: Callable[[], None]) -> None:
 
 
 def watch_writes(at: float, delay: float) -> list[str]:
-    """Notes what is opened for writing, renamed or removed in the run's folder; kills this process after one of it."""
+    """Count the writes, renames and deletions in the run's folder, and kill this process after one of them."""
     seen: list[str] = []
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -109,10 +109,10 @@ def watch_writes(at: float, delay: float) -> list[str]:
 
 
 def run(folder: Path, ckpt_path: Path | None, kind: str, moment: float, delay: float) -> None:
-    """Trains in a folder, with trouble to come."""
+    """Train in a folder with a planned fault."""
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    callbacks.write_curve = lambda metrics: metrics  # it has no state, and takes most of the time
+    callbacks.write_curve = lambda metrics: metrics  # stateless, but most of the time of a run
     sys.stdout = sys.stderr = Path("log").open("a", buffering=1)  # noqa: SIM115
     began: list[float] = []
     when_called(Trainer, "fit", lambda: began.append(time.process_time()))
@@ -131,7 +131,7 @@ def run(folder: Path, ckpt_path: Path | None, kind: str, moment: float, delay: f
 
 
 def warm_up(folder: Path) -> None:
-    """Imports what a run imports late, so that not every process does it."""
+    """Import the modules that a run imports late, so that each forked process starts faster."""
     folder.mkdir(parents=True, exist_ok=True)
     words = ["--data.env_id=Pendulum-v1", "--trainer.fast_dev_run=1", "--trainer.accelerator=cpu"]
     words += [f"--trainer.default_root_dir={folder}", "--trainer.enable_progress_bar=false"]
@@ -140,7 +140,7 @@ def warm_up(folder: Path) -> None:
 
 
 def fit(folder: Path, kind: str = "", moment: float = 0.0, delay: float = 0.0) -> int:
-    """Runs, or goes on if there is something to go on from, in a new process; its exit status."""
+    """Train in a new process, from the last checkpoint if there is one; return the exit status."""
     ckpt_path = newest(folder, "last.ckpt") or newest(folder, "last-1.ckpt")
     if ckpt_path is None:
         shutil.rmtree(folder / "lightning_logs", ignore_errors=True)
@@ -157,19 +157,19 @@ def fit(folder: Path, kind: str = "", moment: float = 0.0, delay: float = 0.0) -
 
 
 def newest(folder: Path, name: str) -> Path | None:
-    """The newest of the checkpoints of a name that the runs in a folder have left."""
+    """Return the newest checkpoint with a name below a folder."""
     found = sorted(folder.glob(f"lightning_logs/*/version_*/checkpoints/{name}"), key=lambda path: path.stat().st_mtime)
     return found[-1] if found else None
 
 
 def compare(folder: Path, whole: Path) -> list[str]:
-    """What is not as in the uninterrupted run, and what should not be there at all."""
+    """Return the differences from the uninterrupted run, and unexpected files."""
     one, other = newest(folder, "last.ckpt"), newest(whole, "last.ckpt")
     if one is None or other is None:
         return ["no last.ckpt"]
     found = [name for name in differences(one, other) if not re.search(r"Checkpoint.*(models/|path$|/dirpath$)", name)]
     found += ["metrics.csv"] * (rows(one.parents[1]) != rows(other.parents[1]))
-    new = {"last-1.ckpt"} - files(other.parent)  # of a run that is so short that it is saved but once
+    new = {"last-1.ckpt"} - files(other.parent)  # a very short run saves only once
     found += sorted(f"{name} is in one folder only" for name in (files(one.parent) ^ files(other.parent)) - new)
     named = {
         name for path in one.parent.glob("last*.ckpt") for name in names_in(list(replays_in(read_checkpoint(path))))
@@ -178,12 +178,12 @@ def compare(folder: Path, whole: Path) -> list[str]:
 
 
 def files(folder: Path) -> set[str]:
-    """What lies in a folder; the names of the best checkpoints tell their steps and returns."""
+    """Return the names of the files in a folder, which include steps and returns of the best checkpoints."""
     return {path.name for path in folder.iterdir()}
 
 
 class World:
-    """Settings, their uninterrupted run, and the runs that have trouble.
+    """Run one group of settings without interruption and with faults.
 
     Args:
         name: That of its folder.
@@ -206,12 +206,12 @@ class World:
         return folder
 
     def _moment(self, kind: str) -> tuple[float, float]:
-        """A random one for a kind of trouble, and a random delay after it."""
+        """Choose a random moment for a kind of fault, and a random delay after it."""
         moment = self.chance.randint(1, self.writes) if kind == WRITING else self.chance.uniform(0, self.seconds)
         return moment, self.chance.uniform(0, 0.002)
 
     def suffer(self, kinds: list[str]) -> Counter[str]:
-        """Runs again and again until all the trouble has come, and counts what came and what went wrong."""
+        """Repeat runs until all faults have occurred, and count them and the errors."""
         counts: Counter[str] = Counter()
         while kinds:
             self.runs += 1
@@ -222,7 +222,7 @@ class World:
                 history.append((kind, *self._moment(kind)))
                 status = fit(folder, *history[-1])
                 if status < 0 and status == -DEATHS.get(kind, 0) and not compare(folder, self.whole):
-                    status = 0  # it came after the training
+                    status = 0  # the signal arrived after the training
                 counts[kind] += status != 0
                 if status == 0 and kind:
                     kinds.append(kind)  # it ended before
@@ -239,7 +239,7 @@ class World:
 
 
 def table(results: dict[str, Counter[str]]) -> str:
-    """The results as Markdown."""
+    """Return the results as a Markdown table."""
     columns = [*STATUS, "runs", "lost", "different"]
     heads = [*STATUS, "runs resumed to their end", "could not go on", "differ"]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(columns) + 1) + "|"]
@@ -249,7 +249,7 @@ def table(results: dict[str, Counter[str]]) -> str:
 
 
 def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> dict[str, Counter[str]]:
-    """So many kills over all worlds, so many of each signal, and one of each for so many draws of settings."""
+    """Run the given numbers of kills and signals over all settings, and one of each for random settings."""
     chance, results = random.Random(seed), {}
     kinds = [ANY_TIME] * (count - count // 2) + [WRITING] * (count // 2)
     kinds += [kind for kind in STATUS if kind.isupper() for _ in range(signals)]

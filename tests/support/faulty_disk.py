@@ -1,4 +1,4 @@
-"""The files of a run's last checkpoints on a simulated disk that fails wherever it can.
+"""Simulated disk that fails at every operation while a run writes its last checkpoints.
 
 The disk keeps what was written apart from what would be there after a power cut: the content of a file as far as it
 was synced, and the names in a folder as of its last sync, each with any part of what came later. Saves run on it
@@ -32,19 +32,19 @@ ROOT = Path("/disk/run")
 
 
 class PowerCut(BaseException):
-    """The process is gone."""
+    """Simulated end of the process."""
 
 
 @dataclass
 class Inode:
-    """A file: what was written, and how much of it is on the disk for certain."""
+    """File content, and the length that is durable."""
 
     content: bytearray = field(default_factory=bytearray)
     synced: int = 0
 
 
 class Disk:
-    """What `durable` takes for `os`: files in memory, and a fault at a chosen operation.
+    """Replacement for `os` in `atomic_files`: files in memory, and a fault at a chosen operation.
 
     Args:
         fault: Number of the operation at which it comes; -1 for none.
@@ -69,7 +69,7 @@ class Disk:
 
     @classmethod
     def holding(cls, files: dict[str, dict[str, bytes]], *settings: Any) -> "Disk":
-        """One that holds files from before, for certain."""
+        """Return a disk that durably holds the given files."""
         disk = cls(*settings)
         for folder, contents in files.items():
             disk.folders[folder] = {name: Inode(bytearray(c), len(c)) for name, c in contents.items()}
@@ -179,7 +179,7 @@ class Disk:
     # What is found after it.
 
     def found(self, power: bool) -> dict[str, dict[str, bytes]]:
-        """The files of every folder after a kill, or after a power cut."""
+        """Return the files of every folder after a kill or a power cut."""
         if not power:
             return {
                 folder: {name: bytes(inode.content) for name, inode in names.items()}
@@ -193,7 +193,7 @@ class Disk:
         return {name: self._torn(inode) for name, inode in names.items()}
 
     def _torn(self, inode: Inode) -> bytes:
-        """What was synced, and any length of the rest, which may be zeros."""
+        """Return the synced content and a random length of the rest, which may be zeros."""
         kept = inode.content[: self.chance.randint(inode.synced, len(inode.content))]
         if self.chance.random() < 0.5:
             kept[inode.synced :] = bytes(len(kept) - inode.synced)
@@ -201,7 +201,7 @@ class Disk:
 
 
 class File(io.RawIOBase):
-    """A file that is being written on it, or read."""
+    """Open file of the simulated disk."""
 
     def __init__(self, disk: Disk, handle: int) -> None:
         self.disk, self.handle = disk, handle
@@ -233,16 +233,16 @@ class File(io.RawIOBase):
 
 @dataclass
 class Run:
-    """What a run knows: its replay, and what a checkpoint of each number has to hold."""
+    """Replay of a run, and the expected content of each checkpoint."""
 
     chance: random.Random
     saves: int = 0  # begun
-    done: int = 0  # the last one that came to its end
+    done: int = 0  # number of the last complete save
     expected: dict[int, Replay] = field(default_factory=dict)
     steps: int = 0
 
     def live(self, disk: Disk, replay: Replay, begun_from: tuple[Path, dict[str, Any]] | None) -> None:
-        """A process that collects and saves five times, or until the power is cut."""
+        """Collect and save five times, or until the power is cut."""
         generations, store = CheckpointRotation(ROOT), Segments(ROOT / FOLDER, 0)
         if begun_from is not None:
             path, checkpoint = begun_from
@@ -285,7 +285,7 @@ def copied(replay: Replay) -> Replay:
 
 
 def recovered(folder: Path) -> tuple[Path, dict[str, Any], Replay] | None:
-    """The newest checkpoint that is whole, with its replay; None without one."""
+    """Return the newest complete checkpoint with its replay, or None."""
     for name in ("last.ckpt", "last-1.ckpt"):
         replay = empty()
         try:
@@ -298,7 +298,7 @@ def recovered(folder: Path) -> tuple[Path, dict[str, Any], Replay] | None:
 
 
 def trial(seed: int, faults: list[tuple[int, str]], syncs: str = "files and folders") -> int:
-    """A run of as many processes as faults, each of which begins with what the one before left.
+    """Run one process per fault; each continues from the files of the previous one.
 
     Half of the disks, those of odd seeds, know no links.
 
@@ -347,20 +347,20 @@ def put(found: dict[str, dict[str, bytes]], folder: Path) -> None:
 def check_same(came: Replay, expected: Replay) -> None:
     (left,), (right,) = came.rings, expected.rings
     assert left.position() == right.position(), "wrong: another position"
-    np.testing.assert_array_equal(left.copy(left.held), right.copy(right.held), "wrong: other rows")
-    starts = [ring.starts.rows(np.array(ring.starts.places, np.int64)) for ring in (left, right)]
+    np.testing.assert_array_equal(left.copy(left.valid_rows), right.copy(right.valid_rows), "wrong: other rows")
+    starts = [ring.index.rows(np.array(ring.index.places, np.int64)) for ring in (left, right)]
     np.testing.assert_array_equal(*starts, "wrong: other starts")
 
 
 def check_tidy(disk: Disk) -> None:
-    """Without a fault, nothing is left but the two checkpoints and the rows that they name."""
+    """Check that only the two checkpoints and the rows that they refer to remain."""
     assert set(disk.folders[str(ROOT)]) <= {"last.ckpt", "last-1.ckpt"}
     assert all(NAME.fullmatch(name) for name in disk.folders[str(ROOT / FOLDER)])
     assert len(disk.folders[str(ROOT / FOLDER)]) < 40
 
 
 def every_fault(seed: int, step: int = 1) -> int:
-    """A fault of each kind at every operation of a run's second process, or at every so many; how many these were."""
+    """Cause each fault at every operation of a run's second process, or at every n-th; return their number."""
     faults = range(seed % step, trial(seed, [(-1, "cut"), (-1, "cut")]), step)
     for fault in faults:
         for kind in ("cut", "kill", "error"):
@@ -369,7 +369,7 @@ def every_fault(seed: int, step: int = 1) -> int:
 
 
 def random_faults(count: int, syncs: str = "files and folders", seed: int = 0) -> None:
-    """So many random faults, over runs of three processes and a fourth that comes to its end."""
+    """Cause random faults in runs of three processes and a fourth one that finishes."""
     chance = random.Random(seed)
     for number in range(0, count, 3):
         kinds = [(chance.randrange(120), chance.choice(["cut", "cut", "kill", "error"])) for _ in range(3)]
@@ -377,7 +377,7 @@ def random_faults(count: int, syncs: str = "files and folders", seed: int = 0) -
 
 
 def torture(count: int = 10_000) -> str:
-    """Every fault of three runs and `count` random ones; what they were, if nothing was lost or wrong."""
+    """Cause every fault of three runs and `count` random ones; return a summary if no data is lost or wrong."""
     segments.SEGMENT_BYTES = 16 * 10  # ten rows
     planned = sum(every_fault(seed) for seed in range(3))
     random_faults(count)

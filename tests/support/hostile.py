@@ -1,4 +1,4 @@
-"""Hostile checkpoints: mutations of a good one, and a guard that notices what must not happen while one is loaded."""
+"""Malicious checkpoints: mutations of a valid one, and a guard that detects forbidden actions during loading."""
 
 import copy
 import os
@@ -61,7 +61,7 @@ TEXTS = (
 
 
 def hostile_value(rng: np.random.Generator, depth: int = 0) -> Any:
-    """A value that has no place where it is put."""
+    """Return a value of an unexpected type or size."""
     kinds = 20 if depth < 3 else 12
     kind = int(rng.integers(kinds))
     if kind < 3:
@@ -97,7 +97,7 @@ def hostile_value(rng: np.random.Generator, depth: int = 0) -> Any:
 
 
 def tensor(rng: np.random.Generator) -> torch.Tensor:
-    """A tensor of a kind that is not expected."""
+    """Return a tensor of an unexpected kind."""
     shapes = [(), (0,), (1,), (3,), (2, 3), (0, 4), (1, 1, 1), (5056,)]
     kinds = [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.complex64, torch.float16]
     made = torch.zeros(shapes[rng.integers(len(shapes))], dtype=kinds[rng.integers(len(kinds))])
@@ -107,13 +107,13 @@ def tensor(rng: np.random.Generator) -> torch.Tensor:
 
 
 def specification(rng: np.random.Generator) -> dict[str, Any]:
-    """What describes an object to jsonargparse, with arguments that do harm."""
+    """Return a harmful object description for jsonargparse."""
     some = {name: ARGUMENTS[name] for name in ARGUMENTS if rng.random() < 0.5}
     return {"class_path": CLASSES[rng.integers(len(CLASSES))], "init_args": some}
 
 
 def nested(depth: int) -> Any:
-    """Lists and mappings in each other."""
+    """Return nested lists and mappings."""
     made: Any = "bottom"
     for level in range(depth):
         made = [made] if level % 2 else {"a": made}
@@ -121,7 +121,7 @@ def nested(depth: int) -> Any:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value in a checkpoint, but for those in tensors."""
+    """Yield the path of every value in a checkpoint."""
     yield path
     if isinstance(value, dict | list | tuple):
         for key, held in value.items() if isinstance(value, dict) else enumerate(value):
@@ -129,7 +129,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def mutated(checkpoint: dict[str, Any], rng: np.random.Generator) -> tuple[dict[str, Any], str]:
-    """A copy of a checkpoint with one to three changes, and what they are."""
+    """Return a copy of a checkpoint with one to three changes, and their description."""
     changed, said = copy.deepcopy(checkpoint), []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         root = ROOTS[rng.integers(len(ROOTS))] if rng.random() < 0.4 else ROOTS[rng.integers(9)]
@@ -142,7 +142,7 @@ def mutated(checkpoint: dict[str, Any], rng: np.random.Generator) -> tuple[dict[
 
 
 def change(checkpoint: dict[str, Any], path: tuple[Any, ...], rng: np.random.Generator) -> str:
-    """Replaces, deletes or adds something in place, or turns lists into tuples and the like."""
+    """Replace, delete, add or convert a value in place."""
     above: Any = checkpoint
     for key in path[:-1]:
         above[key] = list(above[key]) if isinstance(above[key], tuple) else above[key]
@@ -163,7 +163,7 @@ def change(checkpoint: dict[str, Any], path: tuple[Any, ...], rng: np.random.Gen
 
 
 def brief(value: Any) -> str:
-    """A text of bounded length."""
+    """Return a text of bounded length."""
     try:
         return f"{type(value).__name__} {str(value)[:300]}"
     except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ def brief(value: Any) -> str:
 
 
 class Guard:
-    """Notices imports, processes and changes of files outside of some folders, while it is active."""
+    """Record imports, processes and file changes outside of the given folders while it is active."""
 
     def __init__(self) -> None:
         self.folders: list[str] = []
@@ -198,7 +198,7 @@ class Guard:
 
     @contextmanager
     def watching(self, *folders: Path, seconds: int = 60) -> Iterator[None]:
-        """Watches, and raises `TimeoutError` after some seconds."""
+        """Record events, and raise `TimeoutError` after the time limit."""
         self.folders = [os.path.realpath(folder) for folder in (*folders, "/dev")]
         self.seen, self.active = [], True
         before = signal.signal(signal.SIGALRM, _late)

@@ -1,21 +1,21 @@
-"""Settings drawn at random for `crash_test.py`: what no one thought of trying together."""
+"""Random combinations of settings for `crash_test.py`."""
 
 import random
 from typing import Any
 
 
 def linear(start: float, end: float, steps: int) -> dict[str, Any]:
-    """A schedule, as a configuration has it."""
+    """Return a linear schedule in the form of a configuration."""
     return {"class_path": "td3_lightning.Linear", "init_args": {"start": start, "end": end, "steps": steps}}
 
 
 def evaluation(name: str, **init_args: Any) -> dict[str, Any]:
-    """A callback of `evaluation.py`."""
+    """Return a callback of the package in the form of a configuration."""
     return {"class_path": f"td3_lightning.{name}", "init_args": init_args}
 
 
 def early_stopping(threshold: float) -> dict[str, Any]:
-    """Lightning's callback that ends a run, by the evaluation's return or after two that are not better."""
+    """Return Lightning's EarlyStopping, which ends a run at a threshold or after two evaluations without gain."""
     return {
         "class_path": "lightning.pytorch.callbacks.EarlyStopping",
         "init_args": {
@@ -27,7 +27,7 @@ def early_stopping(threshold: float) -> dict[str, Any]:
     }
 
 
-# Values beside the default.
+# Values other than the defaults.
 OTHERS: dict[str, list[Any]] = {
     "model.hidden_dims": [[8, 8], [], [320, 320]],
     "model.layer_norm": [True],
@@ -68,7 +68,7 @@ OTHERS: dict[str, list[Any]] = {
 
 
 def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
-    """A world with every third setting another than by default."""
+    """Return the settings with a third of OTHERS changed at random."""
     settings = {section: dict(values) for section, values in world.items()}
     for name, values in OTHERS.items():
         section, _, key = name.partition(".")

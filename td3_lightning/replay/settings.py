@@ -1,0 +1,85 @@
+"""Settings of a replay buffer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from td3_lightning.errors import UsageError, require_float, require_int
+from td3_lightning.schedules import Schedule, as_schedule
+
+MAX_ENV_STEPS = 2**53  # more environment steps than any run takes
+MAX_BATCH_SIZE = 1_000_000
+MAX_ENVS = 10_000
+
+
+@dataclass
+class ReplaySettings:
+    """Check the settings of a replay buffer; `Replay` describes them.
+
+    Attributes:
+        n_step_schedule: Number of summed rewards over env_steps.
+        max_n_step: Largest value of the schedule.
+
+    Raises:
+        UsageError: A setting is out of its range.
+    """
+
+    obs_dim: int
+    action_dim: int
+    capacity: int
+    batch_size: int
+    batches_per_epoch: int
+    n_step: int | Schedule
+    gamma: float
+    num_envs: int
+    reward_scale: float
+    history: int
+    n_step_schedule: Schedule = field(init=False)
+    max_n_step: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.obs_dim = require_int("obs_dim", self.obs_dim, least=1)
+        self.action_dim = require_int("action_dim", self.action_dim, least=1)
+        self.num_envs = require_int("num_envs", self.num_envs, least=1, most=MAX_ENVS)
+        self.batch_size = require_int("batch_size", self.batch_size, least=1, most=MAX_BATCH_SIZE)
+        self.batches_per_epoch = require_int("batches_per_epoch", self.batches_per_epoch, least=1)
+        self.history = require_int("history", self.history, least=0)
+        self._check_n_step()
+        least = self.num_envs * (self.max_n_step + 2 + self.history)
+        self.capacity = require_int("capacity", self.capacity, least=least)
+        fix = "Use 1 for unscaled rewards."
+        self.reward_scale = require_float("reward_scale", self.reward_scale, above=0, fix=fix)
+        self.gamma = require_float("gamma", self.gamma, least=0, most=1, fix="Use 0.99, for example.")
+
+    def _check_n_step(self) -> None:
+        """Check that n_step is an integer or a schedule that begins with its largest value."""
+        is_number = not isinstance(self.n_step, Schedule | Mapping)
+        n_step = require_int("n_step", self.n_step, least=1) if is_number else self.n_step
+        self.n_step_schedule = as_schedule(n_step, "n_step")
+        self.max_n_step = require_int("n_step", round(require_float("n_step", self.n_step_schedule(0))), least=1)
+        if (later := self.n_step_schedule(MAX_ENV_STEPS)) > self.max_n_step:
+            raise UsageError(
+                f"n_step must be a schedule that begins with its largest value, got {self.max_n_step} at first and "
+                f"{later:g} at last. Use a number, or a schedule that decreases."
+            )
+
+    @property
+    def ring_length(self) -> int:
+        """Number of rows of each environment."""
+        return self.capacity // self.num_envs
+
+    @property
+    def row_width(self) -> int:
+        """Number of float32 values in a row: observation, action, reward and end of the step."""
+        return self.obs_dim + self.action_dim + 2
+
+    @property
+    def layout(self) -> dict[str, float]:
+        """Return the settings that the stored rows depend on."""
+        return {
+            "obs_dim": self.obs_dim,
+            "action_dim": self.action_dim,
+            "capacity": self.capacity,
+            "num_envs": self.num_envs,
+            "n_step": self.max_n_step,
+            "reward_scale": self.reward_scale,
+        }

@@ -1,0 +1,97 @@
+"""Checks of the states of the replay buffer and of running episodes."""
+
+from typing import Any
+
+import torch
+
+from td3_lightning.serialization import values as form
+from td3_lightning.serialization.generator_states import numpy_generator, torch_generator
+from td3_lightning.serialization.segment_files import NAME
+from td3_lightning.serialization.values import InvalidValueError
+
+
+def segment_name(value: Any, name: str) -> None:
+    """Check for the name of a segment file, without a folder."""
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise InvalidValueError(name, "the name of a segment file", value)
+
+
+def rows(value: Any, name: str) -> None:
+    """Check for a pair of the first row's number and rows."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise InvalidValueError(name, "a pair of a number and rows", value)
+    form.count(value[0], f"{name}.0")
+    form.check_tensor(value[1], f"{name}.1")
+    if value[1].ndim != 2 or value[1].dtype != torch.float32:
+        raise InvalidValueError(f"{name}.1", "a float32 tensor with two axes", value[1])
+
+
+def ring(value: Any, name: str) -> None:
+    """Check for the state of a ring, whose counters must agree."""
+    RING(value, name)
+    held = value["written"] + value["running"]
+    for counter, most in (("running", 1), ("pending", value["written"]), ("transitions", held)):
+        if value[counter] > most:
+            raise InvalidValueError(f"{name}.{counter}", f"at most {most}", value[counter])
+    if value["pending"] and not value["running"]:
+        raise InvalidValueError(f"{name}.pending", "0 if no episode is running", value["pending"])
+
+
+def replay(value: Any, name: str) -> None:
+    """Check for the state of a replay: its layout, and one ring for each environment."""
+    REPLAY(value, name)
+    layout, rings = value["layout"], value["rings"]
+    if len(rings) != layout["num_envs"]:
+        raise InvalidValueError(f"{name}.layout.num_envs", f"{len(rings)}, as there are rings", layout["num_envs"])
+    width = layout["obs_dim"] + layout["action_dim"] + 2
+    for index, saved in enumerate(rings):
+        for _, part in saved["rows"]:
+            if part.shape[1] != width:
+                raise InvalidValueError(f"{name}.rings.{index}.rows", f"{width} numbers wide", part)
+
+
+def episode(value: Any, name: str) -> None:
+    """Check for a running episode."""
+    EPISODE(value, name)
+    if value["actions"].ndim < 1:
+        raise InvalidValueError(f"{name}.actions", "a list of actions", value["actions"])
+
+
+def rank(value: Any, name: str) -> None:
+    """Check for the state of one rank: no episodes, or one for each ring of the replay."""
+    STATE(value, name)
+    rings, episodes = value.get("replay", {}).get("rings"), value.get("envs", {}).get("episodes", [])
+    if rings is not None and episodes and len(episodes) != len(rings):
+        raise InvalidValueError(f"{name}.envs.episodes", f"a list of {len(rings)}, one for each ring", episodes)
+
+
+LAYOUT = dict.fromkeys(("obs_dim", "action_dim", "capacity", "num_envs", "n_step"), form.count)
+SEGMENT = form.fields({"name": segment_name, "first": form.count, "rows": form.count, "crc": form.count})
+RING = form.fields(
+    {
+        **dict.fromkeys(("written", "running", "pending", "transitions"), form.count),
+        "rows": form.series(rows),
+    },
+    {"segments": form.series(SEGMENT)},
+)
+REPLAY = form.fields(
+    {
+        "layout": form.fields({**LAYOUT, "reward_scale": form.number}),
+        "steps_stored": form.count,
+        "generator": torch_generator,
+        "rings": form.series(ring),
+    },
+    {"steps_before": form.count},
+)
+EPISODE = form.fields(
+    {"actions": form.check_tensor, "obs": form.check_tensor},
+    {
+        "seed": form.optional(form.count),
+        "generator": numpy_generator,
+        "return": form.number,
+        "first_seed": form.optional(form.count),
+        "episodes": form.count,
+    },
+)
+STATE = form.fields({}, {"replay": replay, "envs": form.fields({"episodes": form.series(episode)})})
+DATA = form.fields({"ranks": form.series(rank)})

@@ -1,0 +1,66 @@
+"""Checks of weights against the module that loads them."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from td3_lightning.serialization import values as form
+from td3_lightning.serialization.values import InvalidValueError
+
+FEW = 10_000  # any setting may be as large
+
+
+def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None:
+    """Check that networks of these settings have no more weights than the checkpoint holds, before any is built.
+
+    Args:
+        settings: The model's settings, after their types are checked.
+        weights: The checkpoint's `state_dict`.
+        name: What the settings are called.
+    """
+    most = sum(weight.numel() for weight in weights.values()) if isinstance(weights, dict) else 0
+    critics = settings.get("num_critics", 1)
+    if not isinstance(critics, int) or critics > most:
+        raise InvalidValueError(f"{name}.num_critics", f"at most {most:,}, as the checkpoint's weights", critics)
+    _check_widths(settings.get("hidden_dims", []), most // max(critics, 1), f"{name}.hidden_dims")
+    _check_widths(settings.get("encoder"), most, f"{name}.encoder")
+
+
+def _check_widths(value: Any, most: int, name: str) -> None:
+    """Check sizes in nested settings, and the products of sizes that follow each other in a list."""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            _check_widths(held, most, f"{name}.{key}")
+    elif isinstance(value, list):
+        sizes = [size for size in value if isinstance(size, int)]
+        if len(value) > most or sum(a * b for a, b in pairwise(sizes)) > most:
+            raise InvalidValueError(name, f"of at most {most:,} weights, as many as the checkpoint holds", value)
+        for held in value:
+            _check_widths(held, most, name)
+    elif isinstance(value, int) and value > max(most, FEW):
+        raise InvalidValueError(name, f"at most {most:,}, as many weights as the checkpoint holds", value)
+
+
+def check_weights(checkpoint: Mapping[str, Any], module: torch.nn.Module, strict: bool = True) -> None:
+    """Check that the weights have the names and the shapes of a module's.
+
+    Raises:
+        InvalidValueError: A weight is missing, unknown, or of another shape.
+    """
+    ours = module.state_dict()
+    for part in ("state_dict", "current_model_state"):
+        held = checkpoint.get(part, {} if part == "state_dict" else ours)
+        names = [*(name for name in ours if name not in held), *(name for name in held if name not in ours)]
+        if strict and names:
+            raise InvalidValueError(f"{part}.{names[0][:60]}", "in the checkpoint and the model", held.get(names[0]))
+        for name in held.keys() & ours.keys():
+            check_shape(held[name], ours[name], f"{part}.{name}")
+
+
+def check_shape(value: Any, like: Tensor, name: str) -> None:
+    form.check_tensor(value, name)
+    if value.shape != like.shape or value.is_complex():
+        raise InvalidValueError(name, f"a tensor of shape {tuple(like.shape)}", value)

@@ -1,0 +1,144 @@
+"""Order of a run's callbacks, and Lightning's counters that exact resume depends on."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+
+from run_comparison import Stops, differences, rows
+from td3_lightning import TD3, AveragedWeights, Collector, ReplayData, checkpointing
+from td3_lightning.checkpointing import loop_state
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.interruption import ExitOnSignal, SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
+from td3_lightning.checkpointing.last import LastCheckpoint
+from td3_lightning.checkpointing.log_rollback import LogRollback
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.metrics_csv import MetricsFile
+from td3_lightning.reporting.paths import check_links
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+
+
+class Record(Callback):
+    """Callback that must run before a signal can stop the run."""
+
+
+def test_order_of_callbacks() -> None:
+    collector, best, record, bar = Collector(), BestCheckpoint(dirpath="there"), Record(), TQDMProgressBar()
+    average, stopper, keeper = AveragedWeights(), EarlyStopping("eval/return_mean"), ModelCheckpoint()
+    given = [keeper, stopper, average, bar]
+    ordered = checkpointing.callbacks(collector, best, given, [record])
+    own = [bar, average, collector, record, stopper, keeper, best]
+    assert [each for each in ordered if each in own] == own
+    kinds = [type(each) for each in ordered if each not in own]
+    assert kinds == [SaveOnFailure, StopOnSignal, LogRollback, LastCheckpoint]
+    assert [type(each) for each in ordered[1:7]] == [
+        *(SaveOnFailure, AveragedWeights, Collector, Record, StopOnSignal, LogRollback)
+    ]
+    assert ordered[-1].dirpath == best.dirpath  # type: ignore[attr-defined]
+
+
+def test_no_checkpoints_without_best() -> None:
+    ordered = checkpointing.callbacks(Collector(), None)
+    assert [type(each) for each in ordered] == [SaveOnFailure, Collector, StopOnSignal, LogRollback]
+
+
+def fit(folder: Path, *others: Callback) -> None:
+    """Train with a plain Trainer, from last.ckpt if there is one."""
+    L.seed_everything(1, verbose=False)
+    last = folder / "checkpoints" / "last.ckpt"
+    data = ReplayData(
+        "Pendulum-v1", {"max_episode_steps": 9}, batch_size=4, capacity=100, steps_per_epoch=12, eval_episodes=2
+    )
+    trainer = L.Trainer(
+        accelerator="cpu",
+        callbacks=checkpointing.callbacks(Collector(warmup_steps=20), BestCheckpoint(), others),
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        log_every_n_steps=5,
+        logger=RunLogger(str(folder), name="", version=""),
+        max_epochs=3,
+        num_sanity_val_steps=0,
+        plugins=[AtomicCheckpointIO()],
+    )
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8,))
+    trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
+
+
+@pytest.mark.parametrize(
+    ("moment", "sent_at", "saved_at"), [("on_train_batch_start", 17, 18), ("on_validation_batch_end", 24, 24)]
+)
+def test_plain_trainer_resumes_bit_exactly(moment: str, sent_at: int, saved_at: int, tmp_path: Path) -> None:
+    fit(tmp_path / "whole")
+    with pytest.raises(ExitOnSignal):
+        fit(tmp_path / "stopped", Stops(moment, sent_at))
+    assert read_checkpoint(tmp_path / "stopped" / "checkpoints" / "last.ckpt")["clocks"]["updates"] == saved_at
+    fit(tmp_path / "stopped")
+    folders = [tmp_path / name for name in ("whole", "stopped")]
+    last = [folder / "checkpoints" / "last.ckpt" for folder in folders]
+    assert [name for name in differences(*last) if "BestCheckpoint" not in name] == []
+    assert rows(folders[0]) == rows(folders[1])
+    names = [sorted(path.name for path in folder.glob("checkpoints/*.ckpt")) for folder in folders]
+    assert names[0] == names[1]
+
+
+def test_wrong_order_is_refused() -> None:
+    trainer = L.Trainer(callbacks=[StopOnSignal(), Collector()], accelerator="cpu", logger=False, barebones=False)
+    stop: Any = trainer.callbacks[0]  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"must come after the Collector.*Use td3_lightning\.checkpointing\.callbacks"):
+        stop.setup(trainer, L.LightningModule(), "fit")
+
+
+def test_lightning_has_the_loop_counters() -> None:
+    trainer = L.Trainer(accelerator="cpu", logger=False)
+    loop: Any = trainer.fit_loop
+    for name in ("_can_stop_early", "on_advance_end"):
+        assert hasattr(type(loop), name), name
+    assert hasattr(loop, "_data_fetcher")
+    assert isinstance(loop.epoch_loop.total_batch_idx, int)
+    state = loop.state_dict()
+    for name in (loop_state.TRAINING_PROGRESS, loop_state.VALIDATION_PROGRESS):
+        assert state[name]["total"].keys() >= {"ready", "started", "processed", "completed"}
+        assert state[name].keys() >= {"current", "total", "is_last_batch"}
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", ".metrics.csv.new", "events.out.tfevents.1", "hparams.yaml"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_resume_refuses_symlinks_out_of_the_run(name: str, exists: bool, tmp_path: Path) -> None:
+    fit(tmp_path / "run")
+    outside = tmp_path / "outside"
+    if exists:
+        outside.write_text("env_steps,secret\n1,2\n3,4\nhalf a row")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    (tmp_path / "run" / name).symlink_to(outside)
+    with pytest.raises(UsageError, match=rf"{name} must be a file of the run, got a symlink to .*outside\. Replace"):
+        fit(tmp_path / "run")
+    assert outside.exists() == exists
+    assert not exists or outside.read_text().endswith("4\nhalf a row")
+
+
+def test_metrics_file_refuses_a_symlink_out_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "outside.csv").write_text("env_steps\n1\nhalf")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.csv").symlink_to("../outside.csv")
+    with pytest.raises(UsageError, match=r"metrics\.csv must be a file of the run, got a symlink to \.\./outside\.csv"):
+        MetricsFile(tmp_path / "run" / "metrics.csv")
+    assert (tmp_path / "outside.csv").read_text() == "env_steps\n1\nhalf"
+
+
+def test_links_inside_the_run_and_folders_are_allowed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / "copy.csv").symlink_to("metrics.csv")
+    check_links(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["eval_episodes", "test_episodes"])
+def test_number_of_episodes_is_bounded(name: str) -> None:
+    settings: dict[str, Any] = {name: 10**12}
+    with pytest.raises(UsageError, match=rf"{name} must be in \[1, 1000000\], got 1000000000000\. Use a smaller"):
+        ReplayData("Pendulum-v1", capacity=100, batch_size=4, **settings)
