@@ -248,7 +248,7 @@ def spoil(name: str, change: Any) -> None:
     [
         ("actor", lambda state: OrderedDict(state, extra=torch.zeros(1)), "extra"),
         ("critic", lambda state: {f"x{key}": value for key, value in state.items()}, "xl1.weight"),
-        ("critic", lambda state: list(state.values()), "a list"),
+        ("critic", lambda state: list(state.values()), "got a list"),
         ("actor", lambda state: {**state, "l1.weight": torch.zeros(9, OBS)}, "hidden_dims"),
         ("critic_optimizer", lambda state: {**state, "state": {}}, None),
         (
@@ -265,13 +265,17 @@ def spoil(name: str, change: Any) -> None:
             for other in ({"eps": 1e-3}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True})
         ),
         ("actor", lambda state: Path("code"), "could run code"),
-        ("actor_optimizer", lambda state: torch.load("theirs_actor"), "no state of an Adam"),
+        ("actor_optimizer", lambda state: torch.load("theirs_actor"), "must contain a state of Adam"),
         (
             "critic_optimizer",
             lambda state: {**state, "state": {0: {"square_avg": torch.zeros(1)}}},
-            "no state of an Adam",
+            "must contain a state of Adam",
         ),
-        ("critic_optimizer", lambda state: torch.load("theirs_actor_optimizer"), "of other networks"),
+        (
+            "critic_optimizer",
+            lambda state: torch.load("theirs_actor_optimizer"),
+            "must contain the Adam of these networks",
+        ),
     ],
 )
 def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | None, original: Original) -> None:
@@ -309,7 +313,9 @@ def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
     files = write_weight_files({"state_dict": module.state_dict(), "hyper_parameters": module.hparams}, tmp_path / "x")
     target = next(file for file in files if file.name == "x_critic_target")
     os.utime(target, (0, target.stat().st_mtime - 999))
-    with pytest.warns(UserWarning, match=r"x_critic_target is older than .*x_critic; if it is of a training before"):
+    with pytest.warns(
+        UserWarning, match=r"x_critic_target is older than .*x_critic\. If it is from an earlier training"
+    ):
         read_weight_files(module, tmp_path / "x")
 
 
@@ -317,14 +323,17 @@ def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
 def test_another_number_of_critics_is_one_sentence(num_critics: int, original: Original) -> None:
     module = new_module(num_critics=num_critics)
     before = [weight.clone() for weight in module.critics.parameters()]
-    with pytest.raises(UsageError, match=r"theirs_critic holds .*(wanted|num_critics)"):
+    with pytest.raises(UsageError, match=r"theirs_critic must contain .*(Use files of the original|num_critics)"):
         read_weight_files(module, "theirs")
     assert all(map(torch.equal, before, module.critics.parameters()))
 
 
 def test_a_wrong_name_is_one_sentence(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", *SMALL, "--files", "nobodys"]) == 2
-    assert re.match(r"There is no \S+/nobodys_actor; give ", capsys.readouterr().err)
+    assert re.match(
+        r"files must be the prefix of existing files, got \S+/nobodys without \S+/nobodys_actor\. Use ",
+        capsys.readouterr().err,
+    )
     assert not Path("nobodys.ckpt").exists()
 
 

@@ -81,7 +81,7 @@ def test_a_run_writes_every_call_as_a_row_and_as_events(make_trainer: Any, tmp_p
     hparams = yaml.safe_load((logger.metrics.path.parent / "hparams.yaml").read_text())
     assert hparams["hidden_dims"] == [4]
     assert hparams["actor_lr"] == {
-        "class_path": "td3_lightning.Linear",
+        "class_path": "td3_lightning.schedules.Linear",
         "init_args": {"start": 1e-3, "end": 0.0, "steps": 50, "begin": 0},
     }
 
@@ -108,7 +108,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(make_trainer: Any, tmp_path: P
     with pytest.raises(Exception):  # noqa: B017, PT011  # whatever says no
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "other.ckpt")
     assert os.listdir(tmp_path) == ["other.ckpt"]
-    with pytest.raises(AttributeError, match="log one before"):
+    with pytest.raises(AttributeError, match="Call log_metrics before"):
         _ = trainer.logger.experiment
 
 
@@ -200,7 +200,7 @@ def test_a_log_that_lost_rows_says_so_and_its_events_do_not_grow(tmp_path: Path)
     (events,) = (tmp_path / "a" / "version_0").glob("events.*")
     size = events.stat().st_size
     with pytest.warns(UserWarning, match=r"metrics\.csv lacks 2 rows"):
-        RunLogger(str(tmp_path), "a", version=0).go_on_from({"rows": 3, "events": {events.name: size + 100}})
+        RunLogger(str(tmp_path), "a", version=0).truncate_to({"rows": 3, "events": {events.name: size + 100}})
     assert events.stat().st_size == size
     assert rows(logger.metrics.path) == [{"env_steps": "1", "x": "1"}]
 

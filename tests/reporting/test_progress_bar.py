@@ -147,7 +147,7 @@ def test_a_picture_that_cannot_be_written_warns_once_and_stops_nothing(
     module, data = counter()
     logger = RunLogger(str(tmp_path), "a", version=0)
     trainer = make_trainer(max_epochs=3, logger=logger, callbacks=[Collector(7), Curve()])
-    with pytest.warns(UserWarning, match=r"goes on without curve\.png") as caught:
+    with pytest.warns(UserWarning, match=r"^Cannot write curve\.png: .* The run continues") as caught:
         trainer.fit(module, datamodule=data)
     assert len([warning for warning in caught if "curve.png" in str(warning.message)]) == 1
     assert module.env_steps == 67
@@ -187,8 +187,8 @@ def test_the_best_evaluation_stays_the_best_after_a_resume(
     trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "half.ckpt")
     first, second, third = plain_lines(capsys.readouterr().out)
     assert first == "00:00 27 env_steps return -40.00 ± 25.00 the best so far"
-    assert second == "00:00 47 env_steps return -140.00 ± 25.00 best -40.00 at 27"
-    assert third == "00:00 67 env_steps return -240.00 ± 25.00 best -40.00 at 27"
+    assert second == "00:00 47 env_steps return -140.00 ± 25.00 best -40.0 at 27"
+    assert third == "00:00 67 env_steps return -240.00 ± 25.00 best -40.0 at 27"
     assert progress.state_dict() == {"best": {"return": -40.0, "env_steps": 27}}
 
 

@@ -341,7 +341,9 @@ def test_last_is_the_newest_of_its_name():
 
 
 def test_last_without_a_run_is_one_sentence(capsys):
-    assert "lightning_logs/nowhere has none" in refusal(capsys, "--ckpt_path", "last", "--name", "nowhere")
+    assert "got none in lightning_logs/nowhere. Use the --name" in refusal(
+        capsys, "--ckpt_path", "last", "--name", "nowhere"
+    )
 
 
 def test_a_run_that_is_over_trains_nothing_and_says_so(capsys):
@@ -435,7 +437,7 @@ RUN_LOGGER = (
 def test_a_new_run_in_the_folder_of_another_is_refused(words, capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
     said = refusal(capsys, *words)
-    assert "holds a run already" in said
+    assert "with an existing run" in said
     assert "--ckpt_path" in said
     assert "another folder" in said
     assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
@@ -445,7 +447,7 @@ def test_a_folder_that_another_process_works_in_is_refused(capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
     hold = RunLock(RUNS / "version_0")
     said = refusal(capsys, "--ckpt_path", LAST)
-    assert "version_0 is in use: another process trains there" in said
+    assert "version_0, which is in use by another process" in said
     assert "--name" in said
     assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
     hold.release()
@@ -462,7 +464,7 @@ def test_a_running_process_holds_its_folder_and_a_killed_one_does_not(folder):
         last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
         wait_for(last.exists)
         with pytest.raises(UsageError, match="in use"):
-            RunLock(last.parents[1], patience=0.0)
+            RunLock(last.parents[1], timeout=0.0)
     finally:
         process.kill()
         process.wait()
@@ -490,12 +492,12 @@ def test_a_folder_of_checkpoints_is_one_runs_at_a_time(capsys, monkeypatch):
     folder.mkdir()
     other = RunLock(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(RunLock, "__init__", partialmethod(RunLock.__init__, patience=0.1))
+        patch.setattr(RunLock, "__init__", partialmethod(RunLock.__init__, timeout=0.1))
         patch.setattr(Collector, "on_train_start", None)  # would be called next
-        assert "kept is in use" in refusal(capsys, "--checkpoint.dirpath=kept")
+        assert "kept, which is in use" in refusal(capsys, "--checkpoint.dirpath=kept")
     other.release()
     fit("--checkpoint.dirpath=kept", epochs=1)
-    RunLock(folder, patience=0).release()  # it is free again
+    RunLock(folder, timeout=0).release()  # it is free again
 
 
 def test_a_log_folder_that_cannot_be_written_is_one_sentence(capsys):

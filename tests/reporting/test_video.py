@@ -126,7 +126,9 @@ def test_an_interrupted_recording_leaves_no_part_of_a_video(tmp_path: Path) -> N
 
 def test_an_environment_without_pictures_is_a_usage_error(tmp_path: Path) -> None:
     data = ReplayData("toys/Counter-v0", capacity=10)
-    with pytest.raises(UsageError, match=r'toys/Counter-v0 has the render modes \[\].*"rgb_array"'):
+    with pytest.raises(
+        UsageError, match=r'^render_modes of toys/Counter-v0 must contain "rgb_array", got \[\]\. Use an'
+    ):
         record(policy_for(data), data, 1, tmp_path / "videos")
     assert os.listdir(tmp_path) == []
 
