@@ -137,7 +137,7 @@ def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "argument", "name"), TRUTHS)
-def test_truth_values(make: Callable[..., Any], argument: str, name: str) -> None:
+def test_bools(make: Callable[..., Any], argument: str, name: str) -> None:
     make(**{argument: np.bool_(False)})
     for wrong in ("false", 1, None):
         expected = f"{name} must be true or false, got {wrong!r}. Use true or false without quotes."

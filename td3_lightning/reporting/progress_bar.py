@@ -128,7 +128,7 @@ class Progress(ProgressBar):
         else:
             best = f"best {_short(self.best['return'])} at {self.best['env_steps']:,}" if self.best else ""
         elapsed = Tqdm.format_interval(time.monotonic() - self._start_time)
-        spread = "" if std is None else f" ± {std:<7,.2f}"
+        spread = "" if std is None else f" ± {std:<6,.2f}"
         return f"{elapsed:>8}{env_steps:>10,} env_steps return{mean:>10,.2f}{spread} {best}"
 
     # State and end of the run.

@@ -181,7 +181,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 # The tests.
 
 
-def test_both_learn_the_same_from_experience_of_their_own(pairs: Any) -> None:
+def test_ranks_learn_equally_from_different_experience(pairs: Any) -> None:
     folder, ended = pairs
     assert ended["whole"]["codes"] == [0, 0]
     one, other = (torch.load(folder / "whole" / f"{number}.pt") for number in (0, 1))
@@ -192,7 +192,7 @@ def test_both_learn_the_same_from_experience_of_their_own(pairs: Any) -> None:
     assert all(mine != yours for mine, yours in zip(one["rows"], other["rows"], strict=True))
 
 
-def test_both_learn_the_same_where_their_clocks_differ(pairs: Any) -> None:
+def test_ranks_learn_equally_with_different_clocks(pairs: Any) -> None:
     folder, ended = pairs
     assert ended["episodes"]["codes"] == [0, 0]
     one, other = (torch.load(folder / "episodes" / f"{number}.pt") for number in (0, 1))
@@ -201,7 +201,7 @@ def test_both_learn_the_same_where_their_clocks_differ(pairs: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ddp_fork", "ddp_spawn"])
-def test_processes_that_would_draw_alike_are_one_sentence(strategy: str, tmp_path: Path, capsys: Any) -> None:
+def test_strategies_with_equal_seeds_are_refused(strategy: str, tmp_path: Path, capsys: Any) -> None:
     data = new_data()
     trainer = new_trainer(tmp_path, [Collector(40)], devices=1, strategy=strategy)
     with pytest.raises(UsageError, match="forks or spawns"):
@@ -211,7 +211,7 @@ def test_processes_that_would_draw_alike_are_one_sentence(strategy: str, tmp_pat
     assert "forks or spawns" in capsys.readouterr().err
 
 
-def test_together_they_are_one_process_with_twice_the_batch(pairs: Any, tmp_path: Path) -> None:
+def test_two_ranks_equal_one_process_with_twice_the_batch(pairs: Any, tmp_path: Path) -> None:
     folder, _ = pairs
     one, other = (torch.load(folder / "whole" / f"{number}.pt") for number in (0, 1))
     batches = [
@@ -227,7 +227,7 @@ def test_together_they_are_one_process_with_twice_the_batch(pairs: Any, tmp_path
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_one_that_is_killed_ends_the_other(victim: int, pairs: Any) -> None:
+def test_killed_rank_ends_the_other(victim: int, pairs: Any) -> None:
     folder, ended = pairs
     codes = ended[f"victim {victim}"]["codes"]
     assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, 1)
@@ -236,14 +236,14 @@ def test_one_that_is_killed_ends_the_other(victim: int, pairs: Any) -> None:
     assert "RunError The gradients of the processes could not be averaged, because another process has ended" in said
 
 
-def test_both_stop_when_the_first_one_has_solved_it(pairs: Any) -> None:
+def test_all_ranks_stop_when_rank_zero_has_solved(pairs: Any) -> None:
     folder, ended = pairs
     assert ended["solved"]["codes"] == [0, 0]
     updates = [len(torch.load(folder / "solved" / f"{number}.pt")["batches"]) for number in (0, 1)]
     assert updates[0] == updates[1] < UPDATES
 
 
-def test_the_command_line_does_it_too(pairs: Any) -> None:
+def test_two_ranks_on_the_command_line(pairs: Any) -> None:
     folder, ended = pairs
     folder = folder / "command line"
     said = [(folder / f"{number}.log").read_text() for number in (0, 1)]

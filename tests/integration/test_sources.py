@@ -32,7 +32,7 @@ def test_every_setting_is_compared_with_the_source(path: Path) -> None:
             assert yaml.safe_load(said[name]) == value, name
 
 
-def test_there_is_one_for_each_source() -> None:
+def test_every_source_has_a_comparison() -> None:
     assert [path.stem for path in ORIGINALS] == ["car", "config_agent", "lander", "walker"]
     assert len(SECTIONS) == 4
 

@@ -124,7 +124,7 @@ def same(one: Any, other: Any) -> bool:
 # From there to here.
 
 
-def test_an_agent_of_the_original_acts_and_judges_here_as_it_did(original: Original) -> None:
+def test_imported_networks_equal_the_original(original: Original) -> None:
     module, (obs, action) = new_module(), inputs()
     states = read_weight_files(module, "theirs")
     assert torch.equal(module.actor(obs), original.actor(obs))
@@ -145,7 +145,7 @@ def test_an_agent_of_the_original_acts_and_judges_here_as_it_did(original: Origi
     assert states[0]["state"][0]["step"] == 3  # the actor's
 
 
-def test_it_trains_on_here_from_where_it_was(original: Original) -> None:
+def test_training_continues_from_imported_weights(original: Original) -> None:
     run("import", *SMALL, "--files", "theirs")
     Path("run.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     run("fit", "--config", "run.yaml", *SMALL, "--ckpt_path", "theirs.ckpt")
@@ -156,9 +156,7 @@ def test_it_trains_on_here_from_where_it_was(original: Original) -> None:
     assert steps == [3 + 4, 6 + 9]
 
 
-def test_an_imported_checkpoint_is_tested_without_a_configuration(
-    original: Original, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_imported_checkpoint_needs_no_configuration(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     run("import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt")
     assert "folder/ours.ckpt: weights and Adam's state, after 6 updates" in capsys.readouterr().out
     assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # it would be lost
@@ -174,7 +172,7 @@ def test_an_imported_checkpoint_is_tested_without_a_configuration(
 # There and back.
 
 
-def test_the_round_trip_from_the_original_loses_nothing(original: Original) -> None:
+def test_round_trip_from_the_original_is_exact(original: Original) -> None:
     run("import", *SMALL, "--files", "theirs")
     run("export", "--ckpt_path", "theirs.ckpt", "--files", "back/again")
     returned = Original()
@@ -195,7 +193,7 @@ def test_the_round_trip_from_the_original_loses_nothing(original: Original) -> N
 
 
 @pytest.mark.parametrize("style", ["original", "notebook", "blog"])
-def test_the_round_trip_from_here_loses_nothing(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_trip_from_this_package_is_exact(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     run("fit", "--config", "run.yaml", *SMALL)
@@ -210,7 +208,7 @@ def test_the_round_trip_from_here_loses_nothing(style: str, tmp_path: Path, monk
     assert before["clocks"]["updates"] == after["clocks"]["updates"] == 9
 
 
-def test_the_programs_find_their_own_names(tmp_path: Path) -> None:
+def test_layer_names_of_every_style(tmp_path: Path) -> None:
     module = new_module()
     checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
     names: dict[str, list[str]] = {}
@@ -227,7 +225,7 @@ def test_the_programs_find_their_own_names(tmp_path: Path) -> None:
     ]
 
 
-def test_any_number_of_critics_goes_through(tmp_path: Path) -> None:
+def test_round_trip_with_three_critics(tmp_path: Path) -> None:
     module, other = new_module(num_critics=3, hidden_dims=(4,)), new_module(num_critics=3, hidden_dims=(4,))
     checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
     write_weight_files(checkpoint, tmp_path / "three")
@@ -278,7 +276,7 @@ def spoil(name: str, change: Any) -> None:
         ),
     ],
 )
-def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | None, original: Original) -> None:
+def test_invalid_files_are_refused(name: str, change: Any, wanted: str | None, original: Original) -> None:
     spoil(f"theirs_{name}", change)
     if wanted is None:
         assert read_weight_files(new_module(), "theirs")[1]["state"] == {}
@@ -288,14 +286,14 @@ def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | Non
     assert f"theirs_{name}" in str(caught.value)
 
 
-def test_the_state_of_one_adam_alone_is_left_out(original: Original) -> None:
+def test_one_optimizer_file_alone_is_ignored(original: Original) -> None:
     os.remove("theirs_actor_optimizer")
     module = new_module()
     assert read_weight_files(module, "theirs") == []
     assert module.updates == 0
 
 
-def test_an_adam_of_an_old_torch_is_read(original: Original) -> None:
+def test_adam_state_of_old_torch_is_read(original: Original) -> None:
     """Its steps were plain numbers, and it knew nothing of some settings."""
     expected = read_weight_files(new_module(), "theirs")
     for name in ("theirs_actor_optimizer", "theirs_critic_optimizer"):
@@ -308,7 +306,7 @@ def test_an_adam_of_an_old_torch_is_read(original: Original) -> None:
     assert all(map(same, read_weight_files(new_module(), "theirs"), expected))
 
 
-def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
+def test_older_target_files_warn(tmp_path: Path) -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
     files = write_weight_files({"state_dict": module.state_dict(), "hyper_parameters": module.hparams}, tmp_path / "x")
     target = next(file for file in files if file.name == "x_critic_target")
@@ -320,7 +318,7 @@ def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_critics", [1, 3, 4, 6, 10])
-def test_another_number_of_critics_is_one_sentence(num_critics: int, original: Original) -> None:
+def test_other_number_of_critics_is_refused(num_critics: int, original: Original) -> None:
     module = new_module(num_critics=num_critics)
     before = [weight.clone() for weight in module.critics.parameters()]
     with pytest.raises(UsageError, match=r"theirs_critic must contain .*(Use files of the original|num_critics)"):
@@ -328,7 +326,7 @@ def test_another_number_of_critics_is_one_sentence(num_critics: int, original: O
     assert all(map(torch.equal, before, module.critics.parameters()))
 
 
-def test_a_wrong_name_is_one_sentence(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_are_refused(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", *SMALL, "--files", "nobodys"]) == 2
     assert re.match(
         r"files must be the prefix of existing files, got \S+/nobodys without \S+/nobodys_actor\. Use ",
@@ -337,7 +335,7 @@ def test_a_wrong_name_is_one_sentence(original: Original, capsys: pytest.Capture
     assert not Path("nobodys.ckpt").exists()
 
 
-def test_what_the_original_cannot_have_is_one_sentence(tmp_path: Path) -> None:
+def test_unrepresentable_agents_are_refused(tmp_path: Path) -> None:
     for module, wanted in (
         (new_module(layer_norm=True), "LayerNorm"),
         (new_module(encoder=Trunk([4])), "an encoder"),

@@ -66,7 +66,7 @@ def test_environment_that_prints_unicode_does_not_end_the_run(folder):  # noqa: 
     assert b"? reset" in shown
 
 
-def test_name_beyond_the_encoding(folder):  # noqa: F811
+def test_run_name_that_the_terminal_cannot_encode(folder):  # noqa: F811
     shown = program({"PYTHONIOENCODING": "ascii"}, *FIT, *SMALL, "--name=café ✓")
     assert b"lightning_logs/caf? ?/version_0" in shown
     assert (folder / "lightning_logs" / "café ✓" / "version_0" / "curve.png").is_file()
@@ -115,7 +115,7 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
         ("utf-16", "±", "±"),
     ],
 )
-def test_replacements(encoding, text, wanted):
+def test_unencodable_characters_are_replaced(encoding, text, wanted):
     assert printable(text, io.TextIOWrapper(io.BytesIO(), encoding)) == wanted
     assert printable(text, None) == text.replace("\udcff", "?")
 

@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.csv"
 
 
-def test_a_run_writes_every_call_as_a_row_and_as_events(make_trainer: Any, tmp_path: Path) -> None:
+def test_every_call_writes_a_row_and_events(make_trainer: Any, tmp_path: Path) -> None:
     logger, notebook = RunLogger(str(tmp_path), "counter"), Notebook()
     data = ReplayData("toys/Counter-v0", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=2)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), actor_lr=Linear(1e-3, 0, 50))
@@ -100,7 +100,7 @@ def test_nothing_is_written_before_the_first_metric(tmp_path: Path) -> None:
     assert RunLogger(str(tmp_path / "logs"), "a").version == 1
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> None:
+def test_failed_start_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> None:
     data = ReplayData("toys/Counter-v0", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=1)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
@@ -112,20 +112,20 @@ def test_a_run_that_cannot_begin_leaves_no_folder(make_trainer: Any, tmp_path: P
         _ = trainer.logger.experiment
 
 
-def test_the_axis_is_not_a_metric_of_its_own(tmp_path: Path) -> None:
+def test_env_steps_is_not_logged_as_a_metric(tmp_path: Path) -> None:
     logger = RunLogger(str(tmp_path))
     logger.log_metrics({"env_steps": torch.tensor(5.0, dtype=torch.float64), "updates": torch.tensor(4.0)}, 5)
     assert rows(logger.metrics.path) == [{"env_steps": "5", "updates": "4"}]
 
 
-def test_a_row_is_on_disk_when_it_is_appended(path: Path) -> None:
+def test_row_is_on_disk_after_append(path: Path) -> None:
     metrics = MetricsFile(path)
     for step in range(3):
         metrics.append({"env_steps": step, "x": step / 3})
         assert [float(row["x"]) for row in rows(path)] == [0 / 3, 1 / 3, 2 / 3][: step + 1]
 
 
-def test_a_new_column_pads_the_rows_before_it_and_only_it_rewrites_the_file(path: Path) -> None:
+def test_only_a_new_column_rewrites_the_file(path: Path) -> None:
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "b": 10})
     first = os.stat(path).st_ino
@@ -140,7 +140,7 @@ def test_a_new_column_pads_the_rows_before_it_and_only_it_rewrites_the_file(path
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -0.0, 1e-300, 2.0**53, 1e22, math.inf, -math.inf, math.nan])
-def test_a_number_reads_back_to_the_bit(path: Path, value: float) -> None:
+def test_numbers_are_read_back_exactly(path: Path, value: float) -> None:
     MetricsFile(path).append({"env_steps": 7, "x": value})
     ((step, read),) = read_metrics(path, ["x"])["x"]
     assert step == 7
@@ -148,7 +148,7 @@ def test_a_number_reads_back_to_the_bit(path: Path, value: float) -> None:
     np.testing.assert_array_equal(read, value)
 
 
-def test_an_existing_file_is_continued_without_its_torn_row(path: Path) -> None:
+def test_existing_file_continues_without_incomplete_row(path: Path) -> None:
     path.write_text("env_steps,x\n1,10\n2,20\n3,")
     metrics = MetricsFile(path)
     assert (metrics.columns, metrics.rows) == (["env_steps", "x"], 2)
@@ -158,7 +158,7 @@ def test_an_existing_file_is_continued_without_its_torn_row(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "env_st"])
-def test_a_file_without_a_whole_header_is_begun_anew(path: Path, content: str) -> None:
+def test_file_with_incomplete_header_is_rewritten(path: Path, content: str) -> None:
     path.write_text(content)
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "x": 2})
@@ -167,7 +167,7 @@ def test_a_file_without_a_whole_header_is_begun_anew(path: Path, content: str) -
 
 
 @pytest.mark.parametrize("new", [{}, {"b": 4.0}])
-def test_what_a_full_disk_does_not_take_spoils_nothing(path: Path, new: dict[str, float]) -> None:
+def test_full_disk_leaves_the_file_valid(path: Path, new: dict[str, float]) -> None:
     """Neither half of a row, nor columns that the file did not get."""
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "a": 2.0})
@@ -185,7 +185,7 @@ def test_what_a_full_disk_does_not_take_spoils_nothing(path: Path, new: dict[str
     assert MetricsFile(path).rows == metrics.rows == 2
 
 
-def test_a_run_with_a_known_version_goes_on_in_its_folder(tmp_path: Path) -> None:
+def test_given_version_continues_in_its_folder(tmp_path: Path) -> None:
     for step in (1, 2):
         logger = RunLogger(str(tmp_path), "a", version=4)
         logger.log_metrics({"x": step * 10}, step)
@@ -193,7 +193,7 @@ def test_a_run_with_a_known_version_goes_on_in_its_folder(tmp_path: Path) -> Non
     assert (tmp_path / "a" / "version_4" / "metrics.csv").read_text() == "env_steps,x\n1,10\n2,20\n"
 
 
-def test_a_log_that_lost_rows_says_so_and_its_events_do_not_grow(tmp_path: Path) -> None:
+def test_missing_rows_warn_and_events_do_not_grow(tmp_path: Path) -> None:
     logger = RunLogger(str(tmp_path), "a", version=0)
     logger.log_metrics({"x": 1.0}, 1)
     logger.finalize("success")
@@ -205,7 +205,7 @@ def test_a_log_that_lost_rows_says_so_and_its_events_do_not_grow(tmp_path: Path)
     assert rows(logger.metrics.path) == [{"env_steps": "1", "x": "1"}]
 
 
-def test_reading_skips_empty_cells_absent_names_and_a_row_that_is_being_written(path: Path) -> None:
+def test_reading_skips_empty_cells_and_incomplete_rows(path: Path) -> None:
     path.write_text("env_steps,x,y\n1,10,\n2,,5\n3,30,\n4,4")
     series = read_metrics(path, ["x", "y", "z"])
     np.testing.assert_array_equal(series["x"], [[1, 10], [3, 30]])
