@@ -1,4 +1,4 @@
-"""Schedules: env_steps in, a number out."""
+"""Test the values and the validation of schedules."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_invalid_lines_are_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 class Hidden(Schedule):
-    """Keeps its argument under another name."""
+    """Store the argument under another name."""
 
     def __init__(self, start: float) -> None:
         self._start = start

@@ -32,7 +32,7 @@ UPDATES = 30
 
 
 def new_module(data: ReplayData) -> TD3:
-    """Without noise in its target, which every process draws for itself."""
+    """Use no noise in the target, because every process draws its own."""
     return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8, 8), policy_noise=0.0)
 
 
@@ -42,7 +42,7 @@ def new_data() -> ReplayData:
 
 
 class Watch(Callback):
-    """Keeps the batches, and the weights before the first update and after every tenth one."""
+    """Store the batches, and the weights before the first and after every tenth update."""
 
     def __init__(self) -> None:
         self.batches: list[list[torch.Tensor]] = []
@@ -62,7 +62,7 @@ class Watch(Callback):
 
 
 class Dies(Callback):
-    """Kills the process of one rank in the middle."""
+    """Kill the process of one rank during training."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -92,7 +92,7 @@ def new_trainer(folder: Path, callbacks: list[Callback], **kwargs: Any) -> L.Tra
 
 
 def train(number: int, folder: Path, *further: Callback) -> None:
-    """Trains as one of two, and writes down what it saw."""
+    """Train as one of two ranks, and save what the rank observed."""
     L.seed_everything(3, verbose=False)
     data, watch = new_data(), Watch()
     trainer = new_trainer(folder, [watch, Collector(40), *further], devices=2, strategy="ddp")
@@ -102,7 +102,7 @@ def train(number: int, folder: Path, *further: Callback) -> None:
 
 
 class Uneven(gym.Wrapper):
-    """Whose episodes have another length in each process."""
+    """Use another episode length in each process."""
 
     def reset(self, **kwargs: Any) -> Any:
         self.left = (5, 9)[rank_zero_only.rank]  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ class Uneven(gym.Wrapper):
 
 
 def episodes(number: int, folder: Path) -> None:
-    """Collects whole episodes, with a learning rate that falls."""
+    """Collect whole episodes with a decreasing learning rate."""
     L.seed_everything(3, verbose=False)
     watch, lr = Watch(), Linear(start=1e-2, end=1e-3, steps=200)
     data = ReplayData("Pendulum-v1", wrappers=[Uneven], steps_per_epoch=UPDATES, batch_size=8, capacity=500)
@@ -126,12 +126,12 @@ def episodes(number: int, folder: Path) -> None:
 
 
 def solve(number: int, folder: Path) -> None:
-    """Trains until the first process has solved it; the other one is never to."""
+    """Train until rank zero has solved the task. Rank one never solves it."""
     train(number, folder, StopWhenSolved(-1e9, window=(2, 1000)[number]))
 
 
 def command_line(number: int, folder: Path) -> None:
-    """The same by the command line."""
+    """Train with two processes from the command line."""
     os.chdir(folder)
     words = ["--data.env_id=Pendulum-v1", "--data.batch_size=4", "--data.steps_per_epoch=6", "--data.eval_episodes=1"]
     words += ["--collector.warmup_steps=5", "--model.hidden_dims=[8]", "--trainer.devices=2", "--trainer.max_epochs=1"]
@@ -139,7 +139,7 @@ def command_line(number: int, folder: Path) -> None:
 
 
 def pair(folder: Path, work: Callable[..., None], *further: Any) -> dict[str, Any]:
-    """Has two processes work; their exit codes, and how many seconds the second to end outlived the first."""
+    """Run two processes. Return their exit codes and the seconds between their ends."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -149,7 +149,7 @@ def pair(folder: Path, work: Callable[..., None], *further: Any) -> dict[str, An
         process = os.fork()
         if process == 0:
             os.environ["LOCAL_RANK"] = str(number)
-            rank_zero_only.rank = number  # as Lightning finds it when it is imported in a process of its own
+            rank_zero_only.rank = number  # as Lightning sets it at import in each process
             sys.stderr = (folder / f"{number}.log").open("w", buffering=1)
             try:
                 work(number, folder, *further)
@@ -171,7 +171,7 @@ def pair(folder: Path, work: Callable[..., None], *further: Any) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder of all pairs of processes, and how they ended."""
+    """Return the folder of all pairs of processes, and their exit codes."""
     folder = tmp_path_factory.mktemp("pairs")
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, __file__, folder], env=environ, check=True, timeout=250)

@@ -1,4 +1,4 @@
-"""Tables of the documentation that are recomputed from the committed metrics and their index."""
+"""Recompute the tables of the documentation from the committed metrics and their index."""
 
 import csv
 from pathlib import Path

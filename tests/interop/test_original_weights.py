@@ -1,4 +1,4 @@
-"""Weight files against the networks of the programs that they are for, written down anew here, and back."""
+"""Test the exchange of weight files with independent implementations of the other programs' networks."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # as the original has it
+from torch.nn import functional as F  # the name in the original code
 
 from td3_lightning import TD3, UsageError
 from td3_lightning.algorithm.encoders import Trunk
@@ -30,7 +30,7 @@ SMALL = [
 
 
 class Actor(nn.Module):
-    """The original's, for Pendulum's bound of 2."""
+    """Implement the actor of the original code, for Pendulum's action bound of 2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """The original's."""
+    """Implement the critics of the original code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Critic(nn.Module):
 
 
 class Original:
-    """As much of the original TD3 as its files are about."""
+    """Implement the parts of the original TD3 that its files contain."""
 
     def __init__(self) -> None:
         self.actor, self.critic = Actor(), Critic()
@@ -76,7 +76,7 @@ class Original:
             part.load_state_dict(torch.load(f"{filename}_{name}"))
 
     def train(self, updates: int) -> None:
-        """Steps like its updates: the actor's every second one."""
+        """Update like the original: the critics in every update, the actor in every second."""
         generator = torch.Generator().manual_seed(7)
         for update in range(updates):
             state, action, target = (torch.randn(BATCH, size, generator=generator) for size in (OBS, ACTIONS, 1))
@@ -102,7 +102,7 @@ def run(*words: object) -> None:
 
 @pytest.fixture
 def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Original:
-    """An agent of the original's, saved under the name "theirs" in the working directory."""
+    """Train an original agent and save it as "theirs" in the working directory."""
     monkeypatch.chdir(tmp_path)
     program = Original()
     program.train(updates=6)
@@ -115,7 +115,7 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two state dicts hold the same, to the bit."""
+    """Return whether two state dicts are equal, bit by bit."""
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
@@ -128,7 +128,7 @@ def test_imported_networks_equal_the_original(original: Original) -> None:
     module, (obs, action) = new_module(), inputs()
     states = read_weight_files(module, "theirs")
     assert torch.equal(module.actor(obs), original.actor(obs))
-    assert torch.equal(module.actor_target(obs), original.actor(obs))  # as the original's own load has it
+    assert torch.equal(module.actor_target(obs), original.actor(obs))  # as after the original's load
     expected = torch.cat(original.critic(obs, action), dim=1).T
     torch.testing.assert_close(module.critics(obs, action), expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(module.critics_target(obs, action), expected, rtol=1e-6, atol=1e-6)
@@ -142,7 +142,7 @@ def test_imported_networks_equal_the_original(original: Original) -> None:
                 assert torch.equal(states[1]["state"][2 * layer][moment][critic], theirs.T)
                 assert theirs.count_nonzero()
     assert module.updates == 6
-    assert states[0]["state"][0]["step"] == 3  # the actor's
+    assert states[0]["state"][0]["step"] == 3  # updates of the actor
 
 
 def test_training_continues_from_imported_weights(original: Original) -> None:
@@ -151,7 +151,7 @@ def test_training_continues_from_imported_weights(original: Original) -> None:
     run("fit", "--config", "run.yaml", *SMALL, "--ckpt_path", "theirs.ckpt")
     checkpoint = read_checkpoint("lightning_logs/run/version_0/checkpoints/last.ckpt")
     assert checkpoint["clocks"]["updates"] == 6 + 9
-    assert checkpoint["clocks"]["env_steps"] == 10 + 9  # with a warm-up of its own
+    assert checkpoint["clocks"]["env_steps"] == 10 + 9  # including a new warm-up
     steps = [state["state"][0]["step"].item() for state in checkpoint["optimizer_states"]]
     assert steps == [3 + 4, 6 + 9]
 
@@ -159,7 +159,7 @@ def test_training_continues_from_imported_weights(original: Original) -> None:
 def test_imported_checkpoint_needs_no_configuration(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     run("import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt")
     assert "folder/ours.ckpt: weights and Adam's state, after 6 updates" in capsys.readouterr().out
-    assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # it would be lost
+    assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # would overwrite a file
     assert "folder/ours.ckpt is there already" in capsys.readouterr().err
     run("test", "--ckpt_path", "folder/ours.ckpt", "--trainer.enable_progress_bar=false")
     assert "Pendulum-v1" not in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_round_trip_from_the_original_is_exact(original: Original) -> None:
             assert same(returned.parts[name].state_dict()["state"], part.state_dict()["state"])
         else:
             assert same(returned.parts[name].state_dict(), part.state_dict())
-    for program in (original, returned):  # and the next updates are the same, at one learning rate
+    for program in (original, returned):  # the next updates are equal with equal learning rates
         program.actor_optimizer.param_groups[0]["lr"] = 3e-4
         program.train(updates=4)
     assert same(returned.critic.state_dict(), original.critic.state_dict())
@@ -201,7 +201,9 @@ def test_round_trip_from_this_package_is_exact(style: str, tmp_path: Path, monke
     run("export", "--ckpt_path", last, "--files", "ours", "--style", style)
     run("import", *SMALL, "--files", "ours")
     before, after = read_checkpoint(last), read_checkpoint("ours.ckpt")
-    assert same(before["state_dict"], after["state_dict"])  # the targets too, which are not the online weights
+    assert same(
+        before["state_dict"], after["state_dict"]
+    )  # including the targets, which differ from the online weights
     assert not same(before["state_dict"]["actor.layers.0.weight"], before["state_dict"]["actor_target.layers.0.weight"])
     for one, other in zip(before["optimizer_states"], after["optimizer_states"], strict=True):
         assert same(one["state"], other["state"])
@@ -216,7 +218,7 @@ def test_layer_names_of_every_style(tmp_path: Path) -> None:
         files = write_weight_files(checkpoint, tmp_path / style, style)
         names[style] = [key for file in files[:2] for key in torch.load(file) if key.endswith("weight")]
     assert [file.name for file in files[:2]] == ["blog_actor.pth", "blog_critic.pth"]
-    assert len(files) == 4  # no optimizers in this one
+    assert len(files) == 4  # no optimizers
     assert names["original"] == [f"l{n}.weight" for n in (1, 2, 3, 1, 2, 3, 4, 5, 6)]
     assert names["blog"] == [f"layer_{n}.weight" for n in (1, 2, 3, 1, 2, 3, 4, 5, 6)]
     assert names["notebook"] == [
@@ -294,7 +296,7 @@ def test_one_optimizer_file_alone_is_ignored(original: Original) -> None:
 
 
 def test_adam_state_of_old_torch_is_read(original: Original) -> None:
-    """Its steps were plain numbers, and it knew nothing of some settings."""
+    """Old states store steps as plain numbers and lack some settings."""
     expected = read_weight_files(new_module(), "theirs")
     for name in ("theirs_actor_optimizer", "theirs_critic_optimizer"):
         state = torch.load(name)

@@ -1,4 +1,4 @@
-"""Text for terminals whose encoding lacks some of its characters."""
+"""Test output on terminals that cannot encode every character."""
 
 import fcntl
 import io
@@ -38,7 +38,7 @@ gym.register("Noisy-v0", Noisy, max_episode_steps=200)
 
 
 def program(variables, *words):
-    """Runs the command line in a process with an encoding of its own."""
+    """Run the command line in a process with the given encoding."""
     clean = {name: value for name, value in environment().items() if not name.startswith(("LC_", "LANG"))}
     done = subprocess.run(
         [*PROGRAM, *map(str, words)], env={**clean, **variables}, capture_output=True, timeout=120, check=False
@@ -73,7 +73,7 @@ def test_run_name_that_the_terminal_cannot_encode(folder):  # noqa: F811
 
 
 def test_progress_bar_on_a_terminal_without_unicode(folder):  # noqa: F811
-    """Runs on a pseudo-terminal, since there is no bar elsewhere."""
+    """Use a pseudo-terminal, because the bar is drawn only on terminals."""
     owner, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     variables = {**environment(), "PYTHONIOENCODING": "ascii", "TERM": "xterm"}

@@ -1,4 +1,4 @@
-"""Frames of every kind: each becomes an image of the video, or is refused in one sentence."""
+"""Test that every image format is converted to a video frame or refused with a clear error."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ REFUSED = {
 
 
 class Gallery(Painter):
-    """Renders what a test hangs up, for each step its own if that is a list of steps."""
+    """Render the images that a test assigns, one for all steps or one for each step."""
 
     shown = None
 
@@ -85,7 +85,7 @@ gym.register("toys/Gallery-v0", Gallery, disable_env_checker=True)
 
 @pytest.fixture
 def film(tmp_path, monkeypatch):
-    """Records an episode of three steps."""
+    """Record an episode of three steps."""
 
     def record_shown(shown, **kwargs):
         monkeypatch.setattr(Gallery, "shown", staticmethod(shown) if callable(shown) else shown)
@@ -209,7 +209,7 @@ def test_frames_per_second(given, fps, film, monkeypatch):
     monkeypatch.setattr(Gallery, "metadata", {"render_modes": ["rgb_array"], "render_fps": given})
     video = film(image(3))
     assert video.frames == 3
-    if 1 <= fps < 1000:  # ffmpeg prints 1000 as "1k", which the reader does not know
+    if 1 <= fps < 1000:  # ffmpeg prints 1000 as "1k", which the reader cannot parse
         assert greys(video.path)[1] == fps
 
 

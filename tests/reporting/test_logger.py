@@ -1,4 +1,4 @@
-"""RunLogger: what was logged is in `metrics.csv` and in TensorBoard's events, and nothing is there too early."""
+"""Test that `RunLogger` writes all metrics to `metrics.csv` and to TensorBoard events, and creates no file earlier."""
 
 import csv
 import math
@@ -22,7 +22,7 @@ from td3_lightning.reporting.metrics_csv import MetricsFile, read_metrics
 
 
 class Notebook(Logger):
-    """Remembers every call."""
+    """Store every call."""
 
     name, version = "notebook", 0
 
@@ -66,7 +66,7 @@ def test_every_call_writes_a_row_and_events(make_trainer: Any, tmp_path: Path) -
     assert len(written) == logger.metrics.rows == len(notebook.calls)
     assert logger.metrics.path == tmp_path / "counter" / "version_0" / "metrics.csv"
 
-    # Episodes of 5 steps that pay 10 * episode + 1, 2, ... 5: the first training episode is number 0.
+    # Episodes have 5 steps with the rewards 10 * episode + 1, 2, ... 5. The first training episode is number 0.
     series = read_metrics(logger.metrics.path, ["train/return", "eval/return_mean", "eval/return_max"])
     np.testing.assert_array_equal(series["train/return"][:3], [[5, 15], [10, 65], [15, 115]])
     np.testing.assert_array_equal(series["eval/return_mean"], [[27, 40], [47, 140]])
@@ -105,7 +105,7 @@ def test_failed_start_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> Non
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
     trainer = make_trainer(logger=RunLogger(str(tmp_path / "logs")), callbacks=[Collector(7)])
-    with pytest.raises(Exception):  # noqa: B017, PT011  # whatever says no
+    with pytest.raises(Exception):  # noqa: B017, PT011  # any error
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "other.ckpt")
     assert os.listdir(tmp_path) == ["other.ckpt"]
     with pytest.raises(AttributeError, match="Call log_metrics before"):
@@ -168,7 +168,7 @@ def test_file_with_incomplete_header_is_rewritten(path: Path, content: str) -> N
 
 @pytest.mark.parametrize("new", [{}, {"b": 4.0}])
 def test_full_disk_leaves_the_file_valid(path: Path, new: dict[str, float]) -> None:
-    """Neither half of a row, nor columns that the file did not get."""
+    """Write neither a partial row nor columns that are missing from the file."""
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "a": 2.0})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,4 @@
-"""Curve, Progress and Results: the numbers that a person sees are those that were logged."""
+"""Test that `Curve`, `Progress` and `Results` show the numbers that were logged."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ from td3_lightning.reporting.results_table import Results, results_table
 
 
 class Fading(toys.Counter):
-    """Every episode pays less than the one before."""
+    """Give lower returns in each episode."""
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = super().step(action)
@@ -117,7 +117,7 @@ def test_curve_of_a_long_run_is_fast(tmp_path: Path) -> None:
     write_curve(path)
     began = time.process_time()
     write_curve(path)
-    assert time.process_time() - began < 1.0  # 0.2 s where this was written
+    assert time.process_time() - began < 1.0  # 0.2 s on the development machine
     assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
 
 
@@ -155,7 +155,7 @@ def test_unwritable_curve_warns_once_and_run_continues(make_trainer: Any, tmp_pa
 
 
 def plain_lines(out: str) -> list[str]:
-    """The lines of evaluations, with one space where there are several, and 0:00 for the time that they took."""
+    """Return the lines of the evaluations with single spaces and the time 00:00."""
     found = [re.sub(r" +", " ", line.strip()) for line in out.splitlines() if "env_steps" in line]
     return [re.sub(r"^\d\d:\d\d ", "00:00 ", line) for line in found]
 
@@ -226,7 +226,7 @@ class Terminal(io.StringIO):
 
 
 def shown(run: Any, *args: Any, **kwargs: Any) -> str:
-    """What `run` writes to a terminal."""
+    """Return what `run` writes to a terminal."""
     with contextlib.redirect_stdout(Terminal()) as screen:
         run(*args, **kwargs)
     return screen.getvalue()
@@ -242,7 +242,7 @@ def test_bar_counts_env_steps_of_the_whole_run(make_trainer: Any, counter: Any) 
     assert re.fullmatch(r"15%\|\S+ +\| 7/47 env_steps, last 15\.0, episodes 1", bars[0])
     assert re.fullmatch(r"17%\|\S+ +\| 8/47 env_steps, last 15\.0, [\d,]+/s, \S+ left, episodes 1", bars[1])
     assert any("evaluation: episode 2 of 2, 27/47 env_steps" in bar for bar in bars)
-    # Ten episodes of five steps would be 50; the ninth paid 10 * 8 * 5 + 15.
+    # 47 steps contain nine whole episodes of five steps. The return of the ninth is 10 * 8 * 5 + 15.
     assert re.fullmatch(
         r"100%\|\S+\| 47/47 env_steps, best 140\.0, last 415\.0, [\d,]+/s, 00:00 left, episodes 9", bars[-1]
     )
@@ -264,7 +264,7 @@ def test_bar_is_full_at_the_end_of_the_run(
 
 
 def test_bar_of_a_second_stage_is_full_at_its_end(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
-    """Its epochs have another length, and it is resumed in the middle of one."""
+    """Change the length of the epochs, and resume in the middle of an epoch."""
     for epochs, steps, ckpt_path in ((1, 20, None), (3, 30, "first.ckpt"), (4, 30, "second.ckpt")):
         module, data = counter(steps_per_epoch=steps, empty_replay=ckpt_path == "first.ckpt")
         callbacks = [Progress(0.0), Collector(7)]

@@ -1,4 +1,4 @@
-"""A run goes on in its own folder: which one that is, what is in it afterwards, and what is refused."""
+"""Test which folder a new or resumed run uses, what the folder contains, and which runs are refused."""
 
 import csv
 import os
@@ -30,7 +30,7 @@ LAST = RUNS / "version_0" / "checkpoints" / "last.ckpt"
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """A folder with a run of one epoch, of four updates."""
+    """Create a folder with a run of one epoch and four updates."""
     folder = tmp_path_factory.mktemp("once")
     before = Path.cwd()
     os.chdir(folder)
@@ -44,7 +44,7 @@ def once(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def folder(once, tmp_path, monkeypatch):
-    """A copy of it to work in."""
+    """Work in a copy of that folder."""
     shutil.copytree(once, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -55,7 +55,7 @@ def fit(*words, epochs=2):
 
 
 def refusal(capsys, *words):
-    """The sentence that says no."""
+    """Return the error of a refused run."""
     capsys.readouterr()
     assert main(["fit", "--config", "here.yaml", *SMALL, *map(str, words)]) == 2
     said = capsys.readouterr().err
@@ -64,7 +64,7 @@ def refusal(capsys, *words):
 
 
 def steps(version="version_0"):
-    """The axis of metrics.csv where an evaluation is."""
+    """Return env_steps of the evaluations in metrics.csv."""
     with RUNS.joinpath(version, "metrics.csv").open(newline="") as file:
         return [int(row["env_steps"]) for row in csv.DictReader(file) if row["eval/return_mean"]]
 
@@ -197,12 +197,12 @@ def test_unknown_monitor_loses_no_training(words, capsys):
     assert mended["clocks"] == whole["clocks"]
     assert all(torch.equal(mended["state_dict"][name], weight) for name, weight in whole["state_dict"].items())
     rings = [end["ReplayData"]["ranks"][0]["replay"]["rings"][0] for end in (mended, whole)]
-    assert rings[0]["written"] == rings[1]["written"]  # no running episode was given up
+    assert rings[0]["written"] == rings[1]["written"]  # no running episode was discarded
     assert steps("version_1") == [14, 18]
 
 
 def test_rows_after_the_checkpoint_are_deleted(folder):
-    """As if killed between the second epoch's end and its save: the first one's checkpoint is the last."""
+    """Simulate a kill between the end of the second epoch and its save: last.ckpt is from the first epoch."""
     shutil.copytree(LAST.parent, folder / "first")
     fit("--ckpt_path", LAST)
     assert steps() == [14, 18]
@@ -278,7 +278,7 @@ def test_lightning_callbacks_log_at_env_steps():
 
 
 def fails_once(monkeypatch, name, after):
-    """Has an environment's method fail after so many calls, once."""
+    """Make a method of the environment fail once, after a number of calls."""
     method, calls = getattr(PendulumEnv, name), []
 
     def failing(*args, **kwargs):
@@ -314,7 +314,7 @@ def test_resume_of_a_stage_that_failed_at_its_start(name, monkeypatch):
 
 
 def test_stage_resets_best_return_and_patience():
-    """The first one's best return is another task's, and its patience is at its end."""
+    """Start from a run with another best return and exhausted patience."""
     settings = "{monitor: eval/return_mean, mode: max, patience: 1, min_delta: 1000}"
     stopping = f"trainer: {{callbacks: [{{class_path: EarlyStopping, init_args: {settings}}}]}}\n"
     Path("first.yaml").write_text(PENDULUM + stopping)
@@ -386,7 +386,7 @@ def test_a_limit_of_time_counts_all_attempts_and_a_larger_one_goes_on(capsys):
 
 
 class Weary(Callback):
-    """Stops a run, as a limit of time does."""
+    """Stop a run as a time limit does."""
 
     def on_train_batch_end(self, trainer, *_):
         trainer.should_stop = trainer.fit_loop.epoch_loop.total_batch_idx == 5
@@ -411,7 +411,7 @@ EARLY = "lightning.pytorch.callbacks.EarlyStopping"
     [
         (EARLY, "monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9", "stopping_threshold: 0.0", 20),
         (EARLY, "monitor: eval/return_mean, mode: min, min_delta: 1.0e+9, patience: 1", "patience: 3", 16),
-        # The epoch in which it stopped stays short.
+        # The interrupted epoch is not completed.
         ("td3_lightning.StopWhenSolved", "threshold: -1.0e+9, window: 1", "threshold: 0.0", 17),
     ],
 )
@@ -477,7 +477,7 @@ def test_simultaneous_runs_use_different_folders(folder):
     loggers[1].log_metrics({"x": 1.0}, 1)
     for logger in loggers:
         logger.finalize("success")
-    assert versions() == ["version_0", "version_2"]  # the others logged nothing
+    assert versions() == ["version_0", "version_2"]  # the other runs logged nothing
 
 
 @pytest.mark.parametrize("name", ["a/b", "./a", "a/"])
@@ -497,7 +497,7 @@ def test_checkpoint_folder_is_locked(capsys, monkeypatch):
         assert "kept, which is in use" in refusal(capsys, "--checkpoint.dirpath=kept")
     other.release()
     fit("--checkpoint.dirpath=kept", epochs=1)
-    RunLock(folder, timeout=0).release()  # it is free again
+    RunLock(folder, timeout=0).release()  # the lock was released
 
 
 def test_unwritable_log_folder_is_refused(capsys):

@@ -1,4 +1,4 @@
-"""Videos: every true frame is there, in order, under a name that says what came of the episode."""
+"""Test that videos contain every frame in order, and that their names give the return and the frames."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ from tests.cli.test_app import SMALL
 
 
 class Painter(toys.Counter):
-    """Renders one grey for a whole frame: 10 times the steps since the reset."""
+    """Render a uniform gray of 10 times the steps since the reset."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
 
@@ -48,7 +48,7 @@ def policy_for(data: ReplayData) -> TD3:
 
 
 def greys(path: Path) -> tuple[tuple[int, int], float, list[int]]:
-    """Size, frames per second, and every frame's mean, read back from a video."""
+    """Read the size, the frames per second and the mean of every frame of a video."""
     reader = imageio_ffmpeg.read_frames(str(path))
     head = next(reader)
     return head["size"], head["fps"], [round(np.frombuffer(frame, np.uint8).mean()) for frame in reader]
@@ -58,7 +58,7 @@ def test_video_has_every_frame_in_order(tmp_path: Path) -> None:
     Painter.log.clear()
     data = ReplayData("toys/Painter-v0", {"length": 11}, capacity=10, test_seed=70, test_episodes=1)
     videos = record(policy_for(data), data, episodes=2, folder=tmp_path / "new" / "videos")
-    # The episode's number times 10 a step, and 1 + 2 + ... + 11.
+    # The return is 11 * 10 * episode + (1 + 2 + ... + 11).
     assert [(video.path.name, video.episode_return, video.frames) for video in videos] == [
         ("episode-1-return-66.0-frames-11.mp4", 66.0, 11),
         ("episode-2-return-176.0-frames-11.mp4", 176.0, 11),
@@ -138,7 +138,7 @@ def test_invalid_folder_gives_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file") as caught:
         record(policy_for(data), data, 1, tmp_path / "file")
-    said = user_message(caught.value.with_traceback(None))  # which this test's code is in
+    said = user_message(caught.value.with_traceback(None))  # without the frames of this test
     assert said == f"{tmp_path / 'file'} cannot be used (File exists); give another path, or mend this one."
 
 
