@@ -1,6 +1,6 @@
-"""Two processes that train together: each collects for itself, and both learn the same.
+"""Test training with two processes: each collects its own data, and both have the same weights.
 
-The file is also the program whose forks are those processes.
+This file is also the program of those processes.
 """
 
 import json

@@ -346,7 +346,7 @@ def test_last_without_a_run_is_refused(capsys):
     )
 
 
-def test_a_run_that_is_over_trains_nothing_and_says_so(capsys):
+def test_finished_run_does_not_train_and_says_so(capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file() and path.name != "config.yaml"}
     fit("--ckpt_path", LAST, epochs=1)
     assert "The run was over after 14 env_steps, so nothing was trained" in capsys.readouterr().out
@@ -354,7 +354,7 @@ def test_a_run_that_is_over_trains_nothing_and_says_so(capsys):
     assert versions() == ["version_0"]
 
 
-def test_a_run_that_was_stopped_early_stays_stopped(capsys):
+def test_early_stopped_run_stays_stopped(capsys):
     Path("here.yaml").write_text(
         PENDULUM + "trainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: "
         "{monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9}}]}\n"
@@ -369,7 +369,7 @@ def test_a_run_that_was_stopped_early_stays_stopped(capsys):
     assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
 
 
-def test_a_limit_of_time_counts_all_attempts_and_a_larger_one_goes_on(capsys):
+def test_max_time_counts_all_attempts(capsys):
     def updates():
         return torch.load(last, weights_only=True)["clocks"]["updates"]
 
