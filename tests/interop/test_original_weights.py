@@ -244,7 +244,7 @@ def spoil(name: str, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "wanted"),
+    ("name", "change", "expected"),
     [
         ("actor", lambda state: OrderedDict(state, extra=torch.zeros(1)), "extra"),
         ("critic", lambda state: {f"x{key}": value for key, value in state.items()}, "xl1.weight"),
@@ -278,12 +278,12 @@ def spoil(name: str, change: Any) -> None:
         ),
     ],
 )
-def test_invalid_files_are_refused(name: str, change: Any, wanted: str | None, original: Original) -> None:
+def test_invalid_files_are_refused(name: str, change: Any, expected: str | None, original: Original) -> None:
     spoil(f"theirs_{name}", change)
-    if wanted is None:
+    if expected is None:
         assert read_weight_files(new_module(), "theirs")[1]["state"] == {}
         return
-    with pytest.raises(UsageError, match=wanted) as caught:
+    with pytest.raises(UsageError, match=expected) as caught:
         read_weight_files(new_module(), "theirs")
     assert f"theirs_{name}" in str(caught.value)
 
@@ -338,13 +338,13 @@ def test_missing_files_are_refused(original: Original, capsys: pytest.CaptureFix
 
 
 def test_unrepresentable_agents_are_refused(tmp_path: Path) -> None:
-    for module, wanted in (
+    for module, expected in (
         (new_module(layer_norm=True), "LayerNorm"),
         (new_module(encoder=Trunk([4])), "an encoder"),
         (TD3(OBS, [0.0], [2.0]), "SymmetricActionBounds"),
         (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "SymmetricActionBounds"),
     ):
         checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
-        with pytest.raises(UsageError, match=wanted):
+        with pytest.raises(UsageError, match=expected):
             write_weight_files(checkpoint, tmp_path / "no")
     assert not list(tmp_path.iterdir())

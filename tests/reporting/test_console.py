@@ -107,7 +107,7 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("encoding", "text", "wanted"),
+    ("encoding", "text", "expected"),
     [
         ("ascii", "1.00 ± 0.5 é", "1.00 +- 0.5 ?"),
         ("latin-1", "1.00 ± 0.5 █", "1.00 ± 0.5 #"),
@@ -115,8 +115,8 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
         ("utf-16", "±", "±"),
     ],
 )
-def test_unencodable_characters_are_replaced(encoding, text, wanted):
-    assert printable(text, io.TextIOWrapper(io.BytesIO(), encoding)) == wanted
+def test_unencodable_characters_are_replaced(encoding, text, expected):
+    assert printable(text, io.TextIOWrapper(io.BytesIO(), encoding)) == expected
     assert printable(text, None) == text.replace("\udcff", "?")
 
 

@@ -57,12 +57,12 @@ def test_every_call_writes_a_row_and_events(make_trainer: Any, tmp_path: Path) -
     )
     trainer.fit(module, datamodule=data)
 
-    wanted = [
+    expected = [
         {"env_steps": float(step)} | {name: float(value) for name, value in metrics.items()}
         for step, metrics in notebook.calls
     ]
     written = rows(logger.metrics.path)
-    assert [{name: float(cell) for name, cell in row.items() if cell} for row in written] == wanted
+    assert [{name: float(cell) for name, cell in row.items() if cell} for row in written] == expected
     assert len(written) == logger.metrics.rows == len(notebook.calls)
     assert logger.metrics.path == tmp_path / "counter" / "version_0" / "metrics.csv"
 

@@ -143,9 +143,9 @@ def test_resume_with_another_save_top_k(first, then):
                 returns[row["env_steps"]] = float(row["eval/return_mean"])
     known = list(returns)[2 if first == 0 else 0 :]
     known = sorted(known[:2], key=returns.get, reverse=True)[: first if first > 0 else None] + known[2:]
-    wanted = sorted(known, key=returns.get, reverse=True)[: then if then >= 0 else None]
+    expected = sorted(known, key=returns.get, reverse=True)[: then if then >= 0 else None]
     kept = sorted(state["best_k_models"], key=lambda path: -state["best_k_models"][path])
-    assert [Path(path).name.split("_")[1] for path in kept] == wanted
+    assert [Path(path).name.split("_")[1] for path in kept] == expected
     assert all(Path(path).exists() for path in kept)
 
 
