@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public names and their modules, which are imported when a name is first used.
+# Public names and their modules. A module is imported when one of its names is first used.
 _MODULES = {
     "TD3": "algorithm.td3",
     "ActionRepeat": "envs.wrappers",
@@ -74,7 +74,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name."""
+    """Import a public name from its module."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

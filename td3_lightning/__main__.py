@@ -1,4 +1,4 @@
-"""python -m td3_lightning"""
+"""Entry point of `python -m td3_lightning` and of the command `td3-lightning`."""
 
 import os
 import signal
@@ -10,16 +10,16 @@ from td3_lightning.cli.app import main
 
 
 def script() -> int:
-    """The command `td3-lightning`, which finds modules in the working directory as `python -m` does."""
+    """Run the command `td3-lightning`. It imports modules from the working directory, as `python -m` does."""
     sys.path.insert(0, os.getcwd())
     return run()
 
 
 def run() -> int:
-    """Run the command line in a process of its own, and close the environments when a signal ends it.
+    """Run the command line, and close the environments when a signal ends the process.
 
-    In training, `StopOnSignal` handles the same signals. A process among several keeps the default handlers, because
-    a process that waits for another one cannot run Python code.
+    `StopOnSignal` handles the same signals during training. One of several processes keeps the default handlers,
+    because a process that is blocked in a collective operation cannot run Python code.
     """
     if not {"LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID"} & os.environ.keys():
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""The exceptions that are meant to be read by a user, and the checks of settings that raise them."""
+"""Exceptions with messages for the user, and the checks of settings that raise them."""
 
 import math
 import re
@@ -9,37 +9,39 @@ from typing import Any
 
 import numpy as np
 
+LARGER, SMALLER = "Use a larger value.", "Use a smaller value."
+
 
 class UsageError(ValueError):
-    """A mistake of the user's: one sentence that says what came, what was wanted and what to do.
+    """Report an invalid setting or argument in one line: the setting, the constraint, the value and a fix.
 
-    The command line prints the sentence alone and exits with 2; from Python it is a `ValueError`.
+    The command line prints only the message and exits with status 2. In Python, the exception is a `ValueError`.
     """
 
 
 class RunError(RuntimeError):
-    """A fault that a run met and cannot go on from, in one sentence.
+    """Report a failure that ends a run, in one line.
 
-    The command line prints the sentence alone and exits with 1.
+    The command line prints only the message and exits with status 1.
     """
 
 
 class EnvError(RunError):
-    """An environment raised, or answered what no environment may answer."""
+    """Report an environment that raised an exception or returned an invalid value."""
 
 
 class LearnerError(RunError):
-    """A loss, a Q-value or a weight is not finite."""
+    """Report a loss, a Q-value or a weight that is not finite."""
 
 
 def check_at_least(name: str, value: float | None, least: float) -> None:
     """Raise `UsageError` if a setting is too small or not a number."""
     if value is None or not value >= least:
-        raise UsageError(f"{name} must be at least {least}, got {value}. Use a larger value.")
+        raise UsageError(f"{name} must be at least {least}, got {value}. {LARGER}")
 
 
 def one_line(text: object) -> str:
-    """A text of several lines and sentences as one."""
+    """Join the lines of a text, and its sentences with semicolons."""
     return re.sub(r"\. (?=[A-Z`])", "; ", " ".join(str(text).split()))
 
 
@@ -55,11 +57,8 @@ def described(error: BaseException) -> str:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Tell whether this package raised an exception on purpose, such as a mistake or the end after a signal."""
+    """Tell whether an exception is one of this package, for example a `UsageError` or the exit after a signal."""
     return isinstance(error, UsageError | RunError) or type(error).__module__.split(".")[0] == __name__.split(".")[0]
-
-
-INFINITY = math.inf
 
 
 def refuse(name: str, constraint: str, value: object, fix: str) -> UsageError:
@@ -89,8 +88,9 @@ def require_int(name: str, value: Any, least: int | None = None, most: int | Non
     number = _as_int(value)
     if number is None:
         raise refuse(name, "an integer", value, _integer_fix(value))
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise refuse(name, _bounds(least, most), value, fix or _direction(least is not None and number < least))
+    too_small = least is not None and number < least
+    if too_small or (most is not None and number > most):
+        raise refuse(name, _bounds(least, most), value, fix or (LARGER if too_small else SMALLER))
     return number
 
 
@@ -128,7 +128,7 @@ def require_float(
     too_small = (least is not None and number < least) or (above is not None and number <= above)
     too_large = (most is not None and number > most) or (below is not None and number >= below)
     if too_small or too_large or math.isnan(number):
-        raise refuse(name, _interval(least, most, above, below), value, fix or _direction(too_small))
+        raise refuse(name, _interval(least, most, above, below), value, fix or (LARGER if too_small else SMALLER))
     if math.isinf(number):
         raise refuse(name, "finite", value, fix or "Use a finite number.")
     return number
@@ -142,7 +142,7 @@ def require_floats(name: str, values: Any) -> list[float]:
 
 
 def require_bool(name: str, value: Any) -> bool:
-    """Return a truth value; other types are refused, because "false" would count as true."""
+    """Return a bool. Other types are refused, because Python evaluates the text "false" as true."""
     if not isinstance(value, bool | np.bool_):
         raise refuse(name, "true or false", value, "Use true or false without quotes.")
     return bool(value)
@@ -157,7 +157,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def as_float(value: Any) -> float | None:
-    """Convert one number to a float, an integer beyond the float range to infinity; None for anything else."""
+    """Convert a number to a float, or return None for another type. An integer out of range becomes infinite."""
     if isinstance(value, bool | np.bool_ | str | bytes | np.complexfloating) or getattr(value, "shape", ()) != ():
         return None
     if not hasattr(type(value), "__float__"):
@@ -165,8 +165,8 @@ def as_float(value: Any) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return INFINITY if value > 0 else -INFINITY
-    except Exception:  # a tensor without data and other types of the user's
+        return math.inf if value > 0 else -math.inf
+    except Exception:  # a tensor on the meta device, or a user's type
         return None
 
 
@@ -175,7 +175,7 @@ def _as_int(value: Any) -> int | None:
         return None
     try:
         return index(value)
-    except Exception:  # a tensor without data and other types of the user's
+    except Exception:  # a tensor on the meta device, or a user's type
         return None
 
 
@@ -187,10 +187,6 @@ def _integer_fix(value: Any) -> str:
         number = None
     whole = number is not None and math.isfinite(number) and number.is_integer()
     return f"Use {int(number)}." if whole and number is not None else "Use an integer."
-
-
-def _direction(too_small: bool) -> str:
-    return "Use a larger value." if too_small else "Use a smaller value."
 
 
 def _bounds(least: int | None, most: int | None) -> str:

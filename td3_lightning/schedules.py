@@ -1,4 +1,4 @@
-"""Values that change with the environment's clock: `env_steps` in, a number out."""
+"""Schedules: values that depend on the number of environment steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from td3_lightning.serialization.configurable import Configurable, from_config
 
 
 class Schedule(Configurable, ABC):
-    """Turns `env_steps` into a value."""
+    """Map a number of environment steps to a value."""
 
     @abstractmethod
     def __call__(self, env_steps: int) -> float:
-        """The value after `env_steps` environment steps."""
+        """Return the value after `env_steps` environment steps."""
 
 
 class Constant(Schedule):
-    """The same value at every step.
+    """Keep one value at every step.
 
     Args:
         value: The value.
@@ -31,13 +31,13 @@ class Constant(Schedule):
 
 
 class Linear(Schedule):
-    """A straight line from one value to another, then level.
+    """Change a value linearly, then keep its end.
 
     Args:
         start: Value at and before `begin`.
         end: Value at and after `begin + steps`.
-        steps: Length of the line in environment steps.
-        begin: Where the line starts, in environment steps.
+        steps: Length of the change in environment steps.
+        begin: Start of the change in environment steps.
     """
 
     def __init__(self, start: float, end: float, steps: int, begin: int = 0) -> None:
@@ -47,22 +47,24 @@ class Linear(Schedule):
 
     def __call__(self, env_steps: int) -> float:
         done = min(max((env_steps - self.begin) / self.steps, 0.0), 1.0)
-        return self.end if done == 1 else self.start + done * (self.end - self.start)  # the sum may round beside it
+        return (
+            self.end if done == 1 else self.start + done * (self.end - self.start)
+        )  # the sum may differ from end by rounding
 
 
 def check_schedule(name: str, schedule: Schedule) -> None:
-    """Raise `UsageError` for a schedule that begins, or as a line ends, below 0 or with an infinite value."""
+    """Raise `UsageError` if a schedule starts, or a `Linear` ends, below 0 or at infinity."""
     require_float(name, schedule(0), least=0)
     if isinstance(schedule, Linear):
         require_float(f"the end of {name}", schedule.end, least=0)
 
 
 def as_schedule(value: float | Schedule | Mapping[str, Any], name: str = "a schedule") -> Schedule:
-    """Return a schedule as it is, a number as a `Constant`, and plain data as the schedule that it describes.
+    """Convert a number, or a mapping with `class_path` and `init_args`, to a schedule.
 
     Args:
-        value: The schedule, number or plain data.
-        name: Name of the setting, for an error.
+        value: Schedule, number or mapping. A schedule is returned unchanged.
+        name: Name of the setting in errors.
     """
     if isinstance(value, Schedule):
         return value
@@ -70,6 +72,6 @@ def as_schedule(value: float | Schedule | Mapping[str, Any], name: str = "a sche
         return Constant(require_float(name, value))
     schedule = from_config(Schedule, value)  # type: ignore[type-abstract]
     if schedule is None:
-        fix = "Use Linear(...), or import the class of your own Schedule before a checkpoint that holds it is loaded."
+        fix = "Use Linear(...), or import the class of your own Schedule before you load a checkpoint that contains it."
         raise refuse(name, "a number or a Schedule", value, fix)
     return schedule

@@ -1,4 +1,4 @@
-"""Seeds for the project's own generators, so that no draw rests on global random state."""
+"""Seeds of the package's own random generators, which are independent of the global random state."""
 
 import zlib
 
@@ -8,14 +8,14 @@ from lightning.pytorch.utilities import rank_zero_only
 
 
 def derive_seed(purpose: str, index: int = 0) -> int:
-    """A seed that differs by purpose, by index and by process, and follows `seed_everything`.
+    """Derive a seed from a purpose, an index, the rank of the process and the seed of `seed_everything`.
 
     Args:
-        purpose: What the generator is for, such as "replay".
-        index: Number of the environment, where there are several.
+        purpose: Use of the generator, for example "replay".
+        index: Index of the environment if there are several.
 
     Returns:
-        An integer in [0, 2**32), the same for the same arguments after the same `seed_everything`.
+        An integer in [0, 2**32). The same arguments give the same seed after the same `seed_everything`.
     """
     rank = getattr(rank_zero_only, "rank", None) or 0
     key = [torch.initial_seed(), rank, zlib.crc32(purpose.encode()), index]
@@ -23,5 +23,5 @@ def derive_seed(purpose: str, index: int = 0) -> int:
 
 
 def new_generator(purpose: str) -> torch.Generator:
-    """A torch generator of its own for one purpose, seeded by `derive_seed`."""
+    """Create a torch generator for one purpose, seeded by `derive_seed`."""
     return torch.Generator().manual_seed(derive_seed(purpose))

@@ -1,4 +1,4 @@
-"""Every argument of every public constructor: what is accepted, and what the error says."""
+"""Test the accepted values and the errors of every argument of the public constructors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,7 @@ def deadline(**settings: Any) -> StepTimeout:
     return StepTimeout(Counter(), **settings)
 
 
-INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # the maker, its argument, and the name in the error
+INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument, and name in the error
     *((td3, name, name) for name in ("obs_dim", "num_critics", "policy_freq")),
     *((data, name, name) for name in ("num_envs", "capacity", "batch_size", "n_step", "steps_per_epoch")),
     *((data, name, name) for name in ("eval_episodes", "eval_seed", "test_episodes", "test_seed")),
@@ -79,7 +79,7 @@ NUMBERS: list[tuple[Callable[..., Any], str, str]] = [
     (bound, "bound", "bound of SymmetricActionBounds"),
     (deadline, "seconds", "step_timeout"),
 ]
-TRUTHS: list[tuple[Callable[..., Any], str, str]] = [
+BOOLS: list[tuple[Callable[..., Any], str, str]] = [
     (td3, "layer_norm", "layer_norm"),
     *((data, name, name) for name in ("on_device", "empty_replay")),
     (actor, "layer_norm", "layer_norm"),
@@ -104,7 +104,7 @@ def refused(make: Callable[..., Any], argument: str, value: Any) -> str:
 
 @pytest.mark.parametrize(("make", "argument", "name"), INTEGERS)
 def test_integers(make: Callable[..., Any], argument: str, name: str) -> None:
-    """Integers of NumPy are integers; floats, texts and truth values are none, and the error says what to write."""
+    """Accept integers of NumPy. Refuse floats, strings and bools with a fix."""
     good = GOOD_INTEGERS.get(argument, 2)
     for kind in (np.int64, np.uint16, np.array, torch.tensor):
         make(**{argument: kind(good)})
@@ -136,8 +136,8 @@ def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
         assert len(said) < 300
 
 
-@pytest.mark.parametrize(("make", "argument", "name"), TRUTHS)
-def test_truth_values(make: Callable[..., Any], argument: str, name: str) -> None:
+@pytest.mark.parametrize(("make", "argument", "name"), BOOLS)
+def test_bools(make: Callable[..., Any], argument: str, name: str) -> None:
     make(**{argument: np.bool_(False)})
     for wrong in ("false", 1, None):
         expected = f"{name} must be true or false, got {wrong!r}. Use true or false without quotes."
@@ -171,7 +171,7 @@ def test_values_are_kept_as_plain_python() -> None:
 
 
 class Rude:
-    """Neither a number nor anything to show."""
+    """Raise in every conversion."""
 
     def __repr__(self) -> str:
         raise RuntimeError

@@ -1,4 +1,4 @@
-"""The check of error messages accepts the required shape and rejects each way to miss it."""
+"""Test that the check of error messages accepts the required form and rejects every other form."""
 
 import pytest
 
@@ -16,7 +16,7 @@ GOOD = "tau must be in (0, 1], got 1.5. Use 0.005."
         "tau must be in (0, 1], got 1.5. Reduce model.tau.",
     ],
 )
-def test_the_required_shape_is_accepted(message: str) -> None:
+def test_required_form_is_accepted(message: str) -> None:
     assert_one_sentence(ValueError(message), setting="tau", value="1.5")
 
 
@@ -37,18 +37,18 @@ def test_the_required_shape_is_accepted(message: str) -> None:
         "Traceback (most recent call last): tau got 1.5. Use 0.005.",
     ],
 )
-def test_every_other_shape_is_rejected(message: str) -> None:
+def test_other_forms_are_rejected(message: str) -> None:
     with pytest.raises(AssertionError):
         assert_one_sentence(ValueError(message), setting="tau", value="1.5")
 
 
-def test_a_given_fix_must_be_in_the_message() -> None:
+def test_given_fix_must_be_in_the_message() -> None:
     assert_one_sentence(ValueError(GOOD), setting="tau", value="1.5", fix="use 0.005")
     with pytest.raises(AssertionError):
         assert_one_sentence(ValueError(GOOD), setting="tau", value="1.5", fix="use 0.01")
 
 
-def test_only_a_usage_error_is_a_refusal() -> None:
+def test_other_exceptions_are_not_refusals() -> None:
     with refused("tau", "1.5"):
         raise UsageError(GOOD)
     with pytest.raises(ValueError, match="tau"), refused("tau", "1.5"):

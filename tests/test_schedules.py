@@ -1,4 +1,4 @@
-"""Schedules: env_steps in, a number out."""
+"""Test the values and the validation of schedules."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from td3_lightning.schedules import Schedule, as_schedule
     ("env_steps", "value"),
     [(0, 1.0), (99, 1.0), (100, 1.0), (101, 0.995), (150, 0.75), (199, 0.505), (200, 0.5), (10**9, 0.5)],
 )
-def test_linear_by_hand(env_steps: int, value: float) -> None:
+def test_linear_values(env_steps: int, value: float) -> None:
     assert Linear(1.0, 0.5, steps=100, begin=100)(env_steps) == pytest.approx(value, abs=1e-12)
 
 
@@ -27,23 +27,23 @@ def test_linear_may_rise_and_ends_exactly() -> None:
     assert Linear(start, end, steps=3)(3) == end
 
 
-def test_a_constant_is_constant() -> None:
+def test_constant_values() -> None:
     assert Constant(3)(0) == Constant(3)(10**9) == 3.0
     assert isinstance(Constant(3)(0), float)
 
 
 @pytest.mark.parametrize("value", [0.3, 1, np.float64(0.3), np.float32(0.5)])
-def test_a_number_becomes_a_constant(value: Any) -> None:
+def test_number_becomes_a_constant(value: Any) -> None:
     assert as_schedule(value)(17) == float(value)
 
 
-def test_a_schedule_stays_itself() -> None:
+def test_schedule_is_returned_unchanged() -> None:
     linear = Linear(1, 0, 10)
     assert as_schedule(linear) is linear
 
 
 @pytest.mark.parametrize("wrong", ["0.1", None, [0.1]])
-def test_what_is_neither_is_one_sentence(wrong: Any) -> None:
+def test_other_types_are_refused(wrong: Any) -> None:
     with refused("schedule", repr(wrong)):
         as_schedule(wrong)
 
@@ -66,7 +66,7 @@ def test_invalid_lines_are_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 class Hidden(Schedule):
-    """Keeps its argument under another name."""
+    """Store the argument under another name."""
 
     def __init__(self, start: float) -> None:
         self._start = start
@@ -75,7 +75,7 @@ class Hidden(Schedule):
         return self._start
 
 
-def test_a_schedule_that_could_not_be_made_anew_is_refused() -> None:
+def test_schedule_without_its_arguments_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"^Hidden must store each constructor argument .* got a mismatch in _start, start\. Rename"
     ):

@@ -106,7 +106,7 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         logs = [Path(logger.log_dir).resolve() for logger in trainer.loggers if isinstance(logger, RunLogger)]
         if not any(folder.resolve().is_relative_to(log) for log in logs):
             make_folder(folder)
-            self._hold = RunLock(folder)
+            self._lock = RunLock(folder)
         remove_temp_files(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
 
-from td3_lightning.reporting.logger import RunLogger, check_apart
+from td3_lightning.reporting.logger import RunLogger, check_log_dirs_differ
 from td3_lightning.reporting.paths import check_links
 from td3_lightning.reporting.run_dir import LockingCallback, RunLock, continues_in, run_exists_error
 
@@ -37,9 +37,9 @@ class LogRollback(LockingCallback):
     def _enter(self, trainer: L.Trainer) -> None:
         for logger in self._loggers:
             check_links(Path(logger.log_dir))
-            logger.take(Path(logger.log_dir))
-            self._hold = RunLock(Path(logger.log_dir))
-            check_apart(logger, trainer.loggers)
+            logger.reserve(Path(logger.log_dir))
+            self._lock = RunLock(Path(logger.log_dir))
+            check_log_dirs_differ(logger, trainer.loggers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the log."""
@@ -53,9 +53,9 @@ class LogRollback(LockingCallback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Truncate the log to the checkpoint's position. Refuse to continue the log of another run."""
         for logger in self._loggers:
-            if not logger.metrics.rows or logger.began:
+            if not logger.metrics.rows or logger.has_logged:
                 return
             folder = Path(logger.log_dir)
             if not continues_in(trainer, folder):
                 raise run_exists_error(folder)
-            logger.go_on_from(self._position)
+            logger.truncate_to(self._position)

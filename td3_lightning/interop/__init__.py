@@ -1,1 +1,1 @@
-"""Exchange of weights with other programs."""
+"""Exchange weights with other programs."""

@@ -1,1 +1,1 @@
-"""Progress, logs, curves, tables and videos."""
+"""Report a run: progress, logs, learning curves, tables and videos."""

@@ -1,4 +1,4 @@
-"""Printing text, also to a terminal that cannot encode all of it, and to a pipe whose reader has ended."""
+"""Print text to terminals that cannot encode every character and to pipes that the reader has closed."""
 
 import codecs
 import os
@@ -15,18 +15,18 @@ FALLBACK = "td3_lightning.ascii"
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Encode what an encoding lacks as ASCII; the characters that have no counterpart become question marks."""
+    """Replace characters that an encoding lacks with ASCII. Those without an equivalent become question marks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(ASCII.get(character, "?") for character in lacking), error.end
+    missing = error.object[error.start : error.end]
+    return "".join(ASCII.get(character, "?") for character in missing), error.end
 
 
 codecs.register_error(FALLBACK, _in_ascii)
 
 
 def make_streams_tolerant() -> None:
-    """Let stdout and stderr replace characters that their encoding lacks, whoever prints them."""
+    """Make stdout and stderr replace characters that their encoding lacks, for every print in the process."""
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=FALLBACK)
@@ -39,17 +39,17 @@ def printable(text: str, stream: TextIO | None) -> str:
 
 
 def echo(*words: Any, **kwargs: Any) -> None:
-    """Print and flush. After the reader of a pipe has ended, such as `head`, print nothing from then on."""
+    """Print and flush. Discard the output after the reader of a pipe, for example `head`, has closed it."""
     try:
         print(*(printable(str(word), sys.stdout) for word in words), **kwargs, flush=True)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
 
 
 def show(table: Table) -> None:
-    """Print a table. Its lines are ASCII where the encoding of the terminal is not a form of Unicode."""
+    """Print a table. Draw its borders in ASCII if the encoding of the terminal lacks box characters."""
     console = Console()
     with console.capture() as captured:
         console.print(table)

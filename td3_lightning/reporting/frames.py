@@ -1,4 +1,4 @@
-"""Frames of a video: whatever an environment renders, as 8-bit RGB images of one even size."""
+"""Convert the images that an environment renders to video frames: 8-bit RGB of one size."""
 
 import math
 from collections.abc import Iterator
@@ -12,36 +12,36 @@ from td3_lightning.errors import UsageError, one_line
 Frame = NDArray[np.uint8]  # (height, width, 3)
 
 
-LEAST, MOST = 16, 4096  # pixels of a side; smaller images are repeated, larger ones thinned out
+MIN_SIDE, MAX_SIDE = 16, 4096  # in pixels; the pixels of smaller images are repeated, those of larger ones subsampled
 
 
-USUAL_FPS, LEAST_FPS, MOST_FPS = 30.0, 0.01, 1000.0
+DEFAULT_FPS, MIN_FPS, MAX_FPS = 30.0, 0.01, 1000.0
 
 
-ROUNDING = 1e-3  # a float may lie beyond 0 or 1 by this much
+ROUNDING = 1e-3  # tolerance above 1 for float images
 
 
 class FrameReader:
-    """Converts what an environment's `render()` returns to RGB frames that all have the size of the first one.
+    """Convert the results of an environment's `render()` to RGB frames of the size of the first frame.
 
-    Grayscale, RGBA, channels first, bool, wider integers and floats are converted. Floats count as 0 to 1 until a
-    frame has a value above 1; from that frame on they count as 0 to 255. An alpha channel is dropped. A frame of
-    another size is scaled to the size of the first one.
+    Grayscale, RGBA, channels-first, bool, integer and float images are converted. Floats are read as 0 to 1. After a
+    frame with a value above 1, they are read as 0 to 255. The alpha channel is dropped. A frame of another size is
+    scaled to the size of the first frame.
 
     Args:
-        name: The environment's name, for errors.
+        name: Name of the environment in errors.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._scale = 255.0  # of floats
+        self._scale = 255.0  # of float images
         self._size: tuple[int, int] | None = None  # height and width
 
     def read(self, rendered: Any) -> Iterator[Frame]:
         """Yield the frames in a rendered image or a list of images.
 
         Raises:
-            UsageError: It is no image.
+            UsageError: The result is not an image.
         """
         for image in self._images(rendered):
             rgb = self._as_bytes(self._as_rgb(image))
@@ -67,7 +67,7 @@ class FrameReader:
         return array
 
     def _as_rgb(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Bring an image to (height, width, 3)."""
+        """Convert an image to the shape (height, width, 3)."""
         shape = array.shape
         if array.ndim == 2:
             array = array[..., None]
@@ -105,29 +105,29 @@ class FrameReader:
 
 
 def frames_per_second(value: Any) -> float:
-    """Convert an environment's `render_fps`: 30 where it is no positive number."""
+    """Convert an environment's `render_fps`. Return 30 if it is not a positive number."""
     try:
         fps = float(value)
     except (TypeError, ValueError, OverflowError):
-        return USUAL_FPS
-    return min(max(fps, LEAST_FPS), MOST_FPS) if fps > 0 and math.isfinite(fps) else USUAL_FPS
+        return DEFAULT_FPS
+    return min(max(fps, MIN_FPS), MAX_FPS) if fps > 0 and math.isfinite(fps) else DEFAULT_FPS
 
 
 def _video_size(rgb: Frame) -> tuple[int, int]:
-    """Choose the size of a video by its first frame: even, as h264 requires, and within what players show."""
+    """Choose the size of a video from its first frame. h264 requires even sides, and players limit the size."""
     height, width = (_side(length) for length in rgb.shape[:2])
     return height, width
 
 
 def _side(length: int) -> int:
-    if length < LEAST:
-        length *= math.ceil(LEAST / length)
-    return math.ceil(length / math.ceil(length / MOST)) // 2 * 2
+    if length < MIN_SIDE:
+        length *= math.ceil(MIN_SIDE / length)
+    return math.ceil(length / math.ceil(length / MAX_SIDE)) // 2 * 2
 
 
 def _scaled(rgb: Frame, size: tuple[int, int]) -> Frame:
-    """Repeat or leave out rows and columns. A difference of one row or column is cut off, which keeps every pixel."""
-    for axis, (length, wanted) in enumerate(zip(rgb.shape[:2], size, strict=True)):
-        if length not in (wanted, wanted + 1):
-            rgb = rgb.take(np.arange(wanted) * length // wanted, axis)
+    """Scale by repeating or dropping rows and columns. One extra row or column is cut off, without scaling."""
+    for axis, (length, target) in enumerate(zip(rgb.shape[:2], size, strict=True)):
+        if length not in (target, target + 1):
+            rgb = rgb.take(np.arange(target) * length // target, axis)
     return rgb[: size[0], : size[1]]

@@ -1,4 +1,4 @@
-"""Callback and functions that draw the learning curve."""
+"""Draw the learning curve of a run."""
 
 import os
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
 
 
 class Curve(Callback):
-    """Draws `curve.png` beside a RunLogger's files at every evaluation: returns against `env_steps`.
+    """Draw `curve.png` in the folder of the `RunLogger` after every evaluation: returns against `env_steps`.
 
-    It reads `metrics.csv`, so it has no state of its own. Without a RunLogger there is no picture.
+    The data are read from `metrics.csv`. Nothing is drawn if the Trainer has no `RunLogger`.
     """
 
     def __init__(self) -> None:
@@ -37,41 +37,41 @@ class Curve(Callback):
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Draws it anew; the evaluation's row is written by now."""
+        """Draw the curve, including the evaluation that has just been logged."""
         logger = next((logger for logger in trainer.loggers if isinstance(logger, RunLogger)), None)
         if logger is None or trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         try:
             write_curve(logger.metrics.path)
         except OSError as error:
-            self._warnings.warn(f"The run goes on without curve.png, which could not be written: {error}")
+            self._warnings.warn(f"Cannot write curve.png: {error}. The run continues without it.")
 
 
 def write_curve(metrics: Path) -> Path:
-    """Draws `curve.png` beside a `metrics.csv`, and gives its path; the run's name is that of its folder."""
-    picture = metrics.with_name("curve.png")
-    half_done = metrics.with_name(".curve.png")
+    """Draw `curve.png` next to a `metrics.csv` and return its path. The title is the name of the run folder."""
+    path = metrics.with_name("curve.png")
+    temp_path = metrics.with_name(".curve.png")
     name = " / ".join(metrics.absolute().parent.parts[-2:])
-    draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name).savefig(half_done, format="png")
-    os.replace(half_done, picture)
-    return picture
+    draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name).savefig(temp_path, format="png")
+    os.replace(temp_path, path)
+    return path
 
 
 def draw_curve(series: Mapping[str, Points], title: str) -> Figure:
-    """Draws the returns of training and evaluation against `env_steps`.
+    """Draw the returns of training and evaluation against `env_steps`.
 
     Args:
-        series: For "train/return" and "eval/return_mean", "_min" and "_max" the points (n, 2).
-        title: What stands above.
+        series: Points (n, 2) of "train/return", "eval/return_mean", "eval/return_min" and "eval/return_max".
+        title: Title of the figure.
     """
     figure = Figure(figsize=(9.0, 5.0), dpi=120)
-    # Fixed margins: matplotlib's own layouts draw everything twice.
+    # Fixed margins, because matplotlib's layout engines draw everything twice.
     axes = figure.add_axes((0.09, 0.11, 0.89, 0.75))
     training, mean, low, high = (series[name] for name in (TRAINING, *SPREAD))
     _draw_training(axes, training)
     _draw_evaluation(axes, mean, low, high)
-    _fit_heights(axes, training[:, 1], np.concatenate([low[:, 1], high[:, 1]]))
-    _dress(axes, title)
+    _fit_y_limits(axes, training[:, 1], np.concatenate([low[:, 1], high[:, 1]]))
+    _style(axes, title)
     return figure
 
 
@@ -95,7 +95,7 @@ def _draw_evaluation(axes: Axes, mean: Points, low: Points, high: Points) -> Non
     axes.plot(steps, returns, marker=marker, color=ORANGE, lw=1.8, ms=3.5, label="evaluation, mean")
     best = int(returns.argmax())
     axes.plot(*mean[best], "*", color=ORANGE, mec="white", mew=0.8, ms=15, zorder=5)
-    # Inwards, so that the words stay in the picture.
+    # The text extends towards the center, so that it stays inside the figure.
     late = steps[best] > (steps[0] + steps[-1]) / 2
     axes.annotate(
         f"best {returns[best]:,.1f} at {steps[best]:,.0f}",
@@ -109,18 +109,18 @@ def _draw_evaluation(axes: Axes, mean: Points, low: Points, high: Points) -> Non
     )
 
 
-def _fit_heights(axes: Axes, training: NDArray[np.float64], evaluation: NDArray[np.float64]) -> None:
-    """Shows every evaluation and 98% of the training episodes: a few crashes must not flatten the rest."""
+def _fit_y_limits(axes: Axes, training: NDArray[np.float64], evaluation: NDArray[np.float64]) -> None:
+    """Fit the y axis to all evaluations and 98% of the training episodes, because outliers would flatten it."""
     shown = np.concatenate([np.percentile(training, [1, 99]) if len(training) else training, evaluation])
     if len(shown):
         margin = 0.05 * (shown.max() - shown.min()) or 1.0
-        axes.set_ylim(shown.min() - margin, shown.max() + 2.5 * margin)  # room above for the best one's words
+        axes.set_ylim(shown.min() - margin, shown.max() + 2.5 * margin)  # space for the label of the best evaluation
 
 
-def _dress(axes: Axes, title: str) -> None:
+def _style(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", weight="bold", color=INK, pad=26, parse_math=False)  # a name may contain "$"
     axes.set_xlabel("env_steps", color=INK)
-    axes.set_ylabel("return of an episode", color=INK)
+    axes.set_ylabel("episode return", color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.tick_params(color="#bbbbbb", labelcolor=INK)
@@ -141,7 +141,7 @@ def _dress(axes: Axes, title: str) -> None:
 
 
 def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """The mean (n,) of each value of (n,) and those before it, at most `window` in all."""
+    """Return the mean (n,) of each value (n,) and up to `window - 1` values before it."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, len(sums))
     begin = np.maximum(end - window, 0)

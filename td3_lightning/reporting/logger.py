@@ -1,4 +1,7 @@
-"""Logger of a run: TensorBoard events and metrics.csv."""
+"""Log a run to TensorBoard and to `metrics.csv`.
+
+`_get_next_version` and `_experiment` are private names of Lightning 2.6.
+"""
 
 import contextlib
 import os
@@ -15,23 +18,23 @@ from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import sync
 from td3_lightning.errors import UsageError
-from td3_lightning.reporting.columns import MOST_COLUMNS, admitted
+from td3_lightning.reporting.columns import MAX_COLUMNS, select_columns
 from td3_lightning.reporting.metrics_csv import AXIS, MetricsFile
 from td3_lightning.reporting.paths import absolute
 
-WRITE_ERRORS = (OSError, UnicodeError)  # the latter if the file system cannot encode the folder's name
+WRITE_ERRORS = (OSError, UnicodeError)  # the second if the file system cannot encode the name of the folder
 
 
 class RunLogger(TensorBoardLogger):
-    """Writes TensorBoard's events and `metrics.csv`, a row for each call, in one folder.
+    """Write TensorBoard events and `metrics.csv` to the folder `save_dir/name/version_N`.
 
-    The folder is `save_dir/name/version_N`. If it holds a `metrics.csv` already, that is continued.
+    Each call of `log_metrics` writes one row. An existing `metrics.csv` is continued.
 
     Args:
-        save_dir: Folder of all runs. A relative path starts at the working directory of this call.
-        name: Folder of the runs of one kind.
-        version: Number or name of this run; None takes the next free number, with an empty folder that is gone again
-            if nothing is logged.
+        save_dir: Folder of all runs. A relative path starts at the current working directory.
+        name: Name of the experiment, a folder in `save_dir`.
+        version: Number or name of the run. None reserves the next free number by creating its folder, which is
+            removed if nothing is logged.
     """
 
     def __init__(
@@ -39,112 +42,111 @@ class RunLogger(TensorBoardLogger):
     ) -> None:
         folder = str(absolute("save_dir", save_dir))
         super().__init__(folder, name=name, version=version, default_hp_metric=False)
-        self.began = False  # this process has logged something
-        self.clock: Callable[[], int] | None = None  # env_steps in training
+        self.has_logged = False  # in this process
+        self.clock: Callable[[], int] | None = None  # returns env_steps during training
         self._warnings = WarningCache()
-        self._is_full = False  # metrics.csv had no room for a new column
-        self._made: list[Path] = []  # folders that this process made, the innermost first
+        self._is_full = False  # metrics.csv has reached MAX_COLUMNS
+        self._created: list[Path] = []  # folders that this process created, the innermost first
 
     def _get_next_version(self) -> int:
-        """A free number, which is taken at once: another run may begin at the same time."""
+        """Reserve a free version number. Other runs may start at the same time."""
         number = super()._get_next_version()
-        while not self.take(Path(self.root_dir, f"version_{number}")):
+        while not self.reserve(Path(self.root_dir, f"version_{number}")):
             number += 1
         return number
 
-    def take(self, folder: Path) -> bool:
-        """Has rank 0 make a folder, if there is none; false if there is, as another run may have been faster."""
+    def reserve(self, folder: Path) -> bool:
+        """Create a folder on rank 0. Return False if it exists already, for example created by another run."""
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
             rank_zero_only(folder.mkdir)(parents=True)
         except FileExistsError:
             return False
-        except OSError:  # said when something is logged
+        except OSError:  # reported when the first metric is logged
             return True
-        self._made += missing
+        self._created += missing
         return True
 
     @property
     def log_dir(self) -> str:
-        """The run's folder, without TensorBoardLogger's expansion of "$": the checkpoints' folder has none either."""
+        """Return the run folder. Unlike TensorBoardLogger, keep "$", as Lightning does for the checkpoints."""
         return os.path.join(self.root_dir, self.version if isinstance(self.version, str) else f"version_{self.version}")
 
     @cached_property
     def metrics(self) -> MetricsFile:
-        """The run's `metrics.csv`."""
+        """Return the `metrics.csv` of the run."""
         return MetricsFile(Path(self.log_dir, "metrics.csv"))
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """TensorBoard's writer, once something is logged.
+        """Return TensorBoard's writer after the first metric has been logged.
 
         Raises:
-            AttributeError: Nothing is logged yet. Lightning asks for the writer before it knows that a run can
-                begin, does without if there is none, and a writer would make the folder.
+            AttributeError: No metric has been logged. Lightning reads this property before it has validated the run,
+                and ignores the error. A writer would create the folder of a run that may not start.
         """
-        if not self.began:
-            raise AttributeError("TensorBoard's writer begins with the first metric; log one before you use it.")
+        if not self.has_logged:
+            raise AttributeError(
+                "experiment requires a logged metric. Call log_metrics before you use TensorBoard's writer."
+            )
         return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Logs numbers; what the disk does not take is lost, which is said once.
+        """Log metrics. If the disk rejects them, warn once and continue.
 
         Args:
-            metrics: Names and numbers; `env_steps` among them is left out, as it is the axis.
-            step: Their place on the axis, in environment steps; in training it is not used, for Lightning and its
-                callbacks count otherwise.
+            metrics: Names and values. `env_steps` is skipped because it is the axis.
+            step: Environment steps. Ignored during training, because Lightning counts optimizer steps.
         """
         step = self.clock() if self.clock else step
-        self.began = True
-        with self._going_on():
+        self.has_logged = True
+        with self._warn_on_disk_error():
             if self.metrics.is_deleted():
-                self._begin_anew()
-        values = self._admitted({name: value for name, value in metrics.items() if name != AXIS})
-        with self._going_on():
+                self._recreate()
+        values = self._select_columns({name: value for name, value in metrics.items() if name != AXIS})
+        with self._warn_on_disk_error():
             self.metrics.append({AXIS: step, **values})
-        with self._going_on():
+        with self._warn_on_disk_error():
             super().log_metrics(values, step)
 
-    def _admitted(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Convert the metrics that the file has a column for, or room for one; warn once about the others."""
-        values, left_out = admitted(metrics, self.metrics.columns)
-        if left_out and not self._is_full:
+    def _select_columns(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Convert the metrics that fit into the columns of the file. Warn once about the others."""
+        values, excess = select_columns(metrics, self.metrics.columns)
+        if excess and not self._is_full:
             self._is_full = True
             rank_zero_warn(
-                f"metrics.csv must have at most {MOST_COLUMNS} columns, got the new metric {left_out[0]}. It and later "
+                f"metrics.csv must have at most {MAX_COLUMNS} columns, got the new metric {excess[0]}. It and later "
                 "new metrics are not logged. Use the same names in every episode's info."
             )
         return values
 
-    def _begin_anew(self) -> None:
-        rank_zero_warn(f"{self.log_dir} was deleted during the run; the log begins anew there.")
+    def _recreate(self) -> None:
+        rank_zero_warn(f"{self.log_dir} was deleted during the run. A new log is started there.")
         del self.metrics
-        self._experiment = None  # its file has no name any more
+        self._experiment = None  # its file has been deleted
 
     @contextlib.contextmanager
-    def _going_on(self) -> Iterator[None]:
-        """Turns an error of the disk into a warning, the first time."""
+    def _warn_on_disk_error(self) -> Iterator[None]:
+        """Convert disk errors to one warning."""
         try:
             yield
         except (OSError, ValueError) as error:
-            # Lightning says of whatever TensorBoard raises that the value is not supported.
+            # Lightning wraps every error of TensorBoard in a ValueError.
             reason = error if isinstance(error, WRITE_ERRORS) else error.__cause__
             if not isinstance(reason, WRITE_ERRORS):
                 raise
-            self._warnings.warn(
-                f"The run goes on, but some of its log in {self.log_dir} could not be written: {reason}"
-            )
+            self._warnings.warn(f"Cannot write part of the log in {self.log_dir}: {reason}. The run continues.")
 
-    # Going on in the folder of a run.
+    # Resuming in an existing run folder.
 
     def position(self) -> dict[str, Any]:
-        """How far the log on the disk is: the rows of `metrics.csv`, the bytes of each file of events."""
+        """Return the size of the log on disk: rows of `metrics.csv` and bytes of each event file."""
         if not self.metrics.rows:
             return {"rows": 0, "events": {}}
-        with self._going_on():
-            events: Any = self._experiment  # older releases of torch have no types for it
+        with self._warn_on_disk_error():
+            events: Any = self._experiment  # untyped in older releases of torch
             if events is not None:
                 events.flush()
             for path in (self.metrics.path, *self._events()):
@@ -152,12 +154,12 @@ class RunLogger(TensorBoardLogger):
         return {"rows": self.metrics.rows, "events": {path.name: path.stat().st_size for path in self._events()}}
 
     @rank_zero_only
-    def go_on_from(self, position: Mapping[str, Any]) -> None:
-        """Takes away what was logged after a position, by a process that was killed."""
+    def truncate_to(self, position: Mapping[str, Any]) -> None:
+        """Delete what a killed process logged after a position."""
         missing = position["rows"] - self.metrics.rows
         if missing > 0:
-            rank_zero_warn(f"{self.metrics.path} lacks {missing} rows that it had when the checkpoint was saved.")
-        self.metrics.cut(position["rows"])
+            rank_zero_warn(f"{self.metrics.path} lacks {missing} rows that existed when the checkpoint was saved.")
+        self.metrics.truncate(position["rows"])
         for path in self._events():
             if path.name in position["events"]:
                 os.truncate(path, min(position["events"][path.name], path.stat().st_size))
@@ -174,10 +176,10 @@ class RunLogger(TensorBoardLogger):
         metrics: dict[str, Any] | None = None,
         step: int | None = None,
     ) -> None:
-        """Keeps the hyperparameters for `hparams.yaml`, objects as their class and arguments.
+        """Store the hyperparameters for `hparams.yaml`.
 
         Args:
-            params: Names and values.
+            params: Names and values. Objects are given by their class and arguments.
             metrics: Not used.
             step: Not used.
         """
@@ -185,24 +187,24 @@ class RunLogger(TensorBoardLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Flushes the events and writes `hparams.yaml`, unless nothing is logged yet; rows need no flush."""
-        if self.began:
-            with self._going_on():
+        """Flush the events and write `hparams.yaml` if something has been logged. Rows are flushed at once."""
+        if self.has_logged:
+            with self._warn_on_disk_error():
                 super().save()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Closes the events; a folder in which nothing was logged goes."""
-        with self._going_on():
+        """Close the event file. Remove the folder if nothing was logged."""
+        with self._warn_on_disk_error():
             super().finalize(status)
-        if not self.began:
-            with contextlib.suppress(OSError):  # something else is there
-                for folder in self._made:
+        if not self.has_logged:
+            with contextlib.suppress(OSError):  # the folder is not empty
+                for folder in self._created:
                     folder.rmdir()
 
 
-def check_apart(own: RunLogger, loggers: Sequence[Logger]) -> None:
-    """Raise `UsageError` if another logger writes into the run's folder, where both may write a metrics.csv."""
+def check_log_dirs_differ(own: RunLogger, loggers: Sequence[Logger]) -> None:
+    """Raise `UsageError` if another logger writes to the run folder. Both could write a metrics.csv."""
     for other in loggers:
         folder = None if other is own else getattr(other, "log_dir", None)
         if folder is not None and Path(folder).resolve() == Path(own.log_dir).resolve():

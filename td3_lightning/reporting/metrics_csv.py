@@ -1,4 +1,4 @@
-"""The file metrics.csv of a run."""
+"""Read and write the `metrics.csv` of a run."""
 
 import csv
 import io
@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 from td3_lightning.reporting.paths import check_link
 
-AXIS = "env_steps"  # the first column, and what every scalar is drawn against
+AXIS = "env_steps"  # first column of the file and x axis of every scalar
 
 
 class MetricsFile:
-    """A CSV file that grows by rows and, rarely, by columns; every row is on disk once it is appended.
+    """Append rows to a CSV file. Each row is written at once.
 
-    A row leaves the columns that it does not name empty. A new column goes to the right, for which the file
-    is rewritten once; a row keeps its number. An existing file is continued, without the part of a row at its
-    end that a killed process may have left.
+    Columns that a row does not contain stay empty. New columns are added on the right, which rewrites the file. An
+    existing file is continued. An incomplete last row, left by a killed process, is removed.
 
     Args:
-        path: The file; it and its folder are made with the first row.
+        path: Path of the file. The file and its folder are created with the first row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +33,7 @@ class MetricsFile:
             self._continue()
 
     def append(self, row: Mapping[str, float | None]) -> None:
-        """Writes a row; its keys name the columns."""
+        """Append a row, given as column names and values."""
         new = [name for name in row if name not in self.columns]
         if new:
             self._widen(new)
@@ -43,16 +42,16 @@ class MetricsFile:
             with self.path.open("a", encoding="utf-8", newline="") as file:
                 file.write(_line(_cell(row.get(name)) for name in self.columns))
         except OSError:
-            os.truncate(self.path, size)  # the next row would be glued to half of this one
+            os.truncate(self.path, size)  # otherwise the next row would continue the incomplete one
             raise
         self.rows += 1
 
     def is_deleted(self) -> bool:
-        """Whether someone took the file away."""
+        """Return whether the file has been deleted."""
         return self.rows > 0 and not self.path.exists()
 
-    def cut(self, rows: int) -> None:
-        """Takes away all rows but the first so many."""
+    def truncate(self, rows: int) -> None:
+        """Keep only the first `rows` rows."""
         if rows >= self.rows:
             return
         lines = self.path.read_bytes().split(b"\n")[: rows + 1]
@@ -68,7 +67,7 @@ class MetricsFile:
         self.rows = max(whole.count(b"\n") - 1, 0)
 
     def _widen(self, new: list[str]) -> None:
-        """Adds columns; a reader, or a kill, meets the old file or the new one, never half of it."""
+        """Add columns. The file is replaced atomically, so that readers never see an incomplete file."""
         old = self.path.read_text(encoding="utf-8").split("\n")[1:-1] if self.path.exists() else []
         columns = self.columns + new
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,14 +81,14 @@ class MetricsFile:
 
 
 def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Reads series from a `metrics.csv`.
+    """Read metrics from a `metrics.csv`.
 
     Args:
-        path: The file.
+        path: Path of the file.
         names: Columns to read.
 
     Returns:
-        For each name its points (n, 2), `env_steps` and value, in the file's order; n is 0 without any.
+        The points (n, 2) of each column: `env_steps` and value, in the order of the file.
     """
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     with path.open(encoding="utf-8", newline="") as file:
@@ -99,7 +98,7 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float
         axis = header.index(AXIS) if where else 0
         for row in rows:
             if len(row) != len(header):
-                continue  # the run is still writing it
+                continue  # the run is still writing this row
             for column, series in where:
                 if row[column]:
                     series.append((float(row[axis] or "nan"), float(row[column])))
@@ -113,4 +112,4 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _cell(value: float | None) -> str:
-    return "" if value is None else repr(float(value)).removesuffix(".0")  # it reads back to the same bits
+    return "" if value is None else repr(float(value)).removesuffix(".0")  # repr is exact

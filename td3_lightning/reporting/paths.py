@@ -1,4 +1,4 @@
-"""Local paths: the paths that a user gives, made absolute before an environment can change the working directory."""
+"""Make the paths of a command absolute before an environment can change the working directory."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from jsonargparse import Namespace
 
 from td3_lightning.errors import UsageError
 
-# The settings of all commands that name a file or a folder.
+# Settings that contain the path of a file or a folder.
 SETTINGS = ("trainer.default_root_dir", "checkpoint.dirpath", "ckpt_path", "folder", "files", "output")
 
 
@@ -15,8 +15,8 @@ def expand(name: str, path: str | Path) -> str:
     """Replace a leading "~" of a path with the home directory.
 
     Args:
-        name: The setting, for the error.
-        path: The path as the user wrote it.
+        name: Name of the setting in errors.
+        path: Path as the user wrote it.
 
     Raises:
         UsageError: The path is a URL.
@@ -29,11 +29,11 @@ def expand(name: str, path: str | Path) -> str:
 def absolute(name: str, path: str | Path) -> Path:
     """Expand a path and join it to the working directory.
 
-    Symbolic links are kept, because the run that a checkpoint belongs to is found by its folder.
+    Symbolic links are kept, because the folder of a checkpoint identifies its run.
 
     Args:
-        name: The setting, for the error.
-        path: The path as the user wrote it.
+        name: Name of the setting in errors.
+        path: Path as the user wrote it.
 
     Raises:
         UsageError: The path is a URL.
@@ -44,11 +44,11 @@ def absolute(name: str, path: str | Path) -> Path:
 def make_absolute(config: Namespace) -> None:
     """Make every path of a command's configuration absolute.
 
-    The default of `trainer.default_root_dir` becomes the working directory, since Lightning would read the working
-    directory after the environment is made.
+    The default of `trainer.default_root_dir` becomes the working directory, because Lightning reads the working
+    directory after the environment has been created.
 
     Args:
-        config: The configuration of one command, changed in place.
+        config: Configuration of one command, modified in place.
 
     Raises:
         UsageError: A path is a URL.
@@ -63,8 +63,8 @@ def shown(path: str | Path, start: Path) -> str:
     """Format a path for a message: relative to a directory if it lies below that directory.
 
     Args:
-        path: The path.
-        start: The directory in which the user typed the command.
+        path: Path to format.
+        start: Working directory of the command.
     """
     relative = os.path.relpath(path, start)
     return str(path) if relative.startswith("..") else relative

@@ -1,4 +1,4 @@
-"""Table of results after `test` and `validate`."""
+"""Print the results of `test` and `validate`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,38 +15,41 @@ from td3_lightning.reporting.console import show
 
 
 class Results(Callback):
-    """Prints a table after `test` and `validate`: every number of the episodes, and their time."""
+    """Print a table of the episodes of `test` and `validate`: their metrics and wall time."""
 
     def __init__(self) -> None:
         self._episodes: list[dict[str, float]] = []
         self._seeds: list[int] = []
-        self._began = 0.0
+        self._start_time = 0.0
 
     def on_test_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Forgets an earlier test."""
+        """Discard the episodes of an earlier test."""
         self._episodes, self._seeds = [], []
 
     def on_test_batch_start(
         self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Starts an episode's clock."""
-        self._began = time.perf_counter()
+        """Store the start time of an episode."""
+        self._start_time = time.perf_counter()
 
     def on_test_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Notes what the episode reported, and its time."""
+        """Store the metrics and the wall time of an episode."""
         first = {name: outputs[name] for name in ("return", "length")}
-        self._episodes.append({**first, **outputs, "wall time (s)": time.perf_counter() - self._began})
+        self._episodes.append({**first, **outputs, "wall time (s)": time.perf_counter() - self._start_time})
         self._seeds.append(batch.seed)
 
     @rank_zero_only
     def on_test_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Prints them."""
+        """Print the table."""
         if trainer.state.fn == "fit" or not self._episodes:
             return
-        count, seeds = len(self._episodes), f"{min(self._seeds)} to {max(self._seeds)}"
-        print(f"\n{count} episodes, seeds {seeds}, after {pl_module.env_steps:,} env_steps of training")
+        first, last = min(self._seeds), max(self._seeds)
+        episodes = (
+            f"{len(self._episodes)} episodes, seeds {first} to {last}" if last > first else f"1 episode, seed {first}"
+        )
+        print(f"\n{episodes}, after {pl_module.env_steps:,} env_steps of training")
         show(results_table(self._episodes))
 
     on_validation_start = on_test_start
@@ -56,8 +59,12 @@ class Results(Callback):
 
 
 def results_table(episodes: Sequence[Mapping[str, float]]) -> Table:
-    """A row for each number of the episodes: mean ± standard deviation, least and most; "3 of 3" for truths."""
-    table = Table("of an episode", *("mean ± std", "min", "max"))
+    """Build a table with a row for each metric: mean ± standard deviation, min and max.
+
+    A metric whose values are all 0 or 1 is shown as a count, for example "3 of 3". The standard deviation is left out
+    if there is only one value.
+    """
+    table = Table("per episode", *("mean ± std", "min", "max"))
     for column in table.columns[1:]:
         column.justify = "right"
     for name in dict.fromkeys(name for episode in episodes for name in episode):
@@ -65,8 +72,8 @@ def results_table(episodes: Sequence[Mapping[str, float]]) -> Table:
         if name not in ("return", "length") and np.isin(values, (0.0, 1.0)).all():
             table.add_row(escape(name), f"{values.sum():.0f} of {len(values)}", "", "")
         else:
-            spread = f"{values.mean():,.2f} ± {values.std():,.2f}"
-            table.add_row(escape(name), spread, _number(values.min()), _number(values.max()))
+            spread = f" ± {values.std():,.2f}" if len(values) > 1 else ""
+            table.add_row(escape(name), f"{values.mean():,.2f}{spread}", _number(values.min()), _number(values.max()))
     return table
 
 

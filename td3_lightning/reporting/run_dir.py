@@ -1,4 +1,4 @@
-"""Where runs lie: lightning_logs/name/version_N, with their checkpoints in `checkpoints`; one process works in each."""
+"""Find and lock run folders: `lightning_logs/name/version_N`, with the checkpoints in `checkpoints`."""
 
 import contextlib
 import fcntl
@@ -13,102 +13,109 @@ from td3_lightning.errors import UsageError
 
 
 def run_dir_of(checkpoint: Path) -> Path | None:
-    """The folder of the run that a checkpoint lies in; None if it was copied away."""
-    folder = Path(os.path.abspath(checkpoint)).parent  # without ".." in it
-    in_a_run = folder.name == "checkpoints" and (folder.parent / "config.yaml").is_file()
-    return folder.parent if in_a_run else None
+    """Return the run folder that contains a checkpoint. None if the checkpoint is outside a run folder."""
+    folder = Path(os.path.abspath(checkpoint)).parent  # abspath removes ".."
+    is_run = folder.name == "checkpoints" and (folder.parent / "config.yaml").is_file()
+    return folder.parent if is_run else None
 
 
 def continues_in(trainer: L.Trainer, folder: Path) -> bool:
-    """Whether the checkpoint that a run continues from lies below a folder."""
+    """Return whether a run resumes from a checkpoint inside a folder."""
     return trainer.ckpt_path is not None and folder.resolve() in Path(trainer.ckpt_path).resolve().parents
 
 
 def config_of(checkpoint: Path) -> Path:
-    """Where a run's configuration is, beside the folder of its checkpoints or, if it was published, beside them."""
+    """Return the path of a run's configuration.
+
+    It is next to the checkpoint in a published run, and otherwise one folder higher.
+    """
     beside = checkpoint.parent / "config.yaml"
     return beside if beside.exists() else checkpoint.parent.parent / "config.yaml"
 
 
 def newest_last(runs: Path, name: str) -> Path:
-    """The last.ckpt of the run of a name that was saved last; raises `UsageError` if there is none."""
+    """Return the most recent `last.ckpt` of the runs with a name.
+
+    Raises:
+        UsageError: No run of that name has one.
+    """
     found = list((runs / name).glob("*/checkpoints/last.ckpt"))
     if not found:
         raise UsageError(
-            f"--ckpt_path last is the newest run's last.ckpt, but {runs / name} has none; give the "
-            "--name that it has, the path of a last.ckpt, or leave --ckpt_path out to begin a run."
+            f"--ckpt_path last requires a run with a last.ckpt, got none in {runs / name}. Use the --name of an "
+            "existing run or the path of a last.ckpt, or omit --ckpt_path to start a new run."
         )
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def run_exists_error(folder: Path) -> UsageError:
-    """The refusal of a new run in the folder of another, with the two ways out."""
+    """Build the error for a new run in the folder of an existing run."""
     return UsageError(
-        f"{folder} holds a run already; go on with that (--ckpt_path and its last.ckpt), or give the new one another "
-        "folder (--name, or --checkpoint.dirpath if you gave that or have no logger)."
+        f"The run folder must be empty, got {folder} with an existing run. Use --ckpt_path with its last.ckpt to "
+        "resume that run, or another folder (--name, or --checkpoint.dirpath if you set it or have no logger)."
     )
 
 
 class RunLock:
-    """A run's folder, held by this process until `release` or its end, however that comes.
+    """Lock a run folder until `release` is called or the process ends.
 
-    The folder itself is locked, so nothing is left in it. Where that cannot be done, as the file system has no locks
-    or there is no folder, nothing is held.
+    The lock is on the folder itself, so no lock file is created. There is no lock if the folder does not exist or the
+    file system does not support locks.
 
     Args:
-        folder: The folder.
-        patience: How long to wait for a process that is ending, in seconds.
+        folder: Folder to lock.
+        timeout: Seconds to wait for another process to release the folder.
 
     Raises:
-        UsageError: Another process holds it.
+        UsageError: Another process has locked the folder.
     """
 
-    def __init__(self, folder: Path, patience: float = 3.0) -> None:
+    def __init__(self, folder: Path, timeout: float = 3.0) -> None:
         self._descriptor: int | None = None
         with contextlib.suppress(OSError):
             self._descriptor = os.open(folder, os.O_RDONLY)
-        until = time.monotonic() + patience
-        while not self._locked():
-            if time.monotonic() > until:
+        deadline = time.monotonic() + timeout
+        while not self._try_lock():
+            if time.monotonic() > deadline:
                 self.release()
                 raise UsageError(
-                    f"{folder} is in use: another process trains there; stop that one first, or give this run another "
-                    "folder (--name, or --checkpoint.dirpath if you gave that)."
+                    f"The run folder must be unused, got {folder}, which is in use by another process. Stop that "
+                    "process first, or use another folder (--name, or --checkpoint.dirpath if you set it)."
                 )
             time.sleep(0.1)
 
-    def _locked(self) -> bool:
+    def _try_lock(self) -> bool:
         if self._descriptor is not None:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            except OSError:  # no locks
+            except OSError:  # the file system does not support locks
                 pass
         return True
 
     def release(self) -> None:
-        """Lets go of it."""
+        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 class LockingCallback(Callback):
-    """Lets other processes into a folder when the run ends, however that comes."""
+    """Release the lock of a folder when the run ends or fails."""
 
-    _hold: RunLock | None = None
+    _lock: RunLock | None = None
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Lets them in, once it is saved what is to be."""
+        """Release the lock after the other hooks have saved their files."""
         super().on_exception(trainer, pl_module, exception)
-        self._let_go()
+        self._release()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Lets them in."""
+        """Release the lock."""
         super().teardown(trainer, pl_module, stage)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
-        if self._hold is not None:
-            self._hold.release()
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()

@@ -1,4 +1,4 @@
-"""Videos of greedy episodes, drawn without a window."""
+"""Record videos of greedy episodes without a window."""
 
 import copy
 import os
@@ -21,7 +21,7 @@ from td3_lightning.training.data_module import ReplayData
 
 
 class Video(NamedTuple):
-    """A recorded episode."""
+    """Describe a recorded episode."""
 
     path: Path
     episode_return: float
@@ -29,12 +29,12 @@ class Video(NamedTuple):
 
 
 class Mp4:
-    """Encodes frames as they arrive; it keeps none.
+    """Encode frames one by one with ffmpeg.
 
     Args:
-        path: The file, complete after `close`. The path must be absolute: ffmpeg would take "12:30.mp4" for a protocol.
+        path: Absolute path of the file. ffmpeg would read the relative path "12:30.mp4" as a protocol.
         fps: Frames per second.
-        name: The environment's name, for errors.
+        name: Name of the environment in errors.
     """
 
     def __init__(self, path: Path, fps: float, name: str) -> None:
@@ -43,19 +43,21 @@ class Mp4:
         self._encoder: Generator[None, Frame | None, None] | None = None
 
     def write(self, rendered: Any) -> None:
-        """Add what an environment rendered: an image, or a list of images."""
+        """Encode an image or a list of images."""
         for frame in self._reader.read(rendered):
             try:
                 self._encode(frame)
-            except (OSError, RuntimeError) as error:  # ffmpeg ended, or there is none
+            except (OSError, RuntimeError) as error:  # ffmpeg failed or is missing
                 said = one_line(str(error).split("FFMPEG COMMAND")[0])
-                raise RunError(f"ffmpeg could not write {self.path.parent}: {said}. See its message above.") from error
+                raise RunError(
+                    f"ffmpeg failed to write to {self.path.parent}: {said}. See the output of ffmpeg above."
+                ) from error
             self.frames += 1
 
     def _encode(self, frame: Frame) -> None:
         if self._encoder is None:
             height, width = frame.shape[:2]
-            # Its default is blocks of 16 pixels, for which it would stretch the picture.
+            # The default, blocks of 16 pixels, would stretch the image.
             self._encoder = imageio_ffmpeg.write_frames(
                 str(self.path), (width, height), fps=self.fps, quality=7, macro_block_size=1
             )
@@ -78,7 +80,7 @@ class Mp4:
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether an mp4 file has its index, which ffmpeg writes last."""
+    """Return whether an mp4 file has its index. ffmpeg writes the index last."""
     if not path.exists():
         return False
     with path.open("rb") as file:
@@ -92,18 +94,18 @@ def _is_complete(path: Path) -> bool:
 
 
 class Camera(gym.Wrapper):
-    """Films every step of the environment, also those that a wrapper around this makes of one action.
+    """Record a frame after every step of the environment, also inside a repeated action.
 
     Args:
-        env: An environment that renders "rgb_array".
+        env: Environment with the render mode "rgb_array".
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.film: Mp4 | None = None  # where the frames go
+        self.film: Mp4 | None = None  # destination of the frames
 
     def step(self, action: Any) -> Any:
-        """Steps, and films what came of it."""
+        """Step the environment and record a frame."""
         result = self.env.step(action)
         if self.film is not None:
             self.film.write(self.env.render())
@@ -117,20 +119,20 @@ def record(
     folder: str | Path = "videos",
     env_kwargs: dict[str, Any] | None = None,
 ) -> list[Video]:
-    """Records episodes without exploration noise, from the seeds of `test`.
+    """Record episodes without exploration noise, with the seeds of `test`.
 
     Args:
-        module: The policy.
-        data: Makes the environment, with its wrappers.
-        episodes: How many.
-        folder: Where the videos go; the names are like episode-1-return-917.5-frames-825.mp4.
-        env_kwargs: Further keyword arguments for the environment, such as draw_rays for the car.
+        module: Agent that acts.
+        data: Data module that creates the environment with its wrappers.
+        episodes: Number of episodes.
+        folder: Folder of the videos. A file name is, for example, episode-1-return-917.5-frames-825.mp4.
+        env_kwargs: Additional keyword arguments of the environment, for example draw_rays of CarRacing.
 
     Returns:
-        Path, return and number of frames of each.
+        The path, return and number of frames of each video.
 
     Raises:
-        UsageError: The environment draws no pictures, or does not take such keyword arguments.
+        UsageError: The environment cannot render images, or does not accept the keyword arguments.
     """
     folder = absolute("folder", folder)  # before the environment can change the working directory
     camera, env = _make_filmed_env(data, env_kwargs or {})
@@ -138,7 +140,7 @@ def record(
     fps = frames_per_second(env.metadata.get("render_fps"))
     seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
     try:
-        with ending_on_signals():
+        with exit_on_signals():
             films = (Mp4(folder / f".episode-{number}.mp4", fps, data.env_id) for number in range(1, episodes + 1))
             return [_film(module, camera, Episode(env, seed), film) for seed, film in zip(seeds, films, strict=True)]
     finally:
@@ -146,8 +148,8 @@ def record(
 
 
 @contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the process by an exception, so that no part of a video is left."""
+def exit_on_signals() -> Iterator[None]:
+    """Convert SIGTERM and SIGHUP to exceptions, so that incomplete videos are deleted."""
     previous = {}
     if threading.current_thread() is threading.main_thread():
         previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -166,7 +168,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
-    """Play an episode. Its video gets its name once it is complete."""
+    """Play an episode. Give the video its final name after it is complete."""
     camera.film = film
     try:
         total = episode.play(module.act)["return"]
@@ -180,12 +182,12 @@ def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
 
 
 def _make_filmed_env(data: ReplayData, env_kwargs: dict[str, Any]) -> tuple[Camera, gym.Env]:
-    """Makes the environment with a camera beneath the configured wrappers."""
+    """Create the environment with a camera inside the configured wrappers."""
     modes = data.eval_env.metadata.get("render_modes") or []
     if "rgb_array" not in modes:
         raise UsageError(
-            f'{data.env_id} has the render modes {modes}, but a video needs "rgb_array"; '
-            "record an environment that has it."
+            f'render_modes of {data.env_id} must contain "rgb_array", got {modes}. Use an environment that '
+            "renders images."
         )
     cameras: list[Camera] = []
 

@@ -712,7 +712,7 @@ MISTAKES = {
     ),
     "frames": (["fit", "--data.env_id", "CarRacing-v3"], "Use data.pixels and model.encoder"),
     "test without anything": (["test"], "add --ckpt_path"),
-    "last of nothing": (["test", "--ckpt_path", "last"], "lightning_logs/default has none"),
+    "last of nothing": (["test", "--ckpt_path", "last"], "got none in lightning_logs/default"),
     "callback on the line": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"],
         "trainer.callbacks must be a class, got Stop; did you mean td3_lightning.StopWhenSolved?",

@@ -197,7 +197,7 @@ def test_two_nodes_end_when_one_has_no_checkpoint(broken_node: int, tmp_path: Pa
     with ended(both):
         for process in both:
             assert process.wait(max(LIMIT - time.monotonic() + began, 1)) != 0
-    reason = "lightning_logs/here has none"
+    reason = "got none in lightning_logs/here"
     own, other = (said(tmp_path / str(number)) for number in (broken_node, 1 - broken_node))
     assert reason in own
     assert f"Rank {broken_node} cannot start this run: --ckpt_path last" in other

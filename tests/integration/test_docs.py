@@ -1,4 +1,4 @@
-"""The generated reference describes every setting, and the table of metrics every column of a run."""
+"""Test that the reference describes every setting and the table of metrics every column of a run."""
 
 import gzip
 import inspect

@@ -161,7 +161,7 @@ def test_logger_in_the_runs_folder_is_refused(kind, folder, capsys):  # noqa: F8
 
 
 def test_new_names_in_every_row_do_not_grow_the_file_without_bound(tmp_path, monkeypatch, recwarn):
-    monkeypatch.setattr(columns, "MOST_COLUMNS", 20)
+    monkeypatch.setattr(columns, "MAX_COLUMNS", 20)
     logger = RunLogger(str(tmp_path), "a", 0)
     for step in range(200):
         logger.log_metrics({"train/return": float(step), f"train/goal_{step}": 1.0}, step)

@@ -1,6 +1,6 @@
-"""Two processes that train together: each collects for itself, and both learn the same.
+"""Test training with two processes: each collects its own data, and both have the same weights.
 
-The file is also the program whose forks are those processes.
+This file is also the program of those processes.
 """
 
 import json
@@ -32,7 +32,7 @@ UPDATES = 30
 
 
 def new_module(data: ReplayData) -> TD3:
-    """Without noise in its target, which every process draws for itself."""
+    """Use no noise in the target, because every process draws its own."""
     return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8, 8), policy_noise=0.0)
 
 
@@ -42,7 +42,7 @@ def new_data() -> ReplayData:
 
 
 class Watch(Callback):
-    """Keeps the batches, and the weights before the first update and after every tenth one."""
+    """Store the batches, and the weights before the first and after every tenth update."""
 
     def __init__(self) -> None:
         self.batches: list[list[torch.Tensor]] = []
@@ -62,7 +62,7 @@ class Watch(Callback):
 
 
 class Dies(Callback):
-    """Kills the process of one rank in the middle."""
+    """Kill the process of one rank during training."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -92,7 +92,7 @@ def new_trainer(folder: Path, callbacks: list[Callback], **kwargs: Any) -> L.Tra
 
 
 def train(number: int, folder: Path, *further: Callback) -> None:
-    """Trains as one of two, and writes down what it saw."""
+    """Train as one of two ranks, and save what the rank observed."""
     L.seed_everything(3, verbose=False)
     data, watch = new_data(), Watch()
     trainer = new_trainer(folder, [watch, Collector(40), *further], devices=2, strategy="ddp")
@@ -102,7 +102,7 @@ def train(number: int, folder: Path, *further: Callback) -> None:
 
 
 class Uneven(gym.Wrapper):
-    """Whose episodes have another length in each process."""
+    """Use another episode length in each process."""
 
     def reset(self, **kwargs: Any) -> Any:
         self.left = (5, 9)[rank_zero_only.rank]  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ class Uneven(gym.Wrapper):
 
 
 def episodes(number: int, folder: Path) -> None:
-    """Collects whole episodes, with a learning rate that falls."""
+    """Collect whole episodes with a decreasing learning rate."""
     L.seed_everything(3, verbose=False)
     watch, lr = Watch(), Linear(start=1e-2, end=1e-3, steps=200)
     data = ReplayData("Pendulum-v1", wrappers=[Uneven], steps_per_epoch=UPDATES, batch_size=8, capacity=500)
@@ -126,12 +126,12 @@ def episodes(number: int, folder: Path) -> None:
 
 
 def solve(number: int, folder: Path) -> None:
-    """Trains until the first process has solved it; the other one is never to."""
+    """Train until rank zero has solved the task. Rank one never solves it."""
     train(number, folder, StopWhenSolved(-1e9, window=(2, 1000)[number]))
 
 
 def command_line(number: int, folder: Path) -> None:
-    """The same by the command line."""
+    """Train with two processes from the command line."""
     os.chdir(folder)
     words = ["--data.env_id=Pendulum-v1", "--data.batch_size=4", "--data.steps_per_epoch=6", "--data.eval_episodes=1"]
     words += ["--collector.warmup_steps=5", "--model.hidden_dims=[8]", "--trainer.devices=2", "--trainer.max_epochs=1"]
@@ -139,7 +139,7 @@ def command_line(number: int, folder: Path) -> None:
 
 
 def pair(folder: Path, work: Callable[..., None], *further: Any) -> dict[str, Any]:
-    """Has two processes work; their exit codes, and how many seconds the second to end outlived the first."""
+    """Run two processes. Return their exit codes and the seconds between their ends."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -149,7 +149,7 @@ def pair(folder: Path, work: Callable[..., None], *further: Any) -> dict[str, An
         process = os.fork()
         if process == 0:
             os.environ["LOCAL_RANK"] = str(number)
-            rank_zero_only.rank = number  # as Lightning finds it when it is imported in a process of its own
+            rank_zero_only.rank = number  # as Lightning sets it at import in each process
             sys.stderr = (folder / f"{number}.log").open("w", buffering=1)
             try:
                 work(number, folder, *further)
@@ -171,7 +171,7 @@ def pair(folder: Path, work: Callable[..., None], *further: Any) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder of all pairs of processes, and how they ended."""
+    """Return the folder of all pairs of processes, and their exit codes."""
     folder = tmp_path_factory.mktemp("pairs")
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, __file__, folder], env=environ, check=True, timeout=250)
@@ -181,7 +181,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 # The tests.
 
 
-def test_both_learn_the_same_from_experience_of_their_own(pairs: Any) -> None:
+def test_ranks_learn_equally_from_different_experience(pairs: Any) -> None:
     folder, ended = pairs
     assert ended["whole"]["codes"] == [0, 0]
     one, other = (torch.load(folder / "whole" / f"{number}.pt") for number in (0, 1))
@@ -192,7 +192,7 @@ def test_both_learn_the_same_from_experience_of_their_own(pairs: Any) -> None:
     assert all(mine != yours for mine, yours in zip(one["rows"], other["rows"], strict=True))
 
 
-def test_both_learn_the_same_where_their_clocks_differ(pairs: Any) -> None:
+def test_ranks_learn_equally_with_different_clocks(pairs: Any) -> None:
     folder, ended = pairs
     assert ended["episodes"]["codes"] == [0, 0]
     one, other = (torch.load(folder / "episodes" / f"{number}.pt") for number in (0, 1))
@@ -201,7 +201,7 @@ def test_both_learn_the_same_where_their_clocks_differ(pairs: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ddp_fork", "ddp_spawn"])
-def test_processes_that_would_draw_alike_are_one_sentence(strategy: str, tmp_path: Path, capsys: Any) -> None:
+def test_strategies_with_equal_seeds_are_refused(strategy: str, tmp_path: Path, capsys: Any) -> None:
     data = new_data()
     trainer = new_trainer(tmp_path, [Collector(40)], devices=1, strategy=strategy)
     with pytest.raises(UsageError, match="forks or spawns"):
@@ -211,7 +211,7 @@ def test_processes_that_would_draw_alike_are_one_sentence(strategy: str, tmp_pat
     assert "forks or spawns" in capsys.readouterr().err
 
 
-def test_together_they_are_one_process_with_twice_the_batch(pairs: Any, tmp_path: Path) -> None:
+def test_two_ranks_equal_one_process_with_twice_the_batch(pairs: Any, tmp_path: Path) -> None:
     folder, _ = pairs
     one, other = (torch.load(folder / "whole" / f"{number}.pt") for number in (0, 1))
     batches = [
@@ -227,7 +227,7 @@ def test_together_they_are_one_process_with_twice_the_batch(pairs: Any, tmp_path
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_one_that_is_killed_ends_the_other(victim: int, pairs: Any) -> None:
+def test_killed_rank_ends_the_other(victim: int, pairs: Any) -> None:
     folder, ended = pairs
     codes = ended[f"victim {victim}"]["codes"]
     assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, 1)
@@ -236,14 +236,14 @@ def test_one_that_is_killed_ends_the_other(victim: int, pairs: Any) -> None:
     assert "RunError The gradients of the processes could not be averaged, because another process has ended" in said
 
 
-def test_both_stop_when_the_first_one_has_solved_it(pairs: Any) -> None:
+def test_all_ranks_stop_when_rank_zero_has_solved(pairs: Any) -> None:
     folder, ended = pairs
     assert ended["solved"]["codes"] == [0, 0]
     updates = [len(torch.load(folder / "solved" / f"{number}.pt")["batches"]) for number in (0, 1)]
     assert updates[0] == updates[1] < UPDATES
 
 
-def test_the_command_line_does_it_too(pairs: Any) -> None:
+def test_two_ranks_on_the_command_line(pairs: Any) -> None:
     folder, ended = pairs
     folder = folder / "command line"
     said = [(folder / f"{number}.log").read_text() for number in (0, 1)]

@@ -1,4 +1,4 @@
-"""Tables of the documentation that are recomputed from the committed metrics and their index."""
+"""Recompute the tables of the documentation from the committed metrics and their index."""
 
 import csv
 from pathlib import Path
@@ -18,7 +18,7 @@ def rows_of_laps(page: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("page", "rows"), [("results/car.md", 17), ("experiment_log.md", 9)])
-def test_every_row_of_laps_follows_from_the_metrics_of_one_run(page: str, rows: int) -> None:
+def test_laps_tables_follow_from_the_metrics(page: str, rows: int) -> None:
     found = rows_of_laps(DOCS / page)
     assert len(found) >= rows
     runs = [summarize(read_evaluations(path)) for path in metrics_of_cars()]
@@ -26,7 +26,7 @@ def test_every_row_of_laps_follows_from_the_metrics_of_one_run(page: str, rows: 
         assert runs.count(cells) == 1, cells
 
 
-def test_commits_and_cpus_of_all_runs_are_those_of_the_index() -> None:
+def test_commits_and_cpus_equal_the_index() -> None:
     page = (DOCS / "results" / "index.md").read_text().split("## Runs")[1]
     rows = [
         [cell.strip() for cell in line.strip("|\n").split("|")] for line in page.splitlines() if line.startswith("|")
@@ -44,7 +44,7 @@ def metrics_of_cars() -> list[Path]:
 
 
 @pytest.mark.parametrize("run", ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716"])
-def test_every_evaluation_of_mujoco_follows_from_the_metrics_of_one_run(run: str) -> None:
+def test_mujoco_tables_follow_from_the_metrics(run: str) -> None:
     task, seed = run.split()
     page = (DOCS / "results" / f"{task}.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{task}.yaml`, seed {seed}")]
@@ -60,7 +60,7 @@ def evaluations(path: Path) -> str:
     return f"{max(returns):,} | {returns[step]:,.1f}, {step:,} | {sum(last) / 10:,.1f}"
 
 
-def test_a_run_without_a_lap_is_summarized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_a_lap_is_summarized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = tmp_path / "metrics.csv"
     names = "env_steps,eval/return_mean,eval/frames,eval/tiles,eval/tiles_total"
     metrics.write_text(f"{names}\n2000,10.5,1000,30,322\n2250,,,,\n4500,920.0,800,322,322\n7000,90.0,1000,300,322\n")

@@ -1,4 +1,4 @@
-"""The sources' own settings: every one of them is in the document that compares them, and none went astray."""
+"""Test that the comparison with the sources lists every setting of the sources."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ SECTIONS = re.split(r"^## ", (ROOT / "docs" / "sources.md").read_text(), flags=r
 
 
 def settings(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings by their dotted names; those of classes by their own."""
+    """Return the settings by dotted name. Settings of classes have the name of the argument."""
     for key, value in config.items():
         if isinstance(value, dict) and not {"class_path", "init_args"} & set(value) and key != "env_kwargs":
             yield from settings(value, f"{prefix}{key}.")
@@ -32,7 +32,7 @@ def test_every_setting_is_compared_with_the_source(path: Path) -> None:
             assert yaml.safe_load(said[name]) == value, name
 
 
-def test_there_is_one_for_each_source() -> None:
+def test_every_source_has_a_comparison() -> None:
     assert [path.stem for path in ORIGINALS] == ["car", "config_agent", "lander", "walker"]
     assert len(SECTIONS) == 4
 

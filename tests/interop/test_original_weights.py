@@ -1,4 +1,4 @@
-"""Weight files against the networks of the programs that they are for, written down anew here, and back."""
+"""Test the exchange of weight files with independent implementations of the other programs' networks."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # as the original has it
+from torch.nn import functional as F  # the name in the original code
 
 from td3_lightning import TD3, UsageError
 from td3_lightning.algorithm.encoders import Trunk
@@ -30,7 +30,7 @@ SMALL = [
 
 
 class Actor(nn.Module):
-    """The original's, for Pendulum's bound of 2."""
+    """Implement the actor of the original code, for Pendulum's action bound of 2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """The original's."""
+    """Implement the critics of the original code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Critic(nn.Module):
 
 
 class Original:
-    """As much of the original TD3 as its files are about."""
+    """Implement the parts of the original TD3 that its files contain."""
 
     def __init__(self) -> None:
         self.actor, self.critic = Actor(), Critic()
@@ -76,7 +76,7 @@ class Original:
             part.load_state_dict(torch.load(f"{filename}_{name}"))
 
     def train(self, updates: int) -> None:
-        """Steps like its updates: the actor's every second one."""
+        """Update like the original: the critics in every update, the actor in every second."""
         generator = torch.Generator().manual_seed(7)
         for update in range(updates):
             state, action, target = (torch.randn(BATCH, size, generator=generator) for size in (OBS, ACTIONS, 1))
@@ -102,7 +102,7 @@ def run(*words: object) -> None:
 
 @pytest.fixture
 def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Original:
-    """An agent of the original's, saved under the name "theirs" in the working directory."""
+    """Train an original agent and save it as "theirs" in the working directory."""
     monkeypatch.chdir(tmp_path)
     program = Original()
     program.train(updates=6)
@@ -115,7 +115,7 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two state dicts hold the same, to the bit."""
+    """Return whether two state dicts are equal, bit by bit."""
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
@@ -124,11 +124,11 @@ def same(one: Any, other: Any) -> bool:
 # From there to here.
 
 
-def test_an_agent_of_the_original_acts_and_judges_here_as_it_did(original: Original) -> None:
+def test_imported_networks_equal_the_original(original: Original) -> None:
     module, (obs, action) = new_module(), inputs()
     states = read_weight_files(module, "theirs")
     assert torch.equal(module.actor(obs), original.actor(obs))
-    assert torch.equal(module.actor_target(obs), original.actor(obs))  # as the original's own load has it
+    assert torch.equal(module.actor_target(obs), original.actor(obs))  # as after the original's load
     expected = torch.cat(original.critic(obs, action), dim=1).T
     torch.testing.assert_close(module.critics(obs, action), expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(module.critics_target(obs, action), expected, rtol=1e-6, atol=1e-6)
@@ -142,26 +142,24 @@ def test_an_agent_of_the_original_acts_and_judges_here_as_it_did(original: Origi
                 assert torch.equal(states[1]["state"][2 * layer][moment][critic], theirs.T)
                 assert theirs.count_nonzero()
     assert module.updates == 6
-    assert states[0]["state"][0]["step"] == 3  # the actor's
+    assert states[0]["state"][0]["step"] == 3  # updates of the actor
 
 
-def test_it_trains_on_here_from_where_it_was(original: Original) -> None:
+def test_training_continues_from_imported_weights(original: Original) -> None:
     run("import", *SMALL, "--files", "theirs")
     Path("run.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     run("fit", "--config", "run.yaml", *SMALL, "--ckpt_path", "theirs.ckpt")
     checkpoint = read_checkpoint("lightning_logs/run/version_0/checkpoints/last.ckpt")
     assert checkpoint["clocks"]["updates"] == 6 + 9
-    assert checkpoint["clocks"]["env_steps"] == 10 + 9  # with a warm-up of its own
+    assert checkpoint["clocks"]["env_steps"] == 10 + 9  # including a new warm-up
     steps = [state["state"][0]["step"].item() for state in checkpoint["optimizer_states"]]
     assert steps == [3 + 4, 6 + 9]
 
 
-def test_an_imported_checkpoint_is_tested_without_a_configuration(
-    original: Original, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_imported_checkpoint_needs_no_configuration(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     run("import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt")
     assert "folder/ours.ckpt: weights and Adam's state, after 6 updates" in capsys.readouterr().out
-    assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # it would be lost
+    assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # would overwrite a file
     assert "folder/ours.ckpt is there already" in capsys.readouterr().err
     run("test", "--ckpt_path", "folder/ours.ckpt", "--trainer.enable_progress_bar=false")
     assert "Pendulum-v1" not in capsys.readouterr().err
@@ -174,7 +172,7 @@ def test_an_imported_checkpoint_is_tested_without_a_configuration(
 # There and back.
 
 
-def test_the_round_trip_from_the_original_loses_nothing(original: Original) -> None:
+def test_round_trip_from_the_original_is_exact(original: Original) -> None:
     run("import", *SMALL, "--files", "theirs")
     run("export", "--ckpt_path", "theirs.ckpt", "--files", "back/again")
     returned = Original()
@@ -187,7 +185,7 @@ def test_the_round_trip_from_the_original_loses_nothing(original: Original) -> N
             assert same(returned.parts[name].state_dict()["state"], part.state_dict()["state"])
         else:
             assert same(returned.parts[name].state_dict(), part.state_dict())
-    for program in (original, returned):  # and the next updates are the same, at one learning rate
+    for program in (original, returned):  # the next updates are equal with equal learning rates
         program.actor_optimizer.param_groups[0]["lr"] = 3e-4
         program.train(updates=4)
     assert same(returned.critic.state_dict(), original.critic.state_dict())
@@ -195,7 +193,7 @@ def test_the_round_trip_from_the_original_loses_nothing(original: Original) -> N
 
 
 @pytest.mark.parametrize("style", ["original", "notebook", "blog"])
-def test_the_round_trip_from_here_loses_nothing(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_trip_from_this_package_is_exact(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     run("fit", "--config", "run.yaml", *SMALL)
@@ -203,14 +201,16 @@ def test_the_round_trip_from_here_loses_nothing(style: str, tmp_path: Path, monk
     run("export", "--ckpt_path", last, "--files", "ours", "--style", style)
     run("import", *SMALL, "--files", "ours")
     before, after = read_checkpoint(last), read_checkpoint("ours.ckpt")
-    assert same(before["state_dict"], after["state_dict"])  # the targets too, which are not the online weights
+    assert same(
+        before["state_dict"], after["state_dict"]
+    )  # including the targets, which differ from the online weights
     assert not same(before["state_dict"]["actor.layers.0.weight"], before["state_dict"]["actor_target.layers.0.weight"])
     for one, other in zip(before["optimizer_states"], after["optimizer_states"], strict=True):
         assert same(one["state"], other["state"])
     assert before["clocks"]["updates"] == after["clocks"]["updates"] == 9
 
 
-def test_the_programs_find_their_own_names(tmp_path: Path) -> None:
+def test_layer_names_of_every_style(tmp_path: Path) -> None:
     module = new_module()
     checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
     names: dict[str, list[str]] = {}
@@ -218,7 +218,7 @@ def test_the_programs_find_their_own_names(tmp_path: Path) -> None:
         files = write_weight_files(checkpoint, tmp_path / style, style)
         names[style] = [key for file in files[:2] for key in torch.load(file) if key.endswith("weight")]
     assert [file.name for file in files[:2]] == ["blog_actor.pth", "blog_critic.pth"]
-    assert len(files) == 4  # no optimizers in this one
+    assert len(files) == 4  # no optimizers
     assert names["original"] == [f"l{n}.weight" for n in (1, 2, 3, 1, 2, 3, 4, 5, 6)]
     assert names["blog"] == [f"layer_{n}.weight" for n in (1, 2, 3, 1, 2, 3, 4, 5, 6)]
     assert names["notebook"] == [
@@ -227,7 +227,7 @@ def test_the_programs_find_their_own_names(tmp_path: Path) -> None:
     ]
 
 
-def test_any_number_of_critics_goes_through(tmp_path: Path) -> None:
+def test_round_trip_with_three_critics(tmp_path: Path) -> None:
     module, other = new_module(num_critics=3, hidden_dims=(4,)), new_module(num_critics=3, hidden_dims=(4,))
     checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
     write_weight_files(checkpoint, tmp_path / "three")
@@ -244,11 +244,11 @@ def spoil(name: str, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "wanted"),
+    ("name", "change", "expected"),
     [
         ("actor", lambda state: OrderedDict(state, extra=torch.zeros(1)), "extra"),
         ("critic", lambda state: {f"x{key}": value for key, value in state.items()}, "xl1.weight"),
-        ("critic", lambda state: list(state.values()), "a list"),
+        ("critic", lambda state: list(state.values()), "got a list"),
         ("actor", lambda state: {**state, "l1.weight": torch.zeros(9, OBS)}, "hidden_dims"),
         ("critic_optimizer", lambda state: {**state, "state": {}}, None),
         (
@@ -265,34 +265,38 @@ def spoil(name: str, change: Any) -> None:
             for other in ({"eps": 1e-3}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True})
         ),
         ("actor", lambda state: Path("code"), "could run code"),
-        ("actor_optimizer", lambda state: torch.load("theirs_actor"), "no state of an Adam"),
+        ("actor_optimizer", lambda state: torch.load("theirs_actor"), "must contain a state of Adam"),
         (
             "critic_optimizer",
             lambda state: {**state, "state": {0: {"square_avg": torch.zeros(1)}}},
-            "no state of an Adam",
+            "must contain a state of Adam",
         ),
-        ("critic_optimizer", lambda state: torch.load("theirs_actor_optimizer"), "of other networks"),
+        (
+            "critic_optimizer",
+            lambda state: torch.load("theirs_actor_optimizer"),
+            "must contain the Adam of these networks",
+        ),
     ],
 )
-def test_an_unfit_file_is_one_sentence(name: str, change: Any, wanted: str | None, original: Original) -> None:
+def test_invalid_files_are_refused(name: str, change: Any, expected: str | None, original: Original) -> None:
     spoil(f"theirs_{name}", change)
-    if wanted is None:
+    if expected is None:
         assert read_weight_files(new_module(), "theirs")[1]["state"] == {}
         return
-    with pytest.raises(UsageError, match=wanted) as caught:
+    with pytest.raises(UsageError, match=expected) as caught:
         read_weight_files(new_module(), "theirs")
     assert f"theirs_{name}" in str(caught.value)
 
 
-def test_the_state_of_one_adam_alone_is_left_out(original: Original) -> None:
+def test_one_optimizer_file_alone_is_ignored(original: Original) -> None:
     os.remove("theirs_actor_optimizer")
     module = new_module()
     assert read_weight_files(module, "theirs") == []
     assert module.updates == 0
 
 
-def test_an_adam_of_an_old_torch_is_read(original: Original) -> None:
-    """Its steps were plain numbers, and it knew nothing of some settings."""
+def test_adam_state_of_old_torch_is_read(original: Original) -> None:
+    """Old states store steps as plain numbers and lack some settings."""
     expected = read_weight_files(new_module(), "theirs")
     for name in ("theirs_actor_optimizer", "theirs_critic_optimizer"):
         state = torch.load(name)
@@ -304,38 +308,43 @@ def test_an_adam_of_an_old_torch_is_read(original: Original) -> None:
     assert all(map(same, read_weight_files(new_module(), "theirs"), expected))
 
 
-def test_targets_of_an_earlier_training_are_pointed_out(tmp_path: Path) -> None:
+def test_older_target_files_warn(tmp_path: Path) -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
     files = write_weight_files({"state_dict": module.state_dict(), "hyper_parameters": module.hparams}, tmp_path / "x")
     target = next(file for file in files if file.name == "x_critic_target")
     os.utime(target, (0, target.stat().st_mtime - 999))
-    with pytest.warns(UserWarning, match=r"x_critic_target is older than .*x_critic; if it is of a training before"):
+    with pytest.warns(
+        UserWarning, match=r"x_critic_target is older than .*x_critic\. If it is from an earlier training"
+    ):
         read_weight_files(module, tmp_path / "x")
 
 
 @pytest.mark.parametrize("num_critics", [1, 3, 4, 6, 10])
-def test_another_number_of_critics_is_one_sentence(num_critics: int, original: Original) -> None:
+def test_other_number_of_critics_is_refused(num_critics: int, original: Original) -> None:
     module = new_module(num_critics=num_critics)
     before = [weight.clone() for weight in module.critics.parameters()]
-    with pytest.raises(UsageError, match=r"theirs_critic holds .*(wanted|num_critics)"):
+    with pytest.raises(UsageError, match=r"theirs_critic must contain .*(Use files of the original|num_critics)"):
         read_weight_files(module, "theirs")
     assert all(map(torch.equal, before, module.critics.parameters()))
 
 
-def test_a_wrong_name_is_one_sentence(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_are_refused(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", *SMALL, "--files", "nobodys"]) == 2
-    assert re.match(r"There is no \S+/nobodys_actor; give ", capsys.readouterr().err)
+    assert re.match(
+        r"files must be the prefix of existing files, got \S+/nobodys without \S+/nobodys_actor\. Use ",
+        capsys.readouterr().err,
+    )
     assert not Path("nobodys.ckpt").exists()
 
 
-def test_what_the_original_cannot_have_is_one_sentence(tmp_path: Path) -> None:
-    for module, wanted in (
+def test_unrepresentable_agents_are_refused(tmp_path: Path) -> None:
+    for module, expected in (
         (new_module(layer_norm=True), "LayerNorm"),
         (new_module(encoder=Trunk([4])), "an encoder"),
         (TD3(OBS, [0.0], [2.0]), "SymmetricActionBounds"),
         (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "SymmetricActionBounds"),
     ):
         checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
-        with pytest.raises(UsageError, match=wanted):
+        with pytest.raises(UsageError, match=expected):
             write_weight_files(checkpoint, tmp_path / "no")
     assert not list(tmp_path.iterdir())

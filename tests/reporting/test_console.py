@@ -1,4 +1,4 @@
-"""Text for terminals whose encoding lacks some of its characters."""
+"""Test output on terminals that cannot encode every character."""
 
 import fcntl
 import io
@@ -38,7 +38,7 @@ gym.register("Noisy-v0", Noisy, max_episode_steps=200)
 
 
 def program(variables, *words):
-    """Runs the command line in a process with an encoding of its own."""
+    """Run the command line in a process with the given encoding."""
     clean = {name: value for name, value in environment().items() if not name.startswith(("LC_", "LANG"))}
     done = subprocess.run(
         [*PROGRAM, *map(str, words)], env={**clean, **variables}, capture_output=True, timeout=120, check=False
@@ -51,10 +51,10 @@ def program(variables, *words):
 
 @pytest.mark.parametrize("variables", [*ASCII, *LATIN])
 def test_run_and_test_on_a_terminal_without_unicode(variables, folder):  # noqa: F811
-    shown = program(variables, *FIT, *WITH_BAR)
+    shown = program(variables, *FIT, *WITH_BAR, "--data.eval_episodes=2")
     said = program(variables, "test", "--ckpt_path=lightning_logs/here/version_0/checkpoints/last.ckpt")
     sign = b"+-" if variables in ASCII else b"\xb1"
-    assert b" " + sign + b" 0.00" in shown
+    assert b" " + sign + b" " in shown
     assert b"mean " + sign + b" std" in said
     assert said.isascii() == (variables in ASCII)
 
@@ -66,19 +66,22 @@ def test_environment_that_prints_unicode_does_not_end_the_run(folder):  # noqa: 
     assert b"? reset" in shown
 
 
-def test_name_beyond_the_encoding(folder):  # noqa: F811
+def test_run_name_that_the_terminal_cannot_encode(folder):  # noqa: F811
     shown = program({"PYTHONIOENCODING": "ascii"}, *FIT, *SMALL, "--name=café ✓")
     assert b"lightning_logs/caf? ?/version_0" in shown
     assert (folder / "lightning_logs" / "café ✓" / "version_0" / "curve.png").is_file()
 
 
 def test_progress_bar_on_a_terminal_without_unicode(folder):  # noqa: F811
-    """Runs on a pseudo-terminal, since there is no bar elsewhere."""
+    """Use a pseudo-terminal, because the bar is drawn only on terminals."""
     owner, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     variables = {**environment(), "PYTHONIOENCODING": "ascii", "TERM": "xterm"}
     process = subprocess.Popen(
-        [*PROGRAM, *FIT, *WITH_BAR, "--trainer.max_epochs=2"], env=variables, stdout=terminal, stderr=subprocess.PIPE
+        [*PROGRAM, *FIT, *WITH_BAR, "--trainer.max_epochs=2", "--data.eval_episodes=2"],
+        env=variables,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
     )
     os.close(terminal)
     shown = b""
@@ -93,7 +96,7 @@ def test_progress_bar_on_a_terminal_without_unicode(folder):  # noqa: F811
     assert process.wait(60) == 0, process.stderr.read()
     assert shown.isascii()
     assert b"%|#" in shown
-    assert b" +- 0.00" in shown
+    assert b" +- " in shown
 
 
 def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
@@ -104,7 +107,7 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("encoding", "text", "wanted"),
+    ("encoding", "text", "expected"),
     [
         ("ascii", "1.00 ± 0.5 é", "1.00 +- 0.5 ?"),
         ("latin-1", "1.00 ± 0.5 █", "1.00 ± 0.5 #"),
@@ -112,8 +115,8 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
         ("utf-16", "±", "±"),
     ],
 )
-def test_replacements(encoding, text, wanted):
-    assert printable(text, io.TextIOWrapper(io.BytesIO(), encoding)) == wanted
+def test_unencodable_characters_are_replaced(encoding, text, expected):
+    assert printable(text, io.TextIOWrapper(io.BytesIO(), encoding)) == expected
     assert printable(text, None) == text.replace("\udcff", "?")
 
 
@@ -121,7 +124,7 @@ def test_functions_print_what_the_stream_can_show(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
     echo("a ±", "b")
-    show(results_table([{"return": 1.0, "length": 2.0}]))
+    show(results_table([{"return": 1.0, "length": 2.0}] * 2))
     sys.stdout.flush()
     shown = raw.getvalue()
     assert shown.startswith(b"a +- b\n")

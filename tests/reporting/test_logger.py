@@ -1,4 +1,4 @@
-"""RunLogger: what was logged is in `metrics.csv` and in TensorBoard's events, and nothing is there too early."""
+"""Test that `RunLogger` writes all metrics to `metrics.csv` and to TensorBoard events, and creates no file earlier."""
 
 import csv
 import math
@@ -22,7 +22,7 @@ from td3_lightning.reporting.metrics_csv import MetricsFile, read_metrics
 
 
 class Notebook(Logger):
-    """Remembers every call."""
+    """Store every call."""
 
     name, version = "notebook", 0
 
@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.csv"
 
 
-def test_a_run_writes_every_call_as_a_row_and_as_events(make_trainer: Any, tmp_path: Path) -> None:
+def test_every_call_writes_a_row_and_events(make_trainer: Any, tmp_path: Path) -> None:
     logger, notebook = RunLogger(str(tmp_path), "counter"), Notebook()
     data = ReplayData("toys/Counter-v0", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=2)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), actor_lr=Linear(1e-3, 0, 50))
@@ -57,16 +57,16 @@ def test_a_run_writes_every_call_as_a_row_and_as_events(make_trainer: Any, tmp_p
     )
     trainer.fit(module, datamodule=data)
 
-    wanted = [
+    expected = [
         {"env_steps": float(step)} | {name: float(value) for name, value in metrics.items()}
         for step, metrics in notebook.calls
     ]
     written = rows(logger.metrics.path)
-    assert [{name: float(cell) for name, cell in row.items() if cell} for row in written] == wanted
+    assert [{name: float(cell) for name, cell in row.items() if cell} for row in written] == expected
     assert len(written) == logger.metrics.rows == len(notebook.calls)
     assert logger.metrics.path == tmp_path / "counter" / "version_0" / "metrics.csv"
 
-    # Episodes of 5 steps that pay 10 * episode + 1, 2, ... 5: the first training episode is number 0.
+    # Episodes have 5 steps with the rewards 10 * episode + 1, 2, ... 5. The first training episode is number 0.
     series = read_metrics(logger.metrics.path, ["train/return", "eval/return_mean", "eval/return_max"])
     np.testing.assert_array_equal(series["train/return"][:3], [[5, 15], [10, 65], [15, 115]])
     np.testing.assert_array_equal(series["eval/return_mean"], [[27, 40], [47, 140]])
@@ -100,32 +100,32 @@ def test_nothing_is_written_before_the_first_metric(tmp_path: Path) -> None:
     assert RunLogger(str(tmp_path / "logs"), "a").version == 1
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> None:
+def test_failed_start_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> None:
     data = ReplayData("toys/Counter-v0", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=1)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
     trainer = make_trainer(logger=RunLogger(str(tmp_path / "logs")), callbacks=[Collector(7)])
-    with pytest.raises(Exception):  # noqa: B017, PT011  # whatever says no
+    with pytest.raises(Exception):  # noqa: B017, PT011  # any error
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "other.ckpt")
     assert os.listdir(tmp_path) == ["other.ckpt"]
-    with pytest.raises(AttributeError, match="log one before"):
+    with pytest.raises(AttributeError, match="Call log_metrics before"):
         _ = trainer.logger.experiment
 
 
-def test_the_axis_is_not_a_metric_of_its_own(tmp_path: Path) -> None:
+def test_env_steps_is_not_logged_as_a_metric(tmp_path: Path) -> None:
     logger = RunLogger(str(tmp_path))
     logger.log_metrics({"env_steps": torch.tensor(5.0, dtype=torch.float64), "updates": torch.tensor(4.0)}, 5)
     assert rows(logger.metrics.path) == [{"env_steps": "5", "updates": "4"}]
 
 
-def test_a_row_is_on_disk_when_it_is_appended(path: Path) -> None:
+def test_row_is_on_disk_after_append(path: Path) -> None:
     metrics = MetricsFile(path)
     for step in range(3):
         metrics.append({"env_steps": step, "x": step / 3})
         assert [float(row["x"]) for row in rows(path)] == [0 / 3, 1 / 3, 2 / 3][: step + 1]
 
 
-def test_a_new_column_pads_the_rows_before_it_and_only_it_rewrites_the_file(path: Path) -> None:
+def test_only_a_new_column_rewrites_the_file(path: Path) -> None:
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "b": 10})
     first = os.stat(path).st_ino
@@ -140,7 +140,7 @@ def test_a_new_column_pads_the_rows_before_it_and_only_it_rewrites_the_file(path
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, -0.0, 1e-300, 2.0**53, 1e22, math.inf, -math.inf, math.nan])
-def test_a_number_reads_back_to_the_bit(path: Path, value: float) -> None:
+def test_numbers_are_read_back_exactly(path: Path, value: float) -> None:
     MetricsFile(path).append({"env_steps": 7, "x": value})
     ((step, read),) = read_metrics(path, ["x"])["x"]
     assert step == 7
@@ -148,7 +148,7 @@ def test_a_number_reads_back_to_the_bit(path: Path, value: float) -> None:
     np.testing.assert_array_equal(read, value)
 
 
-def test_an_existing_file_is_continued_without_its_torn_row(path: Path) -> None:
+def test_existing_file_continues_without_incomplete_row(path: Path) -> None:
     path.write_text("env_steps,x\n1,10\n2,20\n3,")
     metrics = MetricsFile(path)
     assert (metrics.columns, metrics.rows) == (["env_steps", "x"], 2)
@@ -158,7 +158,7 @@ def test_an_existing_file_is_continued_without_its_torn_row(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "env_st"])
-def test_a_file_without_a_whole_header_is_begun_anew(path: Path, content: str) -> None:
+def test_file_with_incomplete_header_is_rewritten(path: Path, content: str) -> None:
     path.write_text(content)
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "x": 2})
@@ -167,8 +167,8 @@ def test_a_file_without_a_whole_header_is_begun_anew(path: Path, content: str) -
 
 
 @pytest.mark.parametrize("new", [{}, {"b": 4.0}])
-def test_what_a_full_disk_does_not_take_spoils_nothing(path: Path, new: dict[str, float]) -> None:
-    """Neither half of a row, nor columns that the file did not get."""
+def test_full_disk_leaves_the_file_valid(path: Path, new: dict[str, float]) -> None:
+    """Write neither a partial row nor columns that are missing from the file."""
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "a": 2.0})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -185,7 +185,7 @@ def test_what_a_full_disk_does_not_take_spoils_nothing(path: Path, new: dict[str
     assert MetricsFile(path).rows == metrics.rows == 2
 
 
-def test_a_run_with_a_known_version_goes_on_in_its_folder(tmp_path: Path) -> None:
+def test_given_version_continues_in_its_folder(tmp_path: Path) -> None:
     for step in (1, 2):
         logger = RunLogger(str(tmp_path), "a", version=4)
         logger.log_metrics({"x": step * 10}, step)
@@ -193,19 +193,19 @@ def test_a_run_with_a_known_version_goes_on_in_its_folder(tmp_path: Path) -> Non
     assert (tmp_path / "a" / "version_4" / "metrics.csv").read_text() == "env_steps,x\n1,10\n2,20\n"
 
 
-def test_a_log_that_lost_rows_says_so_and_its_events_do_not_grow(tmp_path: Path) -> None:
+def test_missing_rows_warn_and_events_do_not_grow(tmp_path: Path) -> None:
     logger = RunLogger(str(tmp_path), "a", version=0)
     logger.log_metrics({"x": 1.0}, 1)
     logger.finalize("success")
     (events,) = (tmp_path / "a" / "version_0").glob("events.*")
     size = events.stat().st_size
     with pytest.warns(UserWarning, match=r"metrics\.csv lacks 2 rows"):
-        RunLogger(str(tmp_path), "a", version=0).go_on_from({"rows": 3, "events": {events.name: size + 100}})
+        RunLogger(str(tmp_path), "a", version=0).truncate_to({"rows": 3, "events": {events.name: size + 100}})
     assert events.stat().st_size == size
     assert rows(logger.metrics.path) == [{"env_steps": "1", "x": "1"}]
 
 
-def test_reading_skips_empty_cells_absent_names_and_a_row_that_is_being_written(path: Path) -> None:
+def test_reading_skips_empty_cells_and_incomplete_rows(path: Path) -> None:
     path.write_text("env_steps,x,y\n1,10,\n2,,5\n3,30,\n4,4")
     series = read_metrics(path, ["x", "y", "z"])
     np.testing.assert_array_equal(series["x"], [[1, 10], [3, 30]])

@@ -1,4 +1,4 @@
-"""Paths of the user: expanded, made absolute at the start, and local."""
+"""Test that paths are expanded and made absolute at the start, and that URLs are refused."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ DATA = "data: {{env_id: toys/{}-v0, env_kwargs: {{low: [-1.0], high: [1.0]}}}}\n
 
 
 class Wanderer(Painter):
-    """An environment that changes the working directory, when it is made and when it is reset."""
+    """Change the working directory in the constructor and in reset."""
 
     elsewhere = Path()
 

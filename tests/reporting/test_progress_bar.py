@@ -1,4 +1,4 @@
-"""Curve, Progress and Results: the numbers that a person sees are those that were logged."""
+"""Test that `Curve`, `Progress` and `Results` show the numbers that were logged."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ from td3_lightning.reporting.results_table import Results, results_table
 
 
 class Fading(toys.Counter):
-    """Every episode pays less than the one before."""
+    """Give lower returns in each episode."""
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = super().step(action)
@@ -84,7 +84,7 @@ def test_the_curve_shows_the_series_and_marks_the_best() -> None:
     assert top > 30
 
 
-def test_a_few_crashes_do_not_flatten_the_curve() -> None:
+def test_outliers_do_not_flatten_the_curve() -> None:
     training = [[n, 100.0] for n in range(999)] + [[999, -1e6]]
     evaluation = [[500, 200], [999, 250]]
     low, high = draw_curve(a_series(training, *[evaluation] * 3), "x").axes[0].get_ylim()
@@ -94,21 +94,21 @@ def test_a_few_crashes_do_not_flatten_the_curve() -> None:
 
 @pytest.mark.parametrize("training", [[], [[5, 1.5]]])
 @pytest.mark.parametrize("evaluation", [[], [[20, -3]]])
-def test_the_curve_needs_neither_training_episodes_nor_evaluations(training: list[Any], evaluation: list[Any]) -> None:
+def test_curve_without_episodes_or_evaluations(training: list[Any], evaluation: list[Any]) -> None:
     figure = draw_curve(a_series(training, *[evaluation] * 3), "x")
     figure.savefig(io.BytesIO(), format="png")
     assert ("evaluation, mean" in lines(figure)) == bool(evaluation)
     assert ("training episode" in lines(figure)) == bool(training)
 
 
-def test_running_mean_by_hand() -> None:
+def test_running_mean_values() -> None:
     values = np.array([1.0, 3.0, 8.0, 0.0, 1.0])
     np.testing.assert_allclose(running_mean(values, 3), [1, 2, 4, 11 / 3, 3])
     np.testing.assert_allclose(running_mean(values, 1), values)
     np.testing.assert_allclose(running_mean(values, 9), [1, 2, 4, 3, 2.6])
 
 
-def test_a_long_run_is_drawn_in_little_time(tmp_path: Path) -> None:
+def test_curve_of_a_long_run_is_fast(tmp_path: Path) -> None:
     header = "env_steps,train/return,train/length,train/critic_loss,eval/return_mean,eval/return_min,eval/return_max\n"
     body = "".join(f"{n * 50},{n % 97},200,,,,\n" for n in range(20_000))
     evaluations = "".join(f"{n * 5000},,,,{n},{n - 3},{n + 3}\n" for n in range(200))
@@ -117,11 +117,11 @@ def test_a_long_run_is_drawn_in_little_time(tmp_path: Path) -> None:
     write_curve(path)
     began = time.process_time()
     write_curve(path)
-    assert time.process_time() - began < 1.0  # 0.2 s where this was written
+    assert time.process_time() - began < 1.0  # 0.2 s on the development machine
     assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
 
 
-def test_the_picture_is_beside_the_logs_after_every_evaluation(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
+def test_curve_is_drawn_after_every_evaluation(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
     sizes = []
 
     class Look(L.Callback):
@@ -140,14 +140,12 @@ def test_the_picture_is_beside_the_logs_after_every_evaluation(make_trainer: Any
     assert not (tmp_path / "b" / "version_0" / "curve.png").exists()
 
 
-def test_a_picture_that_cannot_be_written_warns_once_and_stops_nothing(
-    make_trainer: Any, tmp_path: Path, counter: Any
-) -> None:
+def test_unwritable_curve_warns_once_and_run_continues(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
     (tmp_path / "a" / "version_0" / "curve.png").mkdir(parents=True)
     module, data = counter()
     logger = RunLogger(str(tmp_path), "a", version=0)
     trainer = make_trainer(max_epochs=3, logger=logger, callbacks=[Collector(7), Curve()])
-    with pytest.warns(UserWarning, match=r"goes on without curve\.png") as caught:
+    with pytest.warns(UserWarning, match=r"^Cannot write curve\.png: .* The run continues") as caught:
         trainer.fit(module, datamodule=data)
     assert len([warning for warning in caught if "curve.png" in str(warning.message)]) == 1
     assert module.env_steps == 67
@@ -157,12 +155,12 @@ def test_a_picture_that_cannot_be_written_warns_once_and_stops_nothing(
 
 
 def plain_lines(out: str) -> list[str]:
-    """The lines of evaluations, with one space where there are several, and 0:00 for the time that they took."""
+    """Return the lines of the evaluations with single spaces and the time 00:00."""
     found = [re.sub(r" +", " ", line.strip()) for line in out.splitlines() if "env_steps" in line]
     return [re.sub(r"^\d\d:\d\d ", "00:00 ", line) for line in found]
 
 
-def test_without_a_terminal_there_is_one_line_for_an_evaluation(make_trainer: Any, counter: Any, capsys: Any) -> None:
+def test_one_line_per_evaluation_without_a_terminal(make_trainer: Any, counter: Any, capsys: Any) -> None:
     module, data = counter()
     trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
     trainer.fit(module, datamodule=data)
@@ -175,9 +173,7 @@ def test_without_a_terminal_there_is_one_line_for_an_evaluation(make_trainer: An
     assert "%" not in out
 
 
-def test_the_best_evaluation_stays_the_best_after_a_resume(
-    make_trainer: Any, counter: Any, capsys: Any, tmp_path: Path
-) -> None:
+def test_best_evaluation_is_kept_after_resume(make_trainer: Any, counter: Any, capsys: Any, tmp_path: Path) -> None:
     module, data = counter("toys/Fading-v0")
     trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(), Collector(7)])
     trainer.fit(module, datamodule=data)
@@ -187,12 +183,32 @@ def test_the_best_evaluation_stays_the_best_after_a_resume(
     trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "half.ckpt")
     first, second, third = plain_lines(capsys.readouterr().out)
     assert first == "00:00 27 env_steps return -40.00 ± 25.00 the best so far"
-    assert second == "00:00 47 env_steps return -140.00 ± 25.00 best -40.00 at 27"
-    assert third == "00:00 67 env_steps return -240.00 ± 25.00 best -40.00 at 27"
+    assert second == "00:00 47 env_steps return -140.00 ± 25.00 best -40.0 at 27"
+    assert third == "00:00 67 env_steps return -240.00 ± 25.00 best -40.0 at 27"
     assert progress.state_dict() == {"best": {"return": -40.0, "env_steps": 27}}
 
 
-def test_in_a_folder_of_its_own_a_run_has_no_best_yet(make_trainer: Any, counter: Any) -> None:
+def test_evaluation_of_one_episode_has_no_spread(make_trainer: Any, counter: Any, capsys: Any) -> None:
+    module, data = counter(eval_episodes=1)
+    make_trainer(enable_progress_bar=True, callbacks=[Progress(), Collector(7)]).fit(module, datamodule=data)
+    (line,) = plain_lines(capsys.readouterr().out)
+    assert line == "00:00 27 env_steps return 15.00 the best so far"
+
+
+@pytest.mark.parametrize("env_steps", [27, 9_999_999])
+@pytest.mark.parametrize(("mean", "std"), [(-9_999.99, 999.99), (917.5, 0.0), (-150.0, 12.3)])
+def test_evaluation_line_fits_80_columns(env_steps: int, mean: float, std: float) -> None:
+    progress = Progress()
+    progress._start_time = time.monotonic() - 99 * 3600
+    progress.best = {"return": -9_999.99, "env_steps": env_steps}
+    for value in (mean, -1e4):
+        line = progress._evaluation_line(env_steps, value, std)
+        assert len(line) <= 80, line
+        assert f"{value:,.2f} ± {std:,.2f}" in line
+    assert line.endswith(f" at {env_steps:,}")
+
+
+def test_resume_in_a_new_folder_resets_the_best_evaluation(make_trainer: Any, counter: Any) -> None:
     progress, keeper = Progress(), ModelCheckpoint(monitor="eval/return_mean", mode="max")
     trainer = make_trainer(enable_progress_bar=True, enable_checkpointing=True, callbacks=[progress, keeper])
     module, _ = counter()
@@ -210,13 +226,13 @@ class Terminal(io.StringIO):
 
 
 def shown(run: Any, *args: Any, **kwargs: Any) -> str:
-    """What `run` writes to a terminal."""
+    """Return what `run` writes to a terminal."""
     with contextlib.redirect_stdout(Terminal()) as screen:
         run(*args, **kwargs)
     return screen.getvalue()
 
 
-def test_the_bar_counts_the_whole_run_in_env_steps(make_trainer: Any, counter: Any) -> None:
+def test_bar_counts_env_steps_of_the_whole_run(make_trainer: Any, counter: Any) -> None:
     module, data = counter()
     trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
     out = shown(trainer.fit, module, datamodule=data)
@@ -226,7 +242,7 @@ def test_the_bar_counts_the_whole_run_in_env_steps(make_trainer: Any, counter: A
     assert re.fullmatch(r"15%\|\S+ +\| 7/47 env_steps, last 15\.0, episodes 1", bars[0])
     assert re.fullmatch(r"17%\|\S+ +\| 8/47 env_steps, last 15\.0, [\d,]+/s, \S+ left, episodes 1", bars[1])
     assert any("evaluation: episode 2 of 2, 27/47 env_steps" in bar for bar in bars)
-    # Ten episodes of five steps would be 50; the ninth paid 10 * 8 * 5 + 15.
+    # 47 steps contain nine whole episodes of five steps. The return of the ninth is 10 * 8 * 5 + 15.
     assert re.fullmatch(
         r"100%\|\S+\| 47/47 env_steps, best 140\.0, last 415\.0, [\d,]+/s, 00:00 left, episodes 9", bars[-1]
     )
@@ -236,7 +252,7 @@ def test_the_bar_counts_the_whole_run_in_env_steps(make_trainer: Any, counter: A
 @pytest.mark.parametrize(
     ("num_envs", "warmup_steps", "updates_per_step"), [(1, 7, 1.0), (3, 5, 1.0), (2, 7, 0.5), (1, 4, 2.0), (4, 9, 3.0)]
 )
-def test_the_bar_is_full_when_the_run_ends(
+def test_bar_is_full_at_the_end_of_the_run(
     make_trainer: Any, counter: Any, num_envs: int, warmup_steps: int, updates_per_step: float
 ) -> None:
     module, data = counter(num_envs=num_envs, updates_per_step=updates_per_step)
@@ -247,8 +263,8 @@ def test_the_bar_is_full_when_the_run_ends(
     assert totals == {module.env_steps}
 
 
-def test_the_bar_of_a_second_stage_is_full_when_it_ends(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
-    """Its epochs have another length, and it is resumed in the middle of one."""
+def test_bar_of_a_second_stage_is_full_at_its_end(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+    """Change the length of the epochs, and resume in the middle of an epoch."""
     for epochs, steps, ckpt_path in ((1, 20, None), (3, 30, "first.ckpt"), (4, 30, "second.ckpt")):
         module, data = counter(steps_per_epoch=steps, empty_replay=ckpt_path == "first.ckpt")
         callbacks = [Progress(0.0), Collector(7)]
@@ -258,7 +274,7 @@ def test_the_bar_of_a_second_stage_is_full_when_it_ends(make_trainer: Any, count
         trainer.save_checkpoint(tmp_path / ("second.ckpt" if ckpt_path else "first.ckpt"))
 
 
-def test_a_bar_that_is_not_due_is_not_drawn(make_trainer: Any, counter: Any) -> None:
+def test_bar_is_not_drawn_before_refresh_seconds(make_trainer: Any, counter: Any) -> None:
     module, data = counter()
     callbacks = [Progress(refresh_seconds=1000.0), Collector(7)]
     trainer = make_trainer(enable_progress_bar=True, max_epochs=1, callbacks=callbacks)
@@ -268,7 +284,7 @@ def test_a_bar_that_is_not_due_is_not_drawn(make_trainer: Any, counter: Any) -> 
     assert "100%" in out
 
 
-def test_a_disabled_bar_says_nothing_but_still_knows_the_best(make_trainer: Any, counter: Any, capsys: Any) -> None:
+def test_disabled_bar_is_silent_and_tracks_the_best(make_trainer: Any, counter: Any, capsys: Any) -> None:
     progress = Progress()
     progress.disable()
     module, data = counter()
@@ -280,7 +296,7 @@ def test_a_disabled_bar_says_nothing_but_still_knows_the_best(make_trainer: Any,
     assert capsys.readouterr().out == "a-b\n"
 
 
-def test_a_run_without_an_end_has_a_bar_without_a_total(make_trainer: Any, counter: Any) -> None:
+def test_bar_of_an_unlimited_run_has_no_total(make_trainer: Any, counter: Any) -> None:
     module, data = counter()
     callbacks = [Progress(0.0), Collector(7)]
     trainer = make_trainer(enable_progress_bar=True, max_epochs=-1, max_steps=15, callbacks=callbacks)
@@ -289,7 +305,7 @@ def test_a_run_without_an_end_has_a_bar_without_a_total(make_trainer: Any, count
     assert "left" not in out
 
 
-def test_progress_shows_the_episodes_of_a_test(make_trainer: Any, counter: Any) -> None:
+def test_progress_shows_episodes_of_test(make_trainer: Any, counter: Any) -> None:
     module, data = counter(test_episodes=3)
     trainer = make_trainer(enable_progress_bar=True, callbacks=[Progress(0.0)])
     out = shown(trainer.test, module, datamodule=data, verbose=False)
@@ -304,14 +320,14 @@ def cells(episodes: list[dict[str, float]]) -> list[list[str]]:
     return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]  # type: ignore[arg-type]
 
 
-def test_a_name_with_brackets_stands_in_the_table_as_it_is() -> None:
+def test_table_keeps_brackets_in_metric_names() -> None:
     stream = io.StringIO()
     rich.print(results_table([{"force[left]": 0.5, "speed[/s]": 1.0}]), file=stream)
     assert "force[left]" in stream.getvalue()
     assert "speed[/s]" in stream.getvalue()
 
 
-def test_the_table_by_hand() -> None:
+def test_table_values() -> None:
     episodes = [
         {"return": 911.25, "frames": 825.0, "lap": 1.0, "late": 2.0},
         {"return": 1911.25, "frames": 827.0, "lap": 0.0},
@@ -322,6 +338,13 @@ def test_the_table_by_hand() -> None:
         ["frames", "826.00 ± 0.82", "825", "827"],
         ["lap", "2 of 3", "", ""],
         ["late", "3.00 ± 1.00", "2", "4"],
+    ]
+
+
+def test_table_of_one_episode_has_no_spread() -> None:
+    assert cells([{"return": 911.25, "frames": 825.0}]) == [
+        ["return", "911.25", "911.25", "911.25"],
+        ["frames", "825.00", "825", "825"],
     ]
 
 
@@ -351,7 +374,7 @@ def test_results_are_silent_within_fit(make_trainer: Any, counter: Any, capsys: 
     assert capsys.readouterr().out == ""
 
 
-def test_the_sanity_check_leaves_no_trace(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+def test_sanity_check_is_not_reported(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
     module, data = counter()
     callbacks = [Progress(0.0), Collector(7), Curve()]
     logger = RunLogger(str(tmp_path), "a")

@@ -1,4 +1,4 @@
-"""A run goes on in its own folder: which one that is, what is in it afterwards, and what is refused."""
+"""Test which folder a new or resumed run uses, what the folder contains, and which runs are refused."""
 
 import csv
 import os
@@ -30,7 +30,7 @@ LAST = RUNS / "version_0" / "checkpoints" / "last.ckpt"
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """A folder with a run of one epoch, of four updates."""
+    """Create a folder with a run of one epoch and four updates."""
     folder = tmp_path_factory.mktemp("once")
     before = Path.cwd()
     os.chdir(folder)
@@ -44,7 +44,7 @@ def once(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def folder(once, tmp_path, monkeypatch):
-    """A copy of it to work in."""
+    """Work in a copy of that folder."""
     shutil.copytree(once, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -55,7 +55,7 @@ def fit(*words, epochs=2):
 
 
 def refusal(capsys, *words):
-    """The sentence that says no."""
+    """Return the error of a refused run."""
     capsys.readouterr()
     assert main(["fit", "--config", "here.yaml", *SMALL, *map(str, words)]) == 2
     said = capsys.readouterr().err
@@ -64,7 +64,7 @@ def refusal(capsys, *words):
 
 
 def steps(version="version_0"):
-    """The axis of metrics.csv where an evaluation is."""
+    """Return env_steps of the evaluations in metrics.csv."""
     with RUNS.joinpath(version, "metrics.csv").open(newline="") as file:
         return [int(row["env_steps"]) for row in csv.DictReader(file) if row["eval/return_mean"]]
 
@@ -85,7 +85,7 @@ def versions():
     return sorted(path.name for path in RUNS.iterdir())
 
 
-def test_a_resumed_run_goes_on_in_its_own_folder():
+def test_resume_continues_in_the_run_folder():
     before = torch.load(LAST, weights_only=True)
     fit("--ckpt_path", LAST, "--checkpoint.save_top_k=-1", epochs=3)
     assert versions() == ["version_0"]
@@ -100,7 +100,7 @@ def test_a_resumed_run_goes_on_in_its_own_folder():
     assert config["trainer"]["max_epochs"] == 3
 
 
-def test_a_resumed_run_keeps_its_seed_unless_one_is_typed(capsys):
+def test_resume_keeps_the_seed_unless_it_is_given(capsys):
     def seeds():
         config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
         return config["seed_everything"], torch.load(last, weights_only=True)["config"]["seed_everything"]
@@ -114,7 +114,7 @@ def test_a_resumed_run_keeps_its_seed_unless_one_is_typed(capsys):
         assert ("6, but the random numbers go on from the checkpoint (5)" in said) == bool(words)
 
 
-def test_a_resumed_run_keeps_its_arithmetic_and_its_rhythm(capsys):
+def test_resume_keeps_precision_and_intervals(capsys):
     last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
     fit("--trainer.precision=bf16-mixed", "--trainer.check_val_every_n_epoch=2", "--checkpoint.save_top_k=3", epochs=2)
     Path("here.yaml").write_text(f"{PENDULUM}trainer: {{log_every_n_steps: 7}}\n")
@@ -130,7 +130,7 @@ def test_a_resumed_run_keeps_its_arithmetic_and_its_rhythm(capsys):
 
 
 @pytest.mark.parametrize(("first", "then"), [(3, 1), (1, 3), (-1, 2), (2, -1), (0, 1), (2, 0)])
-def test_the_best_are_as_many_as_are_asked_for_now(first, then):
+def test_resume_with_another_save_top_k(first, then):
     last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
     fit(f"--checkpoint.save_top_k={first}", epochs=2)
     fit("--ckpt_path", last, f"--checkpoint.save_top_k={then}", epochs=5)
@@ -143,13 +143,13 @@ def test_the_best_are_as_many_as_are_asked_for_now(first, then):
                 returns[row["env_steps"]] = float(row["eval/return_mean"])
     known = list(returns)[2 if first == 0 else 0 :]
     known = sorted(known[:2], key=returns.get, reverse=True)[: first if first > 0 else None] + known[2:]
-    wanted = sorted(known, key=returns.get, reverse=True)[: then if then >= 0 else None]
+    expected = sorted(known, key=returns.get, reverse=True)[: then if then >= 0 else None]
     kept = sorted(state["best_k_models"], key=lambda path: -state["best_k_models"][path])
-    assert [Path(path).name.split("_")[1] for path in kept] == wanted
+    assert [Path(path).name.split("_")[1] for path in kept] == expected
     assert all(Path(path).exists() for path in kept)
 
 
-def test_what_was_trained_after_the_last_evaluation_is_saved_too():
+def test_updates_after_the_last_evaluation_are_saved():
     rare = "--trainer.check_val_every_n_epoch=2"
     ends = []
     for version, epochs in ((1, [5]), (2, [3, 5]), (3, [1, 5])):
@@ -165,14 +165,14 @@ def test_what_was_trained_after_the_last_evaluation_is_saved_too():
         assert all(torch.equal(end["state_dict"][name], weight) for name, weight in ends[0]["state_dict"].items())
 
 
-def test_a_run_goes_on_under_its_own_name():
+def test_resume_with_the_name_of_the_run():
     fit("--name", "here", "--ckpt_path", LAST, epochs=2)
     fit("--name", "here", "--ckpt_path", "last", epochs=3)
     assert versions() == ["version_0"]
     assert steps() == [14, 18, 22]
 
 
-def test_the_best_one_is_ours_and_nobody_else_writes_the_last(capsys):
+def test_other_model_checkpoint_does_not_write_last(capsys):
     fit("--trainer.callbacks=ModelCheckpoint", epochs=2)
     (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("best"))
     assert "/steps_" in said
@@ -188,7 +188,7 @@ MONITOR = "--trainer.callbacks.monitor=eval/retrun_mean"
 @pytest.mark.parametrize(
     "words", [["--checkpoint.monitor=eval/retrun_mean"], ["--trainer.callbacks=EarlyStopping", MONITOR]], ids=len
 )
-def test_a_metric_that_is_not_there_costs_nothing(words, capsys):
+def test_unknown_monitor_loses_no_training(words, capsys):
     assert "eval/retrun_mean" in refusal(capsys, *words)
     last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
     fit("--ckpt_path", last, "--checkpoint.monitor=eval/return_mean", epochs=2)
@@ -197,12 +197,12 @@ def test_a_metric_that_is_not_there_costs_nothing(words, capsys):
     assert mended["clocks"] == whole["clocks"]
     assert all(torch.equal(mended["state_dict"][name], weight) for name, weight in whole["state_dict"].items())
     rings = [end["ReplayData"]["ranks"][0]["replay"]["rings"][0] for end in (mended, whole)]
-    assert rings[0]["written"] == rings[1]["written"]  # no running episode was given up
+    assert rings[0]["written"] == rings[1]["written"]  # no running episode was discarded
     assert steps("version_1") == [14, 18]
 
 
-def test_what_a_killed_process_logged_after_the_checkpoint_is_taken_away(folder):
-    """As if killed between the second epoch's end and its save: the first one's checkpoint is the last."""
+def test_rows_after_the_checkpoint_are_deleted(folder):
+    """Simulate a kill between the end of the second epoch and its save: last.ckpt is from the first epoch."""
     shutil.copytree(LAST.parent, folder / "first")
     fit("--ckpt_path", LAST)
     assert steps() == [14, 18]
@@ -212,7 +212,7 @@ def test_what_a_killed_process_logged_after_the_checkpoint_is_taken_away(folder)
     assert steps() == events() == [14, 18, 22]
 
 
-def test_it_waits_for_a_process_that_is_ending_and_goes_on_from_what_that_saved(folder, monkeypatch):
+def test_resume_waits_for_a_process_that_is_ending(folder, monkeypatch):
     shutil.copytree(LAST.parent, folder / "first")
     fit("--ckpt_path", LAST)
     shutil.move(LAST.parent, folder / "second")
@@ -232,7 +232,7 @@ def test_it_waits_for_a_process_that_is_ending_and_goes_on_from_what_that_saved(
     assert len(updates) == 4
 
 
-def test_moved_as_a_whole_it_still_knows_its_best_ones(folder):
+def test_moved_run_keeps_its_best_checkpoints(folder):
     shutil.move("lightning_logs", "elsewhere")
     moved = Path("elsewhere", *LAST.parts[1:])
     fit("--ckpt_path", moved.resolve())
@@ -240,7 +240,7 @@ def test_moved_as_a_whole_it_still_knows_its_best_ones(folder):
     assert len(list(moved.parent.glob("steps_*.ckpt"))) == 1
 
 
-def test_a_new_name_a_copy_and_an_empty_replay_are_new_runs(folder):
+def test_new_name_copy_and_empty_replay_start_new_runs(folder):
     fit("--ckpt_path", LAST, "--name", "there")
     assert Path("lightning_logs/there/version_0/metrics.csv").is_file()
     shutil.copytree(LAST.parent, folder / "copy")
@@ -257,7 +257,7 @@ def test_a_new_name_a_copy_and_an_empty_replay_are_new_runs(folder):
     )
 
 
-def test_a_name_that_is_taken_by_a_better_one_gets_a_number():
+def test_existing_checkpoint_name_gets_a_number():
     fit("--name=new", "--checkpoint.filename=best", "--checkpoint.save_top_k=-1", epochs=3)
     folder = Path("lightning_logs/new/version_0/checkpoints")
     names = ["best.ckpt", "best-v1.ckpt", "best-v2.ckpt"]
@@ -267,7 +267,7 @@ def test_a_name_that_is_taken_by_a_better_one_gets_a_number():
     assert torch.load(folder / "best-v3.ckpt", weights_only=True)["clocks"]["env_steps"] == 26
 
 
-def test_what_lightnings_callbacks_log_stands_at_env_steps():
+def test_lightning_callbacks_log_at_env_steps():
     fit("--name=new", "--trainer.callbacks+=LearningRateMonitor", "--trainer.log_every_n_steps=2", epochs=2)
     with Path("lightning_logs/new/version_0/metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -278,7 +278,7 @@ def test_what_lightnings_callbacks_log_stands_at_env_steps():
 
 
 def fails_once(monkeypatch, name, after):
-    """Has an environment's method fail after so many calls, once."""
+    """Make a method of the environment fail once, after a number of calls."""
     method, calls = getattr(PendulumEnv, name), []
 
     def failing(*args, **kwargs):
@@ -290,7 +290,7 @@ def fails_once(monkeypatch, name, after):
     monkeypatch.setattr(PendulumEnv, name, failing)
 
 
-def test_a_run_whose_environment_fails_in_its_warm_up_goes_on_in_its_folder(monkeypatch):
+def test_resume_after_a_failed_warmup(monkeypatch):
     fails_once(monkeypatch, "step", 5)
     new = ["fit", "--config", "here.yaml", *SMALL, "--name=new"]
     assert main(new) == 1
@@ -301,7 +301,7 @@ def test_a_run_whose_environment_fails_in_its_warm_up_goes_on_in_its_folder(monk
 
 
 @pytest.mark.parametrize("name", ["reset", "step"])
-def test_a_stage_that_fails_before_its_first_step_goes_on_in_its_folder(name, monkeypatch):
+def test_resume_of_a_stage_that_failed_at_its_start(name, monkeypatch):
     fails_once(monkeypatch, name, 0)
     stage = PENDULUM.replace("}", ", empty_replay: true}") + f"ckpt_path: {LAST}\n"
     Path("stage.yaml").write_text(stage)
@@ -313,8 +313,8 @@ def test_a_stage_that_fails_before_its_first_step_goes_on_in_its_folder(name, mo
     assert (clocks["env_steps"], clocks["updates"]) == (14 + 10 + 4, 8)
 
 
-def test_a_stage_is_not_ended_by_the_evaluations_of_the_one_before():
-    """The first one's best return is another task's, and its patience is at its end."""
+def test_stage_resets_best_return_and_patience():
+    """Start from a run with another best return and exhausted patience."""
     settings = "{monitor: eval/return_mean, mode: max, patience: 1, min_delta: 1000}"
     stopping = f"trainer: {{callbacks: [{{class_path: EarlyStopping, init_args: {settings}}}]}}\n"
     Path("first.yaml").write_text(PENDULUM + stopping)
@@ -328,7 +328,7 @@ def test_a_stage_is_not_ended_by_the_evaluations_of_the_one_before():
     assert stage["clocks"]["updates"] == 8 + 8
 
 
-def test_last_is_the_newest_of_its_name():
+def test_last_is_the_most_recent_run_of_the_name():
     fit(epochs=1)
     assert versions() == ["version_0", "version_1"]
     os.utime(LAST, (9e9, 9e9))
@@ -340,11 +340,13 @@ def test_last_is_the_newest_of_its_name():
     assert newest_last(Path("lightning_logs"), "here").parts[2] == "version_1"
 
 
-def test_last_without_a_run_is_one_sentence(capsys):
-    assert "lightning_logs/nowhere has none" in refusal(capsys, "--ckpt_path", "last", "--name", "nowhere")
+def test_last_without_a_run_is_refused(capsys):
+    assert "got none in lightning_logs/nowhere. Use the --name" in refusal(
+        capsys, "--ckpt_path", "last", "--name", "nowhere"
+    )
 
 
-def test_a_run_that_is_over_trains_nothing_and_says_so(capsys):
+def test_finished_run_does_not_train_and_says_so(capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file() and path.name != "config.yaml"}
     fit("--ckpt_path", LAST, epochs=1)
     assert "The run was over after 14 env_steps, so nothing was trained" in capsys.readouterr().out
@@ -352,7 +354,7 @@ def test_a_run_that_is_over_trains_nothing_and_says_so(capsys):
     assert versions() == ["version_0"]
 
 
-def test_a_run_that_was_stopped_early_stays_stopped(capsys):
+def test_early_stopped_run_stays_stopped(capsys):
     Path("here.yaml").write_text(
         PENDULUM + "trainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: "
         "{monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9}}]}\n"
@@ -367,7 +369,7 @@ def test_a_run_that_was_stopped_early_stays_stopped(capsys):
     assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
 
 
-def test_a_limit_of_time_counts_all_attempts_and_a_larger_one_goes_on(capsys):
+def test_max_time_counts_all_attempts(capsys):
     def updates():
         return torch.load(last, weights_only=True)["clocks"]["updates"]
 
@@ -384,13 +386,13 @@ def test_a_limit_of_time_counts_all_attempts_and_a_larger_one_goes_on(capsys):
 
 
 class Weary(Callback):
-    """Stops a run, as a limit of time does."""
+    """Stop a run as a time limit does."""
 
     def on_train_batch_end(self, trainer, *_):
         trainer.should_stop = trainer.fit_loop.epoch_loop.total_batch_idx == 5
 
 
-def test_a_run_that_something_else_stopped_goes_on():
+def test_resume_after_another_callback_stopped_the_run():
     early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=eval/return_mean"]
     early += ["--trainer.callbacks.mode=max", "--trainer.callbacks.patience=99"]
     last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
@@ -409,11 +411,11 @@ EARLY = "lightning.pytorch.callbacks.EarlyStopping"
     [
         (EARLY, "monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9", "stopping_threshold: 0.0", 20),
         (EARLY, "monitor: eval/return_mean, mode: min, min_delta: 1.0e+9, patience: 1", "patience: 3", 16),
-        # The epoch in which it stopped stays short.
+        # The interrupted epoch is not completed.
         ("td3_lightning.StopWhenSolved", "threshold: -1.0e+9, window: 1", "threshold: 0.0", 17),
     ],
 )
-def test_a_run_that_was_stopped_early_goes_on_when_more_is_asked_for(kind, first, then, updates):
+def test_resume_with_a_weaker_stopping_criterion(kind, first, then, updates):
     Path("here.yaml").write_text(PENDULUM + STOPPING.format(kind, first))
     short = "--data.env_kwargs={max_episode_steps: 3}"
     fit(short, epochs=5)
@@ -432,20 +434,20 @@ RUN_LOGGER = (
 
 
 @pytest.mark.parametrize("words", [[RUN_LOGGER], ["--checkpoint.dirpath", str(LAST.parent)]])
-def test_a_new_run_in_the_folder_of_another_is_refused(words, capsys):
+def test_new_run_in_an_existing_run_folder_is_refused(words, capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
     said = refusal(capsys, *words)
-    assert "holds a run already" in said
+    assert "with an existing run" in said
     assert "--ckpt_path" in said
     assert "another folder" in said
     assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
 
 
-def test_a_folder_that_another_process_works_in_is_refused(capsys):
+def test_locked_run_folder_is_refused(capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()}
     hold = RunLock(RUNS / "version_0")
     said = refusal(capsys, "--ckpt_path", LAST)
-    assert "version_0 is in use: another process trains there" in said
+    assert "version_0, which is in use by another process" in said
     assert "--name" in said
     assert {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file()} == before
     hold.release()
@@ -453,7 +455,7 @@ def test_a_folder_that_another_process_works_in_is_refused(capsys):
     assert steps() == [14, 18]
 
 
-def test_a_running_process_holds_its_folder_and_a_killed_one_does_not(folder):
+def test_lock_ends_with_the_process(folder):
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=100000"]
     program = f"from td3_lightning.cli.app import main; main({words})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -462,56 +464,56 @@ def test_a_running_process_holds_its_folder_and_a_killed_one_does_not(folder):
         last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
         wait_for(last.exists)
         with pytest.raises(UsageError, match="in use"):
-            RunLock(last.parents[1], patience=0.0)
+            RunLock(last.parents[1], timeout=0.0)
     finally:
         process.kill()
         process.wait()
     RunLock(last.parents[1]).release()
 
 
-def test_runs_that_begin_at_once_take_different_folders(folder):
+def test_simultaneous_runs_use_different_folders(folder):
     loggers = [RunLogger("lightning_logs", "here") for _ in range(3)]
     assert [logger.version for logger in loggers] == [1, 2, 3]
     loggers[1].log_metrics({"x": 1.0}, 1)
     for logger in loggers:
         logger.finalize("success")
-    assert versions() == ["version_0", "version_2"]  # the others logged nothing
+    assert versions() == ["version_0", "version_2"]  # the other runs logged nothing
 
 
 @pytest.mark.parametrize("name", ["a/b", "./a", "a/"])
-def test_a_run_of_a_name_with_slashes_goes_on_in_its_folder(name):
+def test_name_with_slashes_can_be_resumed(name):
     for last in ([], ["--ckpt_path=last"]):
         fit("--name", name, *last, epochs=len(last) + 1)
     assert [path.name for path in Path("lightning_logs", name).iterdir()] == ["version_0"]
 
 
-def test_a_folder_of_checkpoints_is_one_runs_at_a_time(capsys, monkeypatch):
+def test_checkpoint_folder_is_locked(capsys, monkeypatch):
     folder = Path("kept")
     folder.mkdir()
     other = RunLock(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(RunLock, "__init__", partialmethod(RunLock.__init__, patience=0.1))
+        patch.setattr(RunLock, "__init__", partialmethod(RunLock.__init__, timeout=0.1))
         patch.setattr(Collector, "on_train_start", None)  # would be called next
-        assert "kept is in use" in refusal(capsys, "--checkpoint.dirpath=kept")
+        assert "kept, which is in use" in refusal(capsys, "--checkpoint.dirpath=kept")
     other.release()
     fit("--checkpoint.dirpath=kept", epochs=1)
-    RunLock(folder, patience=0).release()  # it is free again
+    RunLock(folder, timeout=0).release()  # the lock was released
 
 
-def test_a_log_folder_that_cannot_be_written_is_one_sentence(capsys):
+def test_unwritable_log_folder_is_refused(capsys):
     shutil.rmtree("lightning_logs")
     Path("lightning_logs").write_text("in the way")
     assert "cannot be written" in refusal(capsys)
 
 
-def test_a_folder_without_permission_is_found_before_the_warm_up(capsys, monkeypatch):
+def test_missing_permission_is_found_before_warmup(capsys, monkeypatch):
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: "version" not in str(path) and access(path, mode))
     monkeypatch.setattr(Collector, "on_train_start", None)  # would be called next
     assert "no permission for" in refusal(capsys)
 
 
-def test_a_checkpoint_belongs_to_a_run_if_it_lies_in_one(folder):
+def test_run_dir_of_a_checkpoint(folder):
     assert run_dir_of(LAST) == folder / RUNS / "version_0"
     assert run_dir_of(folder / "checkpoints" / "last.ckpt") is None
     assert run_dir_of(LAST.parent.parent / "last.ckpt") is None

@@ -1,4 +1,4 @@
-"""Videos: every true frame is there, in order, under a name that says what came of the episode."""
+"""Test that videos contain every frame in order, and that their names give the return and the frames."""
 
 import functools
 import os
@@ -24,7 +24,7 @@ from tests.cli.test_app import SMALL
 
 
 class Painter(toys.Counter):
-    """Renders one grey for a whole frame: 10 times the steps since the reset."""
+    """Render a uniform gray of 10 times the steps since the reset."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
 
@@ -48,17 +48,17 @@ def policy_for(data: ReplayData) -> TD3:
 
 
 def greys(path: Path) -> tuple[tuple[int, int], float, list[int]]:
-    """Size, frames per second, and every frame's mean, read back from a video."""
+    """Read the size, the frames per second and the mean of every frame of a video."""
     reader = imageio_ffmpeg.read_frames(str(path))
     head = next(reader)
     return head["size"], head["fps"], [round(np.frombuffer(frame, np.uint8).mean()) for frame in reader]
 
 
-def test_a_video_has_every_frame_in_order(tmp_path: Path) -> None:
+def test_video_has_every_frame_in_order(tmp_path: Path) -> None:
     Painter.log.clear()
     data = ReplayData("toys/Painter-v0", {"length": 11}, capacity=10, test_seed=70, test_episodes=1)
     videos = record(policy_for(data), data, episodes=2, folder=tmp_path / "new" / "videos")
-    # The episode's number times 10 a step, and 1 + 2 + ... + 11.
+    # The return is 11 * 10 * episode + (1 + 2 + ... + 11).
     assert [(video.path.name, video.episode_return, video.frames) for video in videos] == [
         ("episode-1-return-66.0-frames-11.mp4", 66.0, 11),
         ("episode-2-return-176.0-frames-11.mp4", 176.0, 11),
@@ -71,7 +71,7 @@ def test_a_video_has_every_frame_in_order(tmp_path: Path) -> None:
         np.testing.assert_allclose(means, np.arange(10, 111, 10), atol=2)
 
 
-def test_a_video_has_the_frames_within_a_repeated_action_too(tmp_path: Path) -> None:
+def test_video_has_the_frames_of_repeated_actions(tmp_path: Path) -> None:
     repeat: Any = functools.partial(ActionRepeat, repeat=4)
     data = ReplayData("toys/Painter-v0", {"length": 11}, wrappers=[repeat], capacity=10)
     (video,) = record(policy_for(data), data, episodes=1, folder=tmp_path)
@@ -80,7 +80,7 @@ def test_a_video_has_the_frames_within_a_repeated_action_too(tmp_path: Path) -> 
     assert data.wrappers == [repeat]
 
 
-def test_what_was_filmed_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_environment_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[gym.Env[Any, Any]] = []
     monkeypatch.setattr(Painter, "close", lambda env: closed.append(env))
     data = ReplayData("toys/Painter-v0", {"length": 2}, capacity=10)
@@ -89,7 +89,7 @@ def test_what_was_filmed_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert closed[0] is not data.eval_env.unwrapped
 
 
-def test_odd_sizes_lose_a_row_and_a_column_instead_of_being_stretched(tmp_path: Path) -> None:
+def test_odd_sizes_are_cropped_to_even_sizes(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", capacity=10)
     (video,) = record(policy_for(data), data, 1, tmp_path, {"height": 51, "width": 73, "length": 3})
     size, _, means = greys(video.path)
@@ -98,7 +98,7 @@ def test_odd_sizes_lose_a_row_and_a_column_instead_of_being_stretched(tmp_path: 
 
 
 @pytest.mark.parametrize("draw_rays", [False, True])
-def test_the_car_is_filmed_without_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_rays: bool) -> None:
+def test_car_is_recorded_without_a_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draw_rays: bool) -> None:
     for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     repeat: Any = functools.partial(ActionRepeat, repeat=4)
@@ -115,7 +115,7 @@ def test_the_car_is_filmed_without_a_screen(tmp_path: Path, monkeypatch: pytest.
     assert (yellow.sum() > 100) == draw_rays
 
 
-def test_an_interrupted_recording_leaves_no_part_of_a_video(tmp_path: Path) -> None:
+def test_interrupted_recording_leaves_no_partial_video(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
     policy = policy_for(data)
     policy.act = lambda obs: (_ for _ in ()).throw(KeyboardInterrupt) if obs[1] == 3 else np.zeros(1)  # type: ignore
@@ -124,28 +124,30 @@ def test_an_interrupted_recording_leaves_no_part_of_a_video(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == []
 
 
-def test_an_environment_without_pictures_is_a_usage_error(tmp_path: Path) -> None:
+def test_environment_without_rgb_array_is_refused(tmp_path: Path) -> None:
     data = ReplayData("toys/Counter-v0", capacity=10)
-    with pytest.raises(UsageError, match=r'toys/Counter-v0 has the render modes \[\].*"rgb_array"'):
+    with pytest.raises(
+        UsageError, match=r'^render_modes of toys/Counter-v0 must contain "rgb_array", got \[\]\. Use an'
+    ):
         record(policy_for(data), data, 1, tmp_path / "videos")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_invalid_folder_gives_one_line_error(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file") as caught:
         record(policy_for(data), data, 1, tmp_path / "file")
-    said = user_message(caught.value.with_traceback(None))  # which this test's code is in
+    said = user_message(caught.value.with_traceback(None))  # without the frames of this test
     assert said == f"{tmp_path / 'file'} cannot be used (File exists); give another path, or mend this one."
 
 
-def test_a_video_is_drawn_whatever_the_render_mode(tmp_path: Path) -> None:
+def test_render_mode_is_always_rgb_array(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
     assert record(policy_for(data), data, 1, tmp_path, {"render_mode": "human"})[0].frames == 5
 
 
-def test_a_keyword_that_the_environment_does_not_take_is_a_usage_error(tmp_path: Path) -> None:
+def test_unknown_env_kwargs_are_refused(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", capacity=10)
     with pytest.raises(UsageError, match="draw_rays"):
         record(policy_for(data), data, 1, tmp_path / "videos", {"draw_rays": True})
@@ -177,7 +179,7 @@ gym.register("Slow-v0", Slow, disable_env_checker=True)
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
-def test_a_signal_during_a_recording_leaves_no_part_of_a_video(
+def test_signal_leaves_no_partial_video(
     number: signal.Signals, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The shape that every error about a setting must have: `<setting> must be <constraint>, got <value>. <fix>.`"""
+"""Check the form of errors about settings: `<setting> must be <constraint>, got <value>. <fix>.`"""
 
 import re
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from td3_lightning import UsageError
 MOST_CHARACTERS = 300
 ADVICE = re.compile(
     r"\b(use|set|give|raise|lower|increase|reduce|add|remove|choose|take|make|let|leave|pass|import|install|resume|begin"
-    r"|omit|usual|the paper|leaves)\b",  # a usual value is advice, too
+    r"|omit|usual|the paper|leaves)\b",  # a usual value counts as advice
     re.IGNORECASE,
 )
 
 
 def assert_one_sentence(error: BaseException, *, setting: str, value: str, fix: str | None = None) -> None:
-    """Check that an error names the setting, the value and, after the value, a fix, in one line of readable length.
+    """Check that an error is one short line with the setting, the value and, after the value, a fix.
 
     Args:
         error: The error.
@@ -39,7 +39,7 @@ def assert_one_sentence(error: BaseException, *, setting: str, value: str, fix: 
 
 @contextmanager
 def refused(setting: str, value: str, fix: str | None = None) -> Iterator[None]:
-    """Check that the block raises a `UsageError` of that shape; the arguments are those of `assert_one_sentence`."""
+    """Check that the block raises a `UsageError` of that form. See `assert_one_sentence` for the arguments."""
     with pytest.raises(UsageError) as caught:
         yield
     assert_one_sentence(caught.value, setting=setting, value=value, fix=fix)
