@@ -21,9 +21,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
-    ModelCheckpoint,
     ProgressBar,
-    WeightAveraging,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
@@ -34,14 +32,13 @@ from td3_lightning import __version__
 from td3_lightning.algorithm.distributed import check_launcher
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
-    UNSUPPORTED_CALLBACKS,
+    check_callbacks,
     check_epochs,
     check_own_stage,
     check_stage_before,
@@ -385,29 +382,7 @@ class CommandLine(LightningCLI):
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         own = _listed(settings["callbacks"])
-        for each in own:
-            for kind, why in UNSUPPORTED_CALLBACKS.items():
-                if isinstance(each, kind):
-                    raise UsageError(f"trainer.callbacks has {type(each).__name__}, but {why}.")
-            if isinstance(each, ModelCheckpoint) and (
-                each._every_n_train_steps or each._train_time_interval is not None
-            ):
-                raise UsageError(
-                    f"trainer.callbacks has {type(each).__name__} with every_n_train_steps or train_time_interval, "
-                    "which Lightning counts in Adam steps, or not at all; give it every_n_epochs."
-                )
-            if isinstance(each, ModelCheckpoint) and not isinstance(each, BestCheckpoint):
-                check_file_name("trainer.callbacks.filename", each)
-            if isinstance(each, WeightAveraging) and not isinstance(each, AveragedWeights):
-                raise UsageError(
-                    f"trainer.callbacks has {type(each).__name__}, but with it a run that is stopped in an evaluation "
-                    "is not the same run; give td3_lightning.AveragedWeights."
-                )
-            if isinstance(each, Collector):
-                raise UsageError(
-                    "trainer.callbacks has a Collector, but there is one already; leave it out, and set that one, such "
-                    "as --collector.warmup_steps 1000."
-                )
+        check_callbacks(own)
         no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
         progress = [] if no_bar else [Progress()]
         config = SaveConfig(self._parser(self.subcommand), self.given)

@@ -1,21 +1,28 @@
 """Checks of the settings that Lightning accepts and TD3 does not support."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
+    Callback,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    ModelCheckpoint,
     ModelPruning,
     OnExceptionCheckpoint,
     SpikeDetection,
+    WeightAveraging,
 )
 
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.reporting.run_dir import run_dir_of
+from td3_lightning.training.collector import Collector
+from td3_lightning.training.weight_averaging import AveragedWeights
 
 # Trainer's settings for modules that Lightning optimizes, with their defaults, and what there is for them.
 REPLACED_BY = {
@@ -58,6 +65,41 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
                 f"trainer.{name} is above 0, but {settings[name]} came; to evaluate never, give "
                 "--trainer.limit_val_batches 0."
             )
+
+
+def check_callbacks(callbacks: Iterable[Callback]) -> None:
+    """Raise `UsageError` if a user's callback does not work with TD3."""
+    for callback in callbacks:
+        _check_callback(callback)
+        if isinstance(callback, ModelCheckpoint):
+            _check_model_checkpoint(callback)
+
+
+def _check_callback(callback: Callback) -> None:
+    name = type(callback).__name__
+    for kind, why in UNSUPPORTED_CALLBACKS.items():
+        if isinstance(callback, kind):
+            raise UsageError(f"trainer.callbacks has {name}, but {why}.")
+    if isinstance(callback, WeightAveraging) and not isinstance(callback, AveragedWeights):
+        raise UsageError(
+            f"trainer.callbacks has {name}, but with it a run that is stopped in an evaluation is not the same run; "
+            "give td3_lightning.AveragedWeights."
+        )
+    if isinstance(callback, Collector):
+        raise UsageError(
+            "trainer.callbacks has a Collector, but there is one already; leave it out, and set that one, such as "
+            "--collector.warmup_steps 1000."
+        )
+
+
+def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
+    if callback._every_n_train_steps or callback._train_time_interval is not None:
+        raise UsageError(
+            f"trainer.callbacks has {type(callback).__name__} with every_n_train_steps or train_time_interval, "
+            "which Lightning counts in Adam steps, or not at all; give it every_n_epochs."
+        )
+    if not isinstance(callback, BestCheckpoint):
+        check_file_name("trainer.callbacks.filename", callback)
 
 
 def check_epochs(most: int | None, checkpoint: Mapping[str, Any], begins_stage: bool) -> None:
