@@ -335,8 +335,7 @@ class CommandLine(LightningCLI):
     def _require_checkpoint(command: str, given: object) -> None:
         if command not in ("fit", "import") and not given:
             raise UsageError(
-                f"{command} judges a checkpoint, but none came; add --ckpt_path, such as "
-                "lightning_logs/car/version_0/checkpoints/last.ckpt."
+                f"{command} requires --ckpt_path, for example lightning_logs/car/version_0/checkpoints/last.ckpt."
             )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
