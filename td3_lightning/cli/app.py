@@ -21,9 +21,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
-    ModelCheckpoint,
     ProgressBar,
-    WeightAveraging,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
@@ -33,11 +31,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from td3_lightning import __version__, checkpointing
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
-    UNSUPPORTED_CALLBACKS,
+    check_callbacks,
     check_epochs,
     check_own_stage,
     check_stage_before,
@@ -67,7 +64,6 @@ from td3_lightning.serialization.checkpoint_file import check_format, read_check
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.launcher import check_launcher
-from td3_lightning.training.weight_averaging import AveragedWeights
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="A whole number from 0 to 2**32 - 1.")
 
@@ -335,8 +331,7 @@ class CommandLine(LightningCLI):
     def _require_checkpoint(command: str, given: object) -> None:
         if command not in ("fit", "import") and not given:
             raise UsageError(
-                f"{command} judges a checkpoint, but none came; add --ckpt_path, such as "
-                "lightning_logs/car/version_0/checkpoints/last.ckpt."
+                f"{command} requires --ckpt_path, for example lightning_logs/car/version_0/checkpoints/last.ckpt."
             )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -382,29 +377,7 @@ class CommandLine(LightningCLI):
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         own = _listed(settings["callbacks"])
-        for each in own:
-            for kind, why in UNSUPPORTED_CALLBACKS.items():
-                if isinstance(each, kind):
-                    raise UsageError(f"trainer.callbacks has {type(each).__name__}, but {why}.")
-            if isinstance(each, ModelCheckpoint) and (
-                each._every_n_train_steps or each._train_time_interval is not None
-            ):
-                raise UsageError(
-                    f"trainer.callbacks has {type(each).__name__} with every_n_train_steps or train_time_interval, "
-                    "which Lightning counts in Adam steps, or not at all; give it every_n_epochs."
-                )
-            if isinstance(each, ModelCheckpoint) and not isinstance(each, BestCheckpoint):
-                check_file_name("trainer.callbacks.filename", each)
-            if isinstance(each, WeightAveraging) and not isinstance(each, AveragedWeights):
-                raise UsageError(
-                    f"trainer.callbacks has {type(each).__name__}, but with it a run that is stopped in an evaluation "
-                    "is not the same run; give td3_lightning.AveragedWeights."
-                )
-            if isinstance(each, Collector):
-                raise UsageError(
-                    "trainer.callbacks has a Collector, but there is one already; leave it out, and set that one, such "
-                    "as --collector.warmup_steps 1000."
-                )
+        check_callbacks(own)
         no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
         progress = [] if no_bar else [Progress()]
         config = SaveConfig(self._parser(self.subcommand), self.given)

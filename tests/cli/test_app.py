@@ -279,7 +279,7 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
         "ckpt_path of stage.yaml must be a checkpoint, got gone.ckpt, which does not exist. Train the"
     )
     Path("stage.yaml").write_text(f"{text}ckpt_path: {last}\n")
-    assert "test judges a checkpoint, but none came" in complaint(capsys, "test", "--config", "stage.yaml")
+    assert "test requires --ckpt_path, for example" in complaint(capsys, "test", "--config", "stage.yaml")
     stop("fit", "--config", "stage.yaml", "--print_config")
     printed = yaml.safe_load(capsys.readouterr().out)
     assert (printed["model"]["policy_noise"], printed["model"]["tau"]) == (0.3, 0.01)  # its own, and the checkpoint's
@@ -294,12 +294,14 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("trainer.max_epochs is 2, but the checkpoint has 4 behind it, and epochs count on")
+    assert said.startswith("trainer.max_epochs must be at least 4, got 2. The checkpoint has completed 4 epochs")
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.fast_dev_run=1", "--ckpt_path=last"]) == 2
     assert "fast_dev_run tries how a run begins, but a checkpoint came" in capsys.readouterr().err
     line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=4", f"--ckpt_path={own}"]
     assert main([*line, "--data.empty_replay=true"]) == 2
-    assert capsys.readouterr().err.startswith("trainer.max_epochs is 4, but the checkpoint has 4 behind it")
+    assert capsys.readouterr().err.startswith(
+        "trainer.max_epochs must be at least 5, got 4. The checkpoint has completed 4 epochs"
+    )
     run(*line)
     assert "was over" in capsys.readouterr().out
     run(*line, "--data.empty_replay=true", "--trainer.max_epochs=-1", "--trainer.max_time=00:00:00:01")
@@ -349,7 +351,7 @@ def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
     Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: gone.ckpt\n")
     line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={last}"]
     said = complaint(capsys, *line)
-    assert f"stage.yaml begins a stage of training, and {last} lies in no folder of a run named stage; type" in said
+    assert f"stage.yaml starts a new stage, so ckpt_path must belong to a run named stage, got {last}. Use" in said
     for empty, steps in ("true", 14 + 10 + 4), ("false", 14 + 4):
         run(*line, f"--data.empty_replay={empty}", f"--name={empty}")
         own = Path(f"lightning_logs/{empty}/version_0/checkpoints/last.ckpt")
@@ -594,8 +596,8 @@ MISTAKES = {
     ),
     "linked": (["fit", "--config", "here.yaml", "--model.obs_dim", "3"], "model.obs_dim is taken from the environment"),
     "missing checkpoint": (["fit", "--config", "here.yaml", "--ckpt_path", "no.ckpt"], "no.ckpt"),
-    "test without checkpoint": (["test", "--config", "here.yaml"], "add --ckpt_path"),
-    "record without checkpoint": (["record", "--config", "here.yaml"], "add --ckpt_path"),
+    "test without checkpoint": (["test", "--config", "here.yaml"], "test requires --ckpt_path, for example"),
+    "record without checkpoint": (["record", "--config", "here.yaml"], "record requires --ckpt_path, for example"),
     "unknown environment": (["fit", "--data.env_id", "Nope-v1"], "Nope-v1"),
     "unknown package": (["fit", "--data.env_id", "no_such_package:Nope-v1"], "no_such_package"),
     "discrete actions": (["fit", "--data.env_id", "CartPole-v1"], "Discrete(2)"),
@@ -606,35 +608,41 @@ MISTAKES = {
     "accelerator": (["fit", "--config", "here.yaml", "--trainer.accelerator", "gpux"], "gpux"),
     "precision": (["fit", "--config", "here.yaml", "--trainer.precision", "fp3"], "or null, got fp3."),
     "epochs": (["fit", "--config", "here.yaml", "--trainer.max_epochs", "-5"], "max_epochs"),
-    "barebones": (["fit", "--config", "here.yaml", "--trainer.barebones=true"], "give --trainer.logger false"),
-    "clipping": (["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"], "give --model.max_grad_norm"),
+    "barebones": (
+        ["fit", "--config", "here.yaml", "--trainer.barebones=true"],
+        "trainer.barebones must be False, got True. Use --trainer.logger false",
+    ),
+    "clipping": (
+        ["fit", "--config", "here.yaml", "--trainer.gradient_clip_val=1.0"],
+        "trainer.gradient_clip_val must be None, got 1.0. Use --model.max_grad_norm",
+    ),
     "a second Collector": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=td3_lightning.Collector"],
-        "there is one already",
+        "must not contain a Collector, because the command line adds one. Remove it",
     ),
     "a callback for other optimizers": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=LearningRateFinder"],
-        "trainer.callbacks has LearningRateFinder, but it is for optimizers that Lightning steps",
+        "trainer.callbacks has LearningRateFinder, but it requires automatic optimization",
     ),
     "a callback whose state no checkpoint holds": (
         [*FIT, "--trainer.callbacks+=ModelPruning", "--trainer.callbacks.pruning_fn=l1_unstructured"],
-        "trainer.callbacks has ModelPruning, but a resumed run would not be the same",
+        "trainer.callbacks has ModelPruning, but a resumed run would differ",
     ),
     "a callback that takes up another run": (
         [*FIT, "--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath=there"],
-        "trainer.callbacks has OnExceptionCheckpoint, but a run that fails saves last.ckpt by itself",
+        "trainer.callbacks has OnExceptionCheckpoint, but a run that fails already saves last.ckpt. Remove it",
     ),
     "a callback for one loss": (
         [*FIT, "--trainer.callbacks+=SpikeDetection"],
-        "trainer.callbacks has SpikeDetection, but it looks at one loss",
+        "trainer.callbacks has SpikeDetection, but it requires a single loss",
     ),
     "checkpoints by Adam's steps": (
         [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps=30"],
-        "give it every_n_epochs",
+        "Use every_n_epochs",
     ),
     "checkpoints by the clock": (
         [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.train_time_interval=00:00:00:01"],
-        "give it every_n_epochs",
+        "Use every_n_epochs",
     ),
     "checkpoints in another thread": (
         [*FIT, "--trainer.plugins+=lightning.pytorch.plugins.io.AsyncCheckpointIO"],
@@ -642,7 +650,7 @@ MISTAKES = {
     ),
     "the same batches again": (
         [*FIT, "--trainer.overfit_batches=10"],
-        "give --trainer.limit_train_batches",
+        "trainer.overfit_batches must be 0.0, got 10. Use --trainer.limit_train_batches",
     ),
     "a log before every update": (
         [*FIT, "--trainer.log_every_n_steps=-1"],
@@ -654,7 +662,7 @@ MISTAKES = {
     ),
     "Lightning's own mean of the weights": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=EMAWeightAveraging"],
-        "is not the same run; give td3_lightning.AveragedWeights",
+        "would resume differently. Use td3_lightning.AveragedWeights",
     ),
     "the mean of the weights twice": (
         ["fit", "--config", "here.yaml", *2 * ["--trainer.callbacks+=td3_lightning.AveragedWeights"]],
@@ -670,11 +678,11 @@ MISTAKES = {
     ),
     "never an evaluation": (
         ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
-        "trainer.check_val_every_n_epoch is above 0, but 0 came; to evaluate never",
+        "trainer.check_val_every_n_epoch must be above 0, got 0. Use --trainer.limit_val_batches 0",
     ),
     "evaluations without end": (
         ["fit", "--config", "here.yaml", "--trainer.val_check_interval", "0"],
-        "trainer.val_check_interval is above 0, but 0 came",
+        "trainer.val_check_interval must be above 0, got 0",
     ),
     "a schedule's argument for a number": (
         ["fit", "--config", "here.yaml", "--model.actor_lr.init_args.start", "0.1"],
@@ -711,7 +719,7 @@ MISTAKES = {
         "larger --data.batch_size",
     ),
     "frames": (["fit", "--data.env_id", "CarRacing-v3"], "Use data.pixels and model.encoder"),
-    "test without anything": (["test"], "add --ckpt_path"),
+    "test without anything": (["test"], "test requires --ckpt_path, for example"),
     "last of nothing": (["test", "--ckpt_path", "last"], "got none in lightning_logs/default"),
     "callback on the line": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"],
