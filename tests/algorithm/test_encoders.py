@@ -137,7 +137,7 @@ def test_a_checkpoint_runs_no_code_that_is_not_imported(make_trainer: Any, tmp_p
     for evil in ("subprocess.Popen", "this.that", "torch.nn.Linear"):
         checkpoint["hyper_parameters"]["encoder"] = {"class_path": evil, "init_args": {"args": "true"}}
         torch.save(checkpoint, tmp_path / "evil.ckpt")
-        with pytest.raises(UsageError, match="imported before"):
+        with pytest.raises(UsageError, match="import it as an Encoder"):
             TD3.load_from_checkpoint(tmp_path / "evil.ckpt")
 
 

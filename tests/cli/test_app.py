@@ -398,7 +398,7 @@ def test_a_checkpoint_is_judged_with_or_without_a_configuration(command, config,
     run(command, *config, "--ckpt_path", last, "--trainer.enable_progress_bar", "false")
     said = capsys.readouterr().out
     assert "return" in said
-    assert ("2 episodes" if command == "test" else "1 episodes") in said
+    assert ("2 episodes" if command == "test" else "1 episode") in said
     assert not Path("lightning_logs").exists()
 
 
@@ -700,7 +700,7 @@ MISTAKES = {
     ),
     "batches beyond memory": (
         ["fit", "--config", "here.yaml", "--data.batch_size", "100000000000"],
-        "lower data.batch_size or model.hidden_dims",
+        "batch_size must be in [1, 1000000], got 100000000000. Use a smaller value.",
     ),
     "no folder": (
         ["fit", "--config", "here.yaml", "--trainer.default_root_dir", "here.yaml", *SMALL],
@@ -758,7 +758,7 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, env_kwargs: 3}": "data.env_kwargs must be a mapping or null, got 3.",
     "data: {env_id: Pendulum-v1, env_kwargs: {nope: 1}}": "nope",
     "data: {env_id: Pendulum-v1, train_kwargs: {nope: 1}}": "nope",
-    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size must be at least 1, got 0",
+    "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size must be in [1, 1000000], got 0",
     "data: {env_id: Pendulum-v1, num_envs: 0}": "num_envs",
     "data: {env_id: Pendulum-v1, capacity: 1}": "capacity",
     "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale must be finite, got inf",
@@ -1004,7 +1004,7 @@ def test_the_program_trains():
 def test_the_program_refuses(folder):
     ended = program("fit", "--config", "here.yaml", "--data.batch_size", "0")
     assert ended.returncode == 2
-    assert ended.stderr == "batch_size must be at least 1, got 0. Use a larger value.\n"
+    assert ended.stderr == "batch_size must be in [1, 1000000], got 0. Use a larger value.\n"
     assert [path.name for path in folder.iterdir()] == ["here.yaml"]
 
 

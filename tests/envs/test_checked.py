@@ -664,7 +664,9 @@ def test_hanging_environment_leaves_no_process(tmp_path: Path) -> None:
     assert said.startswith("Environment 0 of Hanging-v0 did not return within 0.5 seconds at step 1 of episode 7 after")
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["env_steps"] == 60
-    assert re.search(r"An environment failed after 60 env_steps: \S*lightning_logs/", ended.stdout + ended.stderr)
+    assert re.search(
+        r"An environment failed after 60 env_steps: resume from \S*lightning_logs/", ended.stdout + ended.stderr
+    )
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 3
     for pid in pids:
