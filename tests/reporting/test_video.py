@@ -1,6 +1,7 @@
 """Test that videos contain every frame in order, and that their names give the return and the frames."""
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -81,6 +82,7 @@ def test_video_has_the_frames_of_repeated_actions(tmp_path: Path) -> None:
 
 
 def test_recorded_environment_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()  # environments of earlier tests are closed when they are collected
     closed: list[gym.Env[Any, Any]] = []
     monkeypatch.setattr(Painter, "close", lambda env: closed.append(env))
     data = ReplayData("toys/Painter-v0", {"length": 2}, capacity=10)
