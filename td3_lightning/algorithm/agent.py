@@ -143,7 +143,7 @@ class Agent(L.LightningModule):
         module = cls(**{**stored_arguments(cls, checkpoint, checkpoint_path, given), **given})
         if strict is not None:
             module.strict_loading = strict
-        check_restoration(checkpoint, module, module.strict_loading)  # a subclass may have hooks of its own
+        check_restoration(checkpoint, module, module.strict_loading)  # a subclass may override the hook below
         module.on_load_checkpoint(checkpoint)
         module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
         return module if map_location is None else module.to(map_location)

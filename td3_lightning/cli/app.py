@@ -83,7 +83,7 @@ WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)`",
     r"The number of training batches .* is smaller than the logging interval",
     r"Checkpoint directory .* exists and is not empty",  # it does, where a run goes on
-    r"The dirpath has changed from",  # a resumed run has a folder of its own
+    r"The dirpath has changed from",  # a resumed run has its own folder
     r"Be aware that when using `ckpt_path`, callbacks",
     r"It is recommended to use `self.log\(.*sync_dist",  # every process plays the same episodes
     r"The checkpoint was not created with WeightAveraging",  # where a stage with a mean begins
@@ -454,7 +454,7 @@ class CommandLine(LightningCLI):
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
         kwargs["ckpt_path"] = self._get(self.config, "ckpt_path")
         if subcommand in ("validate", "test"):
-            kwargs["verbose"] = False  # Results prints a table of its own
+            kwargs["verbose"] = False  # the callback Results prints the table
         return kwargs
 
 

@@ -259,7 +259,7 @@ def _texts(settings: Any) -> Iterator[str]:
 
 
 def _differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """What was taken otherwise than it was left, setting by setting."""
+    """Yield each setting whose chosen value differs from the other one."""
     for key, value in taken.items():
         other = left.get(key)
         if isinstance(value, Mapping) and isinstance(other, Mapping):

@@ -101,7 +101,7 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def setting(name: str, known: Iterable[str]) -> str:
-    """Return a hint to the setting that was meant: one of ours, or ours for a word of another library."""
+    """Suggest the setting for a misspelled name or for another library's name."""
     known = list(known)
     name = name.replace("-", "_")
     foreign = OURS.get(re.sub("[^a-z]", "", name.lower().split(".")[-1]))
