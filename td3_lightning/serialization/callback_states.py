@@ -85,7 +85,7 @@ MODEL_CHECKPOINT = form.fields(
 STATES: dict[str, form.Check] = {
     "Collector": form.fields({"ranks": form.series(RANK)}),
     "Progress": form.fields({"best": form.fields({}, {"return": form.number, "env_steps": form.count})}),
-    "LogRollback": form.fields({}, {"position": lambda value, name: value == {} or POSITION(value, name)}),
+    "LogRollback": form.fields({}, {"position": POSITION}),
     "ModelCheckpoint": MODEL_CHECKPOINT,
     "StopWhenSolved": form.fields({"returns": form.series(form.number), "played": form.count}),
     "SaveEvaluations": form.fields(
