@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from td3_lightning.algorithm.pixel_encoder import Convolutions
     from td3_lightning.algorithm.td3 import TD3
     from td3_lightning.envs.car_racing import Pedals
+    from td3_lightning.envs.noise import ActionNoise, ObservationNoise
     from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
     from td3_lightning.errors import UsageError
     from td3_lightning.replay.buffer import Batch, Replay
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 # Public names and their modules. A module is imported when one of its names is first used.
 _MODULES = {
     "TD3": "algorithm.td3",
+    "ActionNoise": "envs.noise",
     "ActionRepeat": "envs.wrappers",
     "Actor": "algorithm.networks",
     "AveragedWeights": "training.weight_averaging",
@@ -38,6 +40,7 @@ _MODULES = {
     "Encoder": "algorithm.encoders",
     "FlattenAction": "envs.wrappers",
     "Linear": "schedules",
+    "ObservationNoise": "envs.noise",
     "Pedals": "envs.car_racing",
     "Pixels": "replay.pixels",
     "Replay": "replay.buffer",
@@ -50,6 +53,7 @@ _MODULES = {
 }
 __all__ = [
     "TD3",
+    "ActionNoise",
     "ActionRepeat",
     "Actor",
     "AveragedWeights",
@@ -61,6 +65,7 @@ __all__ = [
     "Encoder",
     "FlattenAction",
     "Linear",
+    "ObservationNoise",
     "Pedals",
     "Pixels",
     "Replay",

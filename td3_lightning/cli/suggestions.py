@@ -86,7 +86,14 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     "encoder": {"td3_lightning": ("Trunk", "Convolutions")},
     "pixels": {"td3_lightning": ("Pixels",)},
     "wrappers": {
-        "td3_lightning": ("ActionRepeat", "FlattenAction", "Pedals", "SymmetricActionBounds"),
+        "td3_lightning": (
+            "ActionNoise",
+            "ActionRepeat",
+            "FlattenAction",
+            "ObservationNoise",
+            "Pedals",
+            "SymmetricActionBounds",
+        ),
         "gymnasium.wrappers": (),
     },
     "callbacks": {

@@ -89,8 +89,9 @@ class CarRacing(car_racing.CarRacing):
     from the heading to a point on the center line of the road. This point is the given number of tiles ahead of the
     point beside the car. The points are interpolated linearly between tiles.
 
-    `info` contains at every reset and step: `tiles` visited, `tiles_total`, `frames` since the reset, and `lap`, which
-    is true once every tile has been visited.
+    `info` contains at every reset and step: `tiles` visited, `tiles_total`, `frames` since the reset, `lap`, which is
+    true once every tile has been visited, and `lap_return`, the return of a whole lap without costs for missed tiles,
+    or 0 if a tile is missing. The mean of `lap_return` over episodes chooses policies that complete their laps.
 
     Args:
         render_mode: None, or "rgb_array" or "human" for Gymnasium's frames.
@@ -172,7 +173,9 @@ class CarRacing(car_racing.CarRacing):
 
     def _progress(self) -> dict[str, Any]:
         tiles, total = self.tile_visited_count, len(self.track)
-        return {"tiles": tiles, "tiles_total": total, "frames": self.frames, "lap": tiles == total}
+        lap = tiles == total
+        lap_return = 1000.0 - 0.1 * self.frames if lap else 0.0
+        return {"tiles": tiles, "tiles_total": total, "frames": self.frames, "lap": lap, "lap_return": lap_return}
 
     def _create_track(self) -> bool:
         made = bool(super()._create_track())  # type: ignore[no-untyped-call]

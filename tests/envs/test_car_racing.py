@@ -369,11 +369,12 @@ def test_info_counts_tiles_and_frames_since_reset(make):
     env = make(track_seed=123)
     for _ in range(2):
         observation, info = env.reset()
-        assert info == {"tiles": 2, "tiles_total": 322, "frames": 0, "lap": False}
+        assert info == {"tiles": 2, "tiles_total": 322, "frames": 0, "lap": False, "lap_return": 0.0}
         for frame in range(1, 81):
             observation, _, _, _, info = env.step(drive(observation))
             visited = sum(tile.road_visited for tile in env.unwrapped.road)
-            assert info == {"tiles": visited, "tiles_total": 322, "frames": frame, "lap": False}
+            progress = {"tiles": visited, "tiles_total": 322, "frames": frame}
+            assert info == progress | {"lap": False, "lap_return": 0.0}
         assert visited > 10
 
 
@@ -391,6 +392,7 @@ def test_simple_controller_completes_a_lap(make):
     assert info["tiles"] == info["tiles_total"] == 322
     assert info["frames"] == len(rewards) < 1100
     assert sum(rewards) == pytest.approx(1000 - 0.1 * info["frames"], abs=1e-6)
+    assert info["lap_return"] == pytest.approx(sum(rewards), abs=1e-6)
     # The first frame rewards both tiles under the car.
     assert rewards[0] == pytest.approx(2000 / 322 - 0.1)
 

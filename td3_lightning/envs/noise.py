@@ -1,0 +1,67 @@
+"""Wrappers that add noise to observations and actions, to train robust policies and to measure how robust they are."""
+
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+from td3_lightning.errors import UsageError, require_float
+
+
+class Noise(gym.Wrapper):
+    """Draw noise that depends only on the environment's random generator, so that episodes can be repeated.
+
+    Args:
+        env: The environment to wrap. Its observation and action spaces must be a `Box`.
+        std: Standard deviation of the noise, at least 0.
+
+    Raises:
+        UsageError: The standard deviation is negative or not finite, or a space is not a `Box`.
+    """
+
+    def __init__(self, env: gym.Env, std: float) -> None:
+        super().__init__(env)
+        name = type(self).__name__
+        self.std = require_float(f"std of {name}", std, least=0, fix="Use 0 for no noise.")
+        for kind, space in (("observations", env.observation_space), ("actions", env.action_space)):
+            if not isinstance(space, Box):
+                raise UsageError(f"{name} requires {kind} in a Box, got {space}. Use another environment.")
+        self._rng = np.random.default_rng(0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment, and derive the seed of the episode's noise from its random generator."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._rng = np.random.default_rng(self.np_random.integers(2**63))
+        return obs, info
+
+    def draw(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return Gaussian noise of mean 0."""
+        return self.std * self._rng.standard_normal(shape)
+
+
+class ObservationNoise(Noise):
+    """Multiply each number of an observation by 1 plus Gaussian noise."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset, and return the observation with noise."""
+        obs, info = super().reset(seed=seed, options=options)
+        return self._noisy(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, and return the observation with noise."""
+        obs, *rest = self.env.step(action)
+        return (self._noisy(obs), *rest)
+
+    def _noisy(self, obs: Any) -> Any:
+        return np.asarray(obs * (1.0 + self.draw(np.shape(obs))), self.observation_space.dtype)
+
+
+class ActionNoise(Noise):
+    """Add Gaussian noise to each number of an action, in units of its range, and clip the result to the bounds."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step with the action with noise."""
+        box = cast(Box, self.action_space)
+        noisy = action + self.draw(box.shape) * (box.high - box.low)
+        return self.env.step(np.clip(noisy, box.low, box.high).astype(box.dtype))
