@@ -1,4 +1,4 @@
-"""The command line: `fit`, `validate`, `test`, `record`, `export` and `import`, from config files and flags."""
+"""The command line: `fit`, `validate`, `test`, `record`, `robustness`, `export` and `import`."""
 
 import argparse
 import ctypes
@@ -216,6 +216,7 @@ class CommandLine(LightningCLI):
             "validate": ours | {"dataloaders"},
             "test": ours | {"dataloaders"},
             "record": ours,
+            "robustness": ours,
             "export": ours,
             "import": ours,
         }

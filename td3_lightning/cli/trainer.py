@@ -1,4 +1,4 @@
-"""Trainer with the additional commands `record`, `export` and `import`."""
+"""Trainer with the additional commands `record`, `robustness`, `export` and `import`."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,11 +8,13 @@ import lightning as L
 from lightning.pytorch.profilers import PassThroughProfiler
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.errors import UsageError, check_at_least, require_int
 from td3_lightning.interop.original_weights import read_weight_files, write_weight_files
-from td3_lightning.reporting.paths import shown
+from td3_lightning.reporting.console import echo, show
+from td3_lightning.reporting.paths import absolute, shown
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.data_settings import seed_range
 
 
 class NullProfiler(PassThroughProfiler):
@@ -55,6 +57,43 @@ class Trainer(L.Trainer):
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
             print(f"{shown(video.path, self.start)}: return {video.episode_return:.2f}, {video.frames} frames")
+
+    def robustness(
+        self,
+        model: TD3,
+        datamodule: ReplayData,
+        ckpt_path: str,
+        observation_noise: list[float] = [0.0, 0.001, 0.01],  # noqa: B006  # jsonargparse shows it in the help
+        action_noise: list[float] = [0.0, 0.01, 0.03],  # noqa: B006
+        episodes: int = 100,
+        folder: str = "robustness",
+    ) -> None:
+        """Measure the returns of a policy under noise, and draw them against the level of noise.
+
+        The episodes have the seeds of `test`. The noise of `data.wrappers` is replaced by the given levels.
+
+        Args:
+            model: Agent that acts.
+            datamodule: Data module that makes the environment.
+            ckpt_path: Checkpoint of the agent.
+            observation_noise: Standard deviation of the relative observation noise at each level.
+            action_noise: Standard deviation of the action noise at each level, in units of the range of an action.
+            episodes: Number of episodes per level.
+            folder: Folder of robustness.png and of episodes.csv, which has one row per episode.
+        """
+        from td3_lightning.reporting import robustness  # no other command draws noise levels
+
+        levels = robustness.noise_levels(observation_noise, action_noise)
+        seeds = seed_range("test", datamodule.test_seeds.start, require_int("episodes", episodes, least=1))
+        target = absolute("folder", folder)
+        model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
+        measured = []
+        for one in robustness.measure(model.eval().act, datamodule, levels, seeds):
+            echo(f"noise {one.level}: return {one.returns.mean():,.2f} over {len(one.episodes)} episodes")
+            measured.append(one)
+        show(robustness.robustness_table(measured))
+        for path in robustness.write_report(measured, target, datamodule.env_id):
+            echo(shown(path, self.start))
 
     def export(
         self,

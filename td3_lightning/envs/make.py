@@ -91,7 +91,7 @@ def wrapped(env: gym.Env, wrapper: Wrapper) -> gym.Env:
         UsageError: The wrapper does not fit the environment.
         EnvError: A wrapper from another package raised an exception.
     """
-    made_by = _made_by(wrapper)
+    made_by = wrapper_class(wrapper)
     name = getattr(made_by, "__name__", type(wrapper).__name__)
     try:
         outer = _with_arrays(wrapper, made_by)(env)
@@ -121,8 +121,8 @@ def _check_episode_steps(settings: Mapping[str, Any]) -> None:
         require_int("max_episode_steps in data.env_kwargs", steps, least=1, fix=fix)
 
 
-def _made_by(wrapper: Wrapper) -> Any:
-    """Return the class of a wrapper. Configurations contain partial calls of a class."""
+def wrapper_class(wrapper: Wrapper) -> Any:
+    """Return the class that a wrapper makes. Configurations contain partial calls of a class."""
     parts = (wrapper, getattr(wrapper, "func", None), *getattr(wrapper, "args", ()))
     return next((part for part in parts if isinstance(part, type)), wrapper)
 

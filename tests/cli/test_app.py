@@ -150,7 +150,7 @@ def test_only_the_settings_of_the_typed_command_are_looked_up(monkeypatch):
     assert looked_up == ["fit"]
     with pytest.raises(SystemExit):
         run("--help")
-    assert looked_up[1:] == ["fit", "validate", "test", "record", "export", "import"]
+    assert looked_up[1:] == ["fit", "validate", "test", "record", "robustness", "export", "import"]
 
 
 def test_versions_count_up():
@@ -250,7 +250,9 @@ def test_help(words, capsys):
     stop(*words)
     said = capsys.readouterr().out
     if words[0] == "--help":
-        assert all(command in said for command in ("fit", "validate", "test", "record", "export", "import"))
+        assert all(
+            command in said for command in ("fit", "validate", "test", "record", "robustness", "export", "import")
+        )
     else:
         assert "--data.batch_size" in said
         assert "in half-widths of the action box" in re.sub(r"\s+", " ", said)
@@ -571,7 +573,7 @@ MISTAKES = {
     "another program's command": (["train"], '"train" is no command; did you mean fit?'),
     "a command in capitals": (["FIT"], "did you mean fit?"),
     "help without dashes": (["help"], "did you mean --help?"),
-    "strange command": (["xyz"], "begin with one of fit, validate, test, record, export, import"),
+    "strange command": (["xyz"], "begin with one of fit, validate, test, record, robustness, export, import"),
     "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),

@@ -1,0 +1,164 @@
+"""Measure and draw how the returns of a policy depend on noise in its observations and actions."""
+
+import copy
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from rich.markup import escape
+from rich.table import Table
+
+from td3_lightning.atomic_files import atomic_write
+from td3_lightning.envs.episode import Episode, Policy
+from td3_lightning.envs.make import Wrapper, wrapper_class
+from td3_lightning.envs.noise import ActionNoise, Noise, ObservationNoise
+from td3_lightning.errors import UsageError, require_floats
+from td3_lightning.training.data_module import ReplayData
+
+BLUE, PALE_BLUE = "#2f6db5", "#a9c4e4"
+
+
+@dataclass(frozen=True)
+class Level:
+    """Describe a level of noise: the `std` of `ObservationNoise` and of `ActionNoise`."""
+
+    observation_noise: float
+    action_noise: float
+
+    def __str__(self) -> str:
+        return f"{self.observation_noise:g} / {self.action_noise:g}"
+
+
+@dataclass
+class Measurement:
+    """Hold the reports of the episodes with one level of noise."""
+
+    level: Level
+    episodes: list[Mapping[str, float]] = field(default_factory=list)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Return the returns, (episodes,)."""
+        return self.values("return")
+
+    @property
+    def interval(self) -> float:
+        """Return half the width of the 95% interval of the mean return."""
+        count = len(self.episodes)
+        return 1.96 * float(self.returns.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+
+    def values(self, name: str) -> NDArray[np.float64]:
+        """Return a number that all episodes report, (episodes,)."""
+        return np.array([episode[name] for episode in self.episodes])
+
+
+def noise_levels(observation_noise: Sequence[float], action_noise: Sequence[float]) -> list[Level]:
+    """Pair the levels of both kinds of noise.
+
+    Raises:
+        UsageError: A level is negative or not finite, or the lists differ in length.
+    """
+    levels = [
+        require_floats(name, values)
+        for name, values in (("observation_noise", observation_noise), ("action_noise", action_noise))
+    ]
+    for name, values in zip(("observation_noise", "action_noise"), levels, strict=True):
+        if any(value < 0 for value in values):
+            raise UsageError(f"{name} must be at least 0, got {min(values):g}. Use 0 for no noise.")
+    if not levels[0] or len(levels[0]) != len(levels[1]):
+        raise UsageError(
+            "observation_noise and action_noise must have the same number of levels, got "
+            f"{len(levels[0])} and {len(levels[1])}. Use one number of each per level."
+        )
+    return [Level(*pair) for pair in zip(*levels, strict=True)]
+
+
+def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Sequence[int]) -> Iterator[Measurement]:
+    """Play the same episodes with each level of noise, and yield the reports of a level when it is complete.
+
+    Args:
+        policy: Maps an observation to an action.
+        data: Makes the environment. Its own `ObservationNoise` and `ActionNoise` are left out.
+        levels: The levels of noise.
+        seeds: Seeds of the resets.
+    """
+    noiseless = copy.copy(data)
+    noiseless.wrappers = [wrapper for wrapper in data.wrappers if not _adds_noise(wrapper)]
+    for level in levels:
+        env = noiseless.make_env()
+        env = ActionNoise(ObservationNoise(env, level.observation_noise), level.action_noise)
+        try:
+            yield Measurement(level, [Episode(env, seed).play(policy) for seed in seeds])
+        finally:
+            env.close()
+
+
+def _adds_noise(wrapper: Wrapper) -> bool:
+    made = wrapper_class(wrapper)
+    return isinstance(made, type) and issubclass(made, Noise)
+
+
+def write_report(measurements: Sequence[Measurement], folder: Path, title: str) -> list[Path]:
+    """Write `episodes.csv` and `robustness.png` to a folder, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table, picture = folder / "episodes.csv", folder / "robustness.png"
+    write_episodes(measurements, table)
+    figure = draw_robustness(measurements, title)
+    atomic_write(picture, lambda file: figure.savefig(file, format="png"))
+    return [table, picture]
+
+
+def robustness_table(measurements: Sequence[Measurement]) -> Table:
+    """Build a table with one column per level: the return, its 95% interval and minimum, and the other numbers."""
+    table = Table("noise of observations / actions", *(str(one.level) for one in measurements))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("return, mean", *(f"{one.returns.mean():,.2f}" for one in measurements))
+    table.add_row("95% interval", *(f"± {one.interval:,.2f}" for one in measurements))
+    table.add_row("return, min", *(f"{one.returns.min():,.2f}" for one in measurements))
+    for name in measurements[0].episodes[0]:
+        if name != "return" and all(name in episode for one in measurements for episode in one.episodes):
+            table.add_row(escape(name), *(_summary(one, name) for one in measurements))
+    return table
+
+
+def _summary(measurement: Measurement, name: str) -> str:
+    """Return the mean of a number, or a count such as "98 of 100" if all its values are 0 or 1."""
+    values = measurement.values(name)
+    if np.isin(values, (0.0, 1.0)).all():
+        return f"{values.sum():.0f} of {len(values)}"
+    return f"{values.mean():,.2f}"
+
+
+def write_episodes(measurements: Sequence[Measurement], path: Path) -> None:
+    """Write one row per episode as CSV: the noise, and all numbers that the episode reports."""
+    rows = [{**vars(one.level), **episode} for one in measurements for episode in one.episodes]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    atomic_write(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def draw_robustness(measurements: Sequence[Measurement], title: str) -> Figure:
+    """Draw the returns of all episodes, their means and 95% intervals against the level of noise."""
+    figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    places = np.arange(len(measurements))
+    for place, one in zip(places, measurements, strict=True):
+        spread = np.linspace(-0.15, 0.15, len(one.returns))
+        axes.plot(place + spread, one.returns, ".", color=PALE_BLUE, ms=7, mew=0)
+    means, intervals = [one.returns.mean() for one in measurements], [one.interval for one in measurements]
+    axes.errorbar(places, means, intervals, fmt="o-", color=BLUE, capsize=4, label="mean and 95% interval")
+    axes.set_xticks(places, [str(one.level) for one in measurements])
+    axes.set(title=title, xlabel="std of relative observation noise / of action noise in units of the range")
+    axes.set_ylabel("return")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure

@@ -1,0 +1,171 @@
+"""Check the measurement of robustness: its levels, episodes, table and files, and the command `robustness`."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from rich.console import Console
+
+from td3_lightning import ActionNoise, ObservationNoise, ReplayData, UsageError
+from td3_lightning.cli.app import main
+from td3_lightning.reporting.robustness import (
+    Level,
+    Measurement,
+    draw_robustness,
+    measure,
+    noise_levels,
+    robustness_table,
+    write_report,
+)
+
+LEVELS = [Level(0.0, 0.0), Level(0.1, 0.0), Level(0.0, 0.1)]
+
+
+class Target(gym.Env[Any, Any]):
+    """Observe 1 and reward actions by their distance to 1. An episode has 20 steps. Clipping does not matter."""
+
+    observation_space = Box(-10.0, 10.0, (1,), np.float32)
+    action_space = Box(-5.0, 5.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        error = float(abs(action[0] - 1))
+        return np.ones(1, np.float32), -error, self.steps == 20, False, {"exact": error == 0.0}
+
+
+def imitate(obs: Any) -> Any:
+    """Return the observation as the action."""
+    return obs
+
+
+def measured(wrappers: list[Any] | None = None, episodes: int = 50) -> list[Measurement]:
+    data = ReplayData(Target, wrappers=wrappers)
+    return list(measure(imitate, data, LEVELS, range(episodes)))
+
+
+def test_each_level_has_its_noise() -> None:
+    without, observations, actions = measured(episodes=200)
+    assert without.returns.tolist() == [0.0] * 200
+    gauss = 20 * np.sqrt(2 / np.pi)  # expected sum of 20 absolute normal numbers
+    assert observations.returns.mean() == pytest.approx(-0.1 * gauss, rel=0.05)
+    assert actions.returns.mean() == pytest.approx(-1.0 * gauss, rel=0.05)
+
+
+def test_noise_of_the_data_module_is_replaced() -> None:
+    noisy = [lambda env: ObservationNoise(env, 0.5), lambda env: ActionNoise(env, 0.5)]
+    partial = [_partial(ObservationNoise), _partial(ActionNoise)]
+    assert measured(partial, 3)[0].returns.tolist() == [0.0] * 3
+    assert measured(noisy, 3)[0].returns.max() < 0  # a function does not say what it makes
+
+
+def _partial(wrapper: Any) -> Any:
+    from functools import partial
+
+    return partial(wrapper, std=0.5)
+
+
+def test_measurement_can_be_repeated() -> None:
+    first, second = measured(episodes=3), measured(episodes=3)
+    assert [one.episodes for one in first] == [one.episodes for one in second]
+
+
+def test_interval_is_that_of_the_mean() -> None:
+    one = Measurement(LEVELS[0], [{"return": value} for value in (1.0, 3.0, 5.0, 7.0)])
+    assert one.interval == pytest.approx(1.96 * np.std([1, 3, 5, 7], ddof=1) / 2)
+    assert Measurement(LEVELS[0], [{"return": 1.0}]).interval == 0.0
+
+
+def test_table_has_a_column_per_level() -> None:
+    console = Console(width=100, record=True)
+    console.print(robustness_table(measured(episodes=3)))
+    text = console.export_text()
+    assert "0 / 0" in text
+    assert "0.1 / 0" in text
+    assert "0 / 0.1" in text
+    (exact,) = [line for line in text.splitlines() if "exact" in line]
+    assert "3 of 3" in exact
+    assert "0 of 3" in exact
+
+
+def test_report_has_all_episodes_and_a_picture(tmp_path: Path) -> None:
+    table, picture = write_report(measured(episodes=3), tmp_path / "new", "Target")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert list(rows[0]) == ["observation_noise", "action_noise", "exact", "return", "length"]
+    assert [(row["observation_noise"], row["action_noise"]) for row in rows[::3]] == [
+        ("0.0", "0.0"),
+        ("0.1", "0.0"),
+        ("0.0", "0.1"),
+    ]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_picture_shows_means_and_episodes() -> None:
+    (axes,) = draw_robustness(measured(episodes=3), "Target").axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0 / 0", "0.1 / 0", "0 / 0.1"]
+    assert sum(len(line.get_xdata()) == 3 for line in axes.lines) >= 4
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "expected"),
+    [
+        ([-0.1], [0.0], r"observation_noise must be at least 0, got -0\.1\. Use 0"),
+        ([0.0, 0.0], [0.0, -2.0], r"action_noise must be at least 0, got -2\. Use 0"),
+        ([float("nan")], [0.0], r"observation_noise\[0\] must be .*, got nan"),
+        ([float("inf")], [0.0], r"observation_noise\[0\] must be .*, got inf"),
+        ([0.0, 0.1], [0.0], r"same number of levels, got 2 and 1\. Use"),
+        ([], [], r"same number of levels, got 0 and 0\. Use"),
+    ],
+)
+def test_invalid_levels_are_refused(observations: list[float], actions: list[float], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        noise_levels(observations, actions)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the checkpoint of a short run in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    small = ["--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--model.hidden_dims=[8]"]
+    small += ["--collector.warmup_steps=10", "--trainer.max_epochs=1", "--trainer.enable_progress_bar=false"]
+    assert main(["fit", "--data.env_id=Pendulum-v1", *small]) == 0
+    return "lightning_logs/default/version_0/checkpoints/last.ckpt"
+
+
+def test_command_writes_its_report(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    levels = ["--observation_noise=[0, 0.5]", "--action_noise=[0, 0.2]"]
+    assert main(["robustness", "--ckpt_path", checkpoint, "--episodes=2", *levels]) == 0
+    said = capsys.readouterr().out
+    assert "noise 0.5 / 0.2: return -" in said
+    assert "robustness/robustness.png" in said
+    rows = list(csv.DictReader(Path("robustness/episodes.csv").read_text().splitlines()))
+    assert [row["observation_noise"] for row in rows] == ["0.0", "0.0", "0.5", "0.5"]
+    assert rows[0]["return"] != rows[2]["return"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--episodes=0"], "episodes must be at least 1, got 0"),
+        (["--observation_noise=[-1]", "--action_noise=[0]"], "observation_noise must be at least 0, got -1"),
+        (["--action_noise=[.inf, 0, 0]"], "action_noise[0] must be"),
+        (["--data.env_id=MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
+    ],
+)
+def test_invalid_use_is_one_sentence(
+    flags: list[str], expected: str, checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["robustness", "--ckpt_path", checkpoint, *flags]) == 2
+    said = capsys.readouterr().err
+    assert expected in said
+    assert said.count("\n") == 1
+    assert not Path("robustness").exists()
