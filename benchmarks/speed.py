@@ -21,6 +21,17 @@ from benchmarks.workloads import PLAIN, WORKLOADS
 SB3, TORCHRL = ("stable_baselines3",), ("torchrl",)
 BASELINES = {
     "ours": Baseline("td3_lightning", "ours"),
+    "ours-autograd": Baseline("td3_lightning, autograd", "ours", flags=("--model.gradients", "autograd")),
+    **{
+        f"without-{name}": Baseline(f"td3_lightning without {part}", "without", flags=(part,))
+        for name, part in (
+            ("adam", "adam.py"),
+            ("narrow", "narrow kernels"),
+            ("sparse", "sparse_backward.py"),
+            ("traced", "traced.py"),
+            ("loop", "training_loop.py"),
+        )
+    },
     "ours-loop": Baseline("td3_lightning without the Trainer", "ours_loop"),
     "sb3": Baseline("Stable-Baselines3", "sb3", SB3, has_layer_norm=False),
     "sb3-tuned": Baseline("Stable-Baselines3, tuned", "sb3", SB3, ("tuned",), has_layer_norm=False),
@@ -44,7 +55,8 @@ def main(args: Sequence[str] | None = None) -> int:
     options = parse(args)
     threads = limit_cores(options.threads)
     baselines = BASELINES | variants(options.variant)
-    chosen = choose(options.baselines or list(baselines), baselines, options.baselines_python)
+    default = [name for name in baselines if not name.startswith("without-")]
+    chosen = choose(options.baselines or default, baselines, options.baselines_python)
     measured = {
         workload: measure(supported(chosen, workload), workload, options.windows, options.seconds, threads)
         for workload in options.workloads
