@@ -189,7 +189,7 @@ class CarRacing(car_racing.CarRacing):
         middle = np.stack([x, y, np.ones_like(x)])
         half_width = car_racing.TRACK_WIDTH * np.stack([np.cos(beta), np.sin(beta), np.zeros_like(x)])
         left, right, gap = middle - half_width, middle + half_width, np.full((3, 1), np.nan)
-        self._edges = np.concatenate([left, left[:, :1], gap, right, right[:, :1], gap], axis=1)
+        self.edges = np.concatenate([left, left[:, :1], gap, right, right[:, :1], gap], axis=1)
         # The center line continues past the last tile, so that the road ahead is always one slice.
         self._middle = np.concatenate([middle, middle[:, :POINTS_AHEAD]], axis=1)
 
@@ -201,7 +201,7 @@ class CarRacing(car_racing.CarRacing):
         to_car = self._to_car()
         velocity, wheel = self.car.hull.linearVelocity, self.car.wheels[0].joint.angle
         speed = math.hypot(velocity.x, velocity.y)
-        distances = _ray_distances(to_car, self._edges)
+        distances = _ray_distances(to_car, self.edges)
         bearings = _bearings(to_car, self._middle, len(self.track))
         # Box2D's angles are positive to the left.
         scaled: Observation = np.array([speed, *distances, -wheel, *bearings], np.float32) / SCALES
@@ -220,7 +220,7 @@ class CarRacing(car_racing.CarRacing):
             self._render_rays(zoom, translation, angle)
 
     def _render_rays(self, zoom: float, translation: tuple[float, float], angle: float) -> None:
-        reach = np.abs(_ray_distances(self._to_car(), self._edges))
+        reach = np.abs(_ray_distances(self._to_car(), self.edges))
         met, shown = reach <= RAY_RANGES, np.minimum(reach, RAY_RANGES)
 
         def on_screen(right: float, forward: float) -> pygame.math.Vector2:

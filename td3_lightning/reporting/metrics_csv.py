@@ -1,6 +1,7 @@
 """Read and write the `metrics.csv` of a run."""
 
 import csv
+import gzip
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,14 +85,15 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float
     """Read metrics from a `metrics.csv`.
 
     Args:
-        path: Path of the file.
+        path: Path of the file, which may be compressed as `.csv.gz`.
         names: Columns to read.
 
     Returns:
         The points (n, 2) of each column: `env_steps` and value, in the order of the file.
     """
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    with path.open(encoding="utf-8", newline="") as file:
+    open_text = gzip.open if path.suffix == ".gz" else open
+    with open_text(path, "rt", encoding="utf-8", newline="") as file:
         rows = csv.reader(file)
         header = next(rows, [])
         where = [(header.index(name), points[name]) for name in names if name in header]

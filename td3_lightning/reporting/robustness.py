@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def write_report(measurements: Sequence[Measurement], folder: Path, title: str) 
     table, picture = folder / "episodes.csv", folder / "robustness.png"
     write_episodes(measurements, table)
     figure = draw_robustness(measurements, title)
-    atomic_write(picture, lambda file: figure.savefig(file, format="png"))
+    atomic_write(picture, partial(figure.savefig, format="png"))
     return [table, picture]
 
 

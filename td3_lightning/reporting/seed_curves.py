@@ -1,0 +1,77 @@
+"""Draw the learning curves of several runs: each run, and their mean with its 95% interval."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from numpy.typing import NDArray
+
+from td3_lightning.atomic_files import atomic_write
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.metrics_csv import read_metrics
+
+BLUE, PALE_BLUE, ORANGE = "#2f6db5", "#a9c4e4", "#d95f02"
+
+Points = NDArray[np.float64]  # (n, 2), env_steps and value
+
+
+def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
+    """Read a metric from run folders or metrics files.
+
+    Raises:
+        UsageError: A file does not exist or does not have the metric.
+    """
+    curves = []
+    for path in paths:
+        file = path / "metrics.csv" if path.is_dir() else path
+        if not file.is_file():
+            raise UsageError(f"A run must be a folder with metrics.csv, or such a file, got {path}. Check the path.")
+        points = read_metrics(file, [metric])[metric]
+        if not len(points):
+            raise UsageError(f"metric must be a column of {file}, got {metric}. Use eval/return_mean, for example.")
+        curves.append(points)
+    return curves
+
+
+def write_seed_curves(paths: Sequence[Path], reference: Sequence[Path], metric: str, title: str, output: Path) -> None:
+    """Draw the curves of runs, and optionally of reference runs, as a PNG picture."""
+    figure = draw_seed_curves(read_curves(paths, metric), read_curves(reference, metric), metric, title)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(output, partial(figure.savefig, format="png"))
+
+
+def draw_seed_curves(curves: Sequence[Points], reference: Sequence[Points], metric: str, title: str) -> Figure:
+    """Draw curves and their mean with its 95% interval over runs, and reference curves in another color."""
+    figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for group, color, name in ((reference, ORANGE, "reference"), (curves, BLUE, "runs")):
+        for points in group:
+            axes.plot(*points.T, color=color, lw=0.8, alpha=0.35)
+        if group:
+            steps, mean, half_width = mean_curve(group)
+            axes.plot(steps, mean, color=color, lw=2, label=f"{name}, mean of {len(group)}")
+            axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
+    axes.set(xlabel="env_steps", ylabel=metric)
+    axes.set_title(title, parse_math=False)  # a name may contain "$"
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def mean_curve(curves: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Interpolate curves at all their steps up to the end of the shortest one.
+
+    Returns:
+        The steps, the mean, and half the width of the 95% interval of the mean, each (n,). The interval of a single
+        curve is 0.
+    """
+    first, last = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
+    steps = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
+    steps = steps[(steps >= first) & (steps <= last)]
+    values = np.array([np.interp(steps, *curve.T) for curve in curves])
+    spread = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
+    return steps, values.mean(axis=0), 1.96 * spread / np.sqrt(len(curves))

@@ -1,0 +1,83 @@
+"""Check the pictures of a policy: value estimates, actions and the line of the car."""
+
+import functools
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from td3_lightning import TD3, ActionRepeat, Pedals, ReplayData
+from td3_lightning.envs.episode import Episode
+from td3_lightning.reporting.policy_plots import (
+    Trajectory,
+    TrajectoryRecorder,
+    draw_actions,
+    draw_values,
+    write_policy_plots,
+)
+from toys import InPlace
+
+
+def agent(data: ReplayData) -> TD3:
+    return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8]).eval()
+
+
+def test_discounted_returns_are_exact_after_a_termination() -> None:
+    path = Trajectory(rewards=[1.0, 2.0, 4.0], terminated=True)
+    assert path.discounted_returns(0.5) == pytest.approx([1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 4])
+
+
+def test_steps_before_a_truncation_are_left_out() -> None:
+    path = Trajectory(rewards=[1.0] * 10)
+    kept = path.discounted_returns(0.5)  # the weight of what is missing is 0.5 ** steps to the end
+    assert len(kept) == 6
+    assert kept[0] == pytest.approx(2 * (1 - 0.5**10))
+
+
+def test_recorder_stores_copies_of_each_step() -> None:
+    env = TrajectoryRecorder(InPlace())  # reuses its array of observations
+    Episode(env, 1).play(lambda obs: np.array([0.25], np.float32))
+    path = env.trajectory
+    assert [row[1] for row in path.obs] == list(range(5))
+    assert np.array(path.actions).tolist() == [[0.25]] * 5
+    assert path.terminated
+    assert path.positions == []
+
+
+def test_values_are_in_the_units_of_the_environment() -> None:
+    data = ReplayData("Pendulum-v1", gamma=0.9, reward_scale=0.1)
+    module = agent(data)
+    with torch.no_grad():
+        for parameter in module.critics.parameters():
+            parameter.zero_()
+        list(module.critics.parameters())[-1].fill_(-2.0)  # bias of the output
+    env = TrajectoryRecorder(data.make_env())
+    Episode(env, 1).play(module.act)
+    (axes,) = draw_values(module, data, [env.trajectory]).axes
+    _, points = axes.lines
+    assert np.unique(points.get_ydata()) == pytest.approx([-20.0])
+    assert len(points.get_xdata()) == len(env.trajectory.discounted_returns(0.9)) < 200
+
+
+def test_each_action_has_a_histogram_over_its_range() -> None:
+    data = ReplayData("LunarLanderContinuous-v3")
+    figure = draw_actions([Trajectory(actions=[np.array([0.5, -1.0])] * 7)], data)
+    assert [axes.get_xlim() for axes in figure.axes] == [(-1, 1), (-1, 1)]
+    assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [7, 7]
+
+
+def test_pictures_are_written(tmp_path: Path) -> None:
+    data = ReplayData("Pendulum-v1")
+    paths = list(write_policy_plots(agent(data), data, 2, tmp_path / "plots"))
+    assert [path.name for path in paths] == ["values.png", "actions.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_line_of_the_car_is_drawn(tmp_path: Path) -> None:
+    wrappers = [Pedals, functools.partial(ActionRepeat, repeat=50), lambda env: gym.wrappers.TimeLimit(env, 6)]
+    data = ReplayData("td3_lightning/CarRacing-v0", {"track_seed": 123}, wrappers=wrappers)
+    (*_, path) = write_policy_plots(agent(data), data, 1, tmp_path)
+    assert path.name == "track.png"
+    assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,61 @@
+"""Check the learning curves of several runs."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from td3_lightning import UsageError
+from td3_lightning.reporting.seed_curves import draw_seed_curves, mean_curve, read_curves, write_seed_curves
+
+CSV = "env_steps,eval/return_mean\n100,1\n150,\n200,3\n"
+
+
+def curve(*points: tuple[float, float]) -> np.ndarray:
+    return np.array(points, np.float64)
+
+
+def test_mean_curve_interpolates_within_the_shortest_run() -> None:
+    steps, mean, half_width = mean_curve([curve((0, 0), (100, 10)), curve((50, 1), (80, 4), (200, 16))])
+    assert steps.tolist() == [50, 80, 100]
+    assert mean == pytest.approx([(5 + 1) / 2, (8 + 4) / 2, (10 + 6) / 2])
+    assert half_width == pytest.approx(1.96 * np.std([[5, 8, 10], [1, 4, 6]], axis=0, ddof=1) / np.sqrt(2))
+
+
+def test_single_curve_has_no_interval() -> None:
+    steps, mean, half_width = mean_curve([curve((0, 1), (10, 2))])
+    assert (steps.tolist(), mean.tolist(), half_width.tolist()) == ([0, 10], [1, 2], [0, 0])
+
+
+def test_curves_are_read_from_folders_and_compressed_files(tmp_path: Path) -> None:
+    folder, file = tmp_path / "run", tmp_path / "1.csv.gz"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text(CSV)
+    file.write_bytes(gzip.compress(CSV.encode()))
+    first, second = read_curves([folder, file], "eval/return_mean")
+    assert first.tolist() == second.tolist() == [[100, 1], [200, 3]]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "expected"),
+    [
+        ("absent", "eval/return_mean", "A run must be a folder with metrics.csv, or such a file, got .*absent. Check"),
+        ("metrics.csv", "eval/lap", "metric must be a column of .*metrics.csv, got eval/lap. Use eval/return_mean"),
+    ],
+)
+def test_missing_data_is_refused(name: str, metric: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(CSV)
+    with pytest.raises(UsageError, match=expected):
+        read_curves([tmp_path / name], metric)
+
+
+def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:
+    runs, reference = [curve((0, 0), (10, 2)), curve((0, 2), (10, 4))], [curve((0, 5), (10, 5))]
+    (axes,) = draw_seed_curves(runs, reference, "eval/return_mean", "$").axes
+    assert len(axes.lines) == 5  # three curves and two means
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["reference, mean of 1", "runs, mean of 2"]
+    (tmp_path / "metrics.csv").write_text(CSV)
+    output = tmp_path / "new" / "curves.png"
+    write_seed_curves([tmp_path], [], "eval/return_mean", "title", output)
+    assert output.read_bytes().startswith(b"\x89PNG")
