@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import Namespace
-from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.errors import UsageError, one_line
-from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.checkpoint_schema import missing_part
 from td3_lightning.serialization.optimizer_states import check_optimizers
@@ -179,38 +176,6 @@ CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
 }
 
 
-def report_differences(config: Namespace, filed: Namespace, path: str, refilled: bool) -> None:
-    """Says which settings the checkpoint and the files have otherwise, and whose are taken.
-
-    Args:
-        config: The settings, those of the checkpoint before those of the files.
-        filed: The settings the other way round.
-        path: Where the checkpoint lies.
-        refilled: Whether the replay begins empty, so that the files' are taken.
-
-    Raises:
-        UsageError: They are for different environments.
-    """
-    held, wanted = (kept(each.as_dict()) for each in (config, filed))
-    env_id, wanted_id = held["data"]["env_id"], wanted["data"]["env_id"]
-    if env_id != wanted_id:
-        raise UsageError(
-            f"{path} is of {env_id}, but the configuration is for {wanted_id}; give the "
-            "checkpoint its own configuration, or type --data.env_id."
-        )
-    for settings in (held, wanted):  # without what is each start's own
-        settings.pop("seed_everything", None)
-        settings["data"].pop("empty_replay")
-    taken, left = (wanted, held) if refilled else (held, wanted)
-    said = ", ".join(_differences(taken, left))
-    if said:
-        rank_zero_only(echo)(
-            f"From the configuration, and not the checkpoint, as the replay begins empty: {said}."
-            if refilled
-            else f"From the checkpoint, and not the configuration: {said}; a flag changes it."
-        )
-
-
 def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
     """Raise `UsageError` if a checkpoint's hyperparameters or weights are of another network than the model's."""
     held = checkpoint.get("hyper_parameters", {})
@@ -256,13 +221,3 @@ def _texts(settings: Any) -> Iterator[str]:
     elif isinstance(settings, Mapping | list):
         for value in settings.values() if isinstance(settings, Mapping) else settings:
             yield from _texts(value)
-
-
-def _differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield each setting whose chosen value differs from the other one."""
-    for key, value in taken.items():
-        other = left.get(key)
-        if isinstance(value, Mapping) and isinstance(other, Mapping):
-            yield from _differences(value, other, f"{prefix}{key}.")
-        elif value != other:
-            yield f"{prefix}{key} {value} (not {other})"

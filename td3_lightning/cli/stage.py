@@ -4,12 +4,18 @@ import re
 from pathlib import Path
 
 from td3_lightning.errors import UsageError
+from td3_lightning.reporting.paths import expand
 from td3_lightning.reporting.run_dir import newest_last
 
 LAST = "last"
 
 
 PREFIX = "last:"  # and a run's name
+
+
+def runs_folder(default_root_dir: str | None) -> Path:
+    """Return the folder of all runs."""
+    return Path(expand("trainer.default_root_dir", default_root_dir or ""), "lightning_logs")
 
 
 def is_name(path: str | None) -> bool:

@@ -26,7 +26,9 @@ from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
 from td3_lightning.cli import config_files, suggestions
-from td3_lightning.cli.app import CommandLine, main
+from td3_lightning.cli.app import main
+from td3_lightning.cli.checks import has_name
+from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.error_messages import explain_parser_error, user_message
 from td3_lightning.cli.stage import newest_version
 from td3_lightning.reporting.metrics_csv import read_metrics
@@ -131,7 +133,7 @@ def test_a_checkpoint_alone_gives_a_policy(last):
 def test_the_start_says_what_will_run(capsys):
     run("fit", "--config", "here.yaml", *SMALL)
     said = capsys.readouterr()
-    assert "Pendulum-v1: 3 numbers in, 1 out" in said.out
+    assert "Pendulum-v1: observations of 3 numbers, actions of 1" in said.out
     assert "lightning_logs/here/version_0" in said.out
     assert "1,000,000 rows of 26 bytes: 26.0 MB when full" in said.out
     for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
@@ -285,25 +287,25 @@ def test_a_file_may_name_the_stage_before_it(last, capsys):
     assert (printed["model"]["policy_noise"], printed["model"]["tau"]) == (0.3, 0.01)  # its own, and the checkpoint's
     assert (printed["data"]["empty_replay"], printed["ckpt_path"]) == (True, str(last))
     run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2")
-    assert "as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
+    assert "stage overrides settings of the checkpoint: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
     own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4
     for epochs, path in (3, "last"), (4, own.parent / ".." / "checkpoints" / "last.ckpt"):
         run("fit", "--config", "stage.yaml", *SMALL, f"--trainer.max_epochs={epochs}", f"--ckpt_path={path}")
-        assert "not the configuration" not in capsys.readouterr().out
+        assert "overrides" not in capsys.readouterr().out
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("trainer.max_epochs must be at least 4, got 2. The checkpoint has completed 4 epochs")
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.fast_dev_run=1", "--ckpt_path=last"]) == 2
-    assert "fast_dev_run tries how a run begins, but a checkpoint came" in capsys.readouterr().err
+    assert "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it" in capsys.readouterr().err
     line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=4", f"--ckpt_path={own}"]
     assert main([*line, "--data.empty_replay=true"]) == 2
     assert capsys.readouterr().err.startswith(
         "trainer.max_epochs must be at least 5, got 4. The checkpoint has completed 4 epochs"
     )
     run(*line)
-    assert "was over" in capsys.readouterr().out
+    assert "The run was complete after" in capsys.readouterr().out
     run(*line, "--data.empty_replay=true", "--trainer.max_epochs=-1", "--trainer.max_time=00:00:00:01")
 
 
@@ -368,8 +370,8 @@ def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
     ],
 )
 def test_a_runs_name_is_the_folders_above_it(folder, name, has):
-    assert cli.has_name(Path("lightning_logs", folder), name) == has
-    assert not cli.has_name(None, name)
+    assert has_name(Path("lightning_logs", folder), name) == has
+    assert not has_name(None, name)
 
 
 def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
@@ -381,7 +383,7 @@ def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(l
     assert [printed[name] for name in ("tau", "policy_noise", "noise_clip")] == [0.01, 0.3, 0.6]
     run("fit", "--config", "stage.yaml", *SMALL, *new)
     said = capsys.readouterr().out
-    assert "not the checkpoint, as the replay begins empty: model.actor_lr {'class_path': " in said
+    assert "The new stage overrides settings of the checkpoint: model.actor_lr {'class_path': " in said
     assert "} (not 0.0003), model.policy_noise 0.3 (not 0.2)." in said
     again = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
     for epochs in (3, 4):  # as a run that is gone on with
@@ -566,13 +568,13 @@ def test_a_configuration_may_be_read_in_part():
 
 
 MISTAKES = {
-    "no command": ([], "A command is missing"),
-    "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
-    "another program's command": (["train"], '"train" is no command; did you mean fit?'),
+    "no command": ([], "td3-lightning requires a command, got none. Use one of fit, "),
+    "unknown command": (["fitt"], '"fitt" is not a command; did you mean fit'),
+    "another program's command": (["train"], '"train" is not a command; did you mean fit?'),
     "a command in capitals": (["FIT"], "did you mean fit?"),
     "help without dashes": (["help"], "did you mean --help?"),
     "strange command": (["xyz"], "begin with one of fit, validate, test, record, export, import"),
-    "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
+    "config before the command": (["--config", "here.yaml", "fit"], '"--config" is not a command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
     "config without suffix": (["fit", "--config", "car"], "did you mean car.yaml"),
@@ -646,7 +648,7 @@ MISTAKES = {
     ),
     "checkpoints in another thread": (
         [*FIT, "--trainer.plugins+=lightning.pytorch.plugins.io.AsyncCheckpointIO"],
-        "trainer.plugins has AsyncCheckpointIO",
+        "trainer.plugins must not contain AsyncCheckpointIO",
     ),
     "the same batches again": (
         [*FIT, "--trainer.overfit_batches=10"],
@@ -658,7 +660,7 @@ MISTAKES = {
     ),
     "a package that is not there": (
         [*FIT, "--trainer.precision=transformer-engine"],
-        "Trainer does not take these settings",
+        "Lightning does not accept the trainer settings",
     ),
     "Lightning's own mean of the weights": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=EMAWeightAveraging"],
@@ -666,7 +668,7 @@ MISTAKES = {
     ),
     "the mean of the weights twice": (
         ["fit", "--config", "here.yaml", *2 * ["--trainer.callbacks+=td3_lightning.AveragedWeights"]],
-        "Trainer does not take these settings: Found more than one stateful callback of type `AveragedWeights`",
+        "not accept the trainer settings: Found more than one stateful callback of type `AveragedWeights`",
     ),
     "a word for a number of a callback": (
         ["fit", "--trainer.callbacks+=td3_lightning.AveragedWeights", "--trainer.callbacks.decay=slow"],
@@ -693,7 +695,10 @@ MISTAKES = {
         "model.tau is one value here; write --model.tau and the value.",
     ),
     "an argument for the seed": (["fit", "--config", "here.yaml", "--seed_everything.start", "1"], "one value here"),
-    "devices": (["fit", "--config", "here.yaml", "--trainer.devices", "many"], "Trainer does not take these settings"),
+    "devices": (
+        ["fit", "--config", "here.yaml", "--trainer.devices", "many"],
+        "Lightning does not accept the trainer settings",
+    ),
     "networks beyond memory": (
         ["fit", "--config", "here.yaml", "--model.hidden_dims", "[100000000,100000000]"],
         "The memory is not enough (",
@@ -949,8 +954,8 @@ def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
         (["fit", "--config", "here.yaml", "--model.hidden_dims", "[16]"], "hidden_dims [8, 8] (here [16])"),
         (["test", "--model.num_critics", "3"], "num_critics 2 (here 3)"),
         (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
-        (["fit", "--config", "car.yaml"], "is of Pendulum-v1, but the configuration is for td3_lightning/CarRacing-v0"),
-        (["fit"], "add its configuration"),
+        (["fit", "--config", "car.yaml"], "got td3_lightning/CarRacing-v0. Use the configuration of the checkpoint"),
+        (["fit"], "fit requires --config to resume from"),
         (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
         (
@@ -966,7 +971,7 @@ def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsy
 def test_a_published_checkpoint_has_its_configuration_beside_it(last, capsys):
     Path("best.ckpt").write_bytes(last.read_bytes())
     Path("config.yaml").write_bytes(last.parent.parent.joinpath("config.yaml").read_bytes())
-    assert "such as --config config.yaml." in complaint(capsys, "fit", "--ckpt_path", "best.ckpt")
+    assert "got none. Use --config config.yaml." in complaint(capsys, "fit", "--ckpt_path", "best.ckpt")
 
 
 @pytest.mark.parametrize(("held", "wanted"), [(None, "must have format 1 to resume a run, got format 0"), (2, "newer")])

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from td3_lightning.cli import rendezvous
-from td3_lightning.cli.rendezvous import Rendezvous
+from td3_lightning.cli.rendezvous import Rendezvous, join_store, serve_store
 from td3_lightning.errors import RunError, UsageError
 
 SMALL = shlex.split(
@@ -38,7 +39,8 @@ def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:
     port, raised = free_port(), [None for _ in parts]
 
     def work(rank: int) -> None:
-        meeting = Rendezvous(rank, len(parts), "127.0.0.1", port, rank == 0)
+        open_store = serve_store if rank == 0 else join_store
+        meeting = Rendezvous(rank, len(parts), partial(open_store, "127.0.0.1", port))
         meetings.append(meeting)  # the store of rank 0 lives until every rank has read it
         try:
             with meeting.guard():

@@ -111,7 +111,7 @@ def test_resume_keeps_the_seed_unless_it_is_given(capsys):
         fit("--ckpt_path", last, *words, epochs=epochs)
         assert seeds() == (seed, seed)
         said = capsys.readouterr().out
-        assert ("6, but the random numbers go on from the checkpoint (5)" in said) == bool(words)
+        assert ("6, but the random generators continue from the checkpoint (seed 5)" in said) == bool(words)
 
 
 def test_resume_keeps_precision_and_intervals(capsys):
@@ -349,7 +349,7 @@ def test_last_without_a_run_is_refused(capsys):
 def test_finished_run_does_not_train_and_says_so(capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file() and path.name != "config.yaml"}
     fit("--ckpt_path", LAST, epochs=1)
-    assert "The run was over after 14 env_steps, so nothing was trained" in capsys.readouterr().out
+    assert "The run was complete after 14 env_steps, so nothing was trained" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before
     assert versions() == ["version_0"]
 
@@ -379,7 +379,7 @@ def test_max_time_counts_all_attempts(capsys):
     assert 0 < reached < 400_000
     capsys.readouterr()
     fit("--ckpt_path", last, "--trainer.max_time=00:00:00:01", epochs=100_000)
-    assert "or --trainer.max_time, which counts the time of all attempts" in capsys.readouterr().out
+    assert "or --trainer.max_time, which counts the time of all starts" in capsys.readouterr().out
     assert updates() == reached
     fit("--ckpt_path", last, "--trainer.max_time=00:00:00:02", epochs=100_000)
     assert updates() > reached
