@@ -17,7 +17,6 @@ from lightning.pytorch.callbacks import (
     SpikeDetection,
     WeightAveraging,
 )
-from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
@@ -71,15 +70,6 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
                 f"trainer.{name} must be above 0, got {settings[name]}. Use --trainer.limit_val_batches 0 to disable "
                 "evaluation."
             )
-
-
-def check_plugins(plugins: Iterable[Any]) -> None:
-    """Raise `UsageError` if a plugin writes checkpoints in the background."""
-    if any(isinstance(plugin, AsyncCheckpointIO) for plugin in plugins):
-        raise UsageError(
-            "trainer.plugins must not contain AsyncCheckpointIO, because a run must not continue before last.ckpt is "
-            "complete. Remove it. A save is fast because it writes only the new rows of the replay."
-        )
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> None:

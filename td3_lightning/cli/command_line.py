@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from jsonargparse.typing import restricted_number_type
-from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -18,25 +17,24 @@ from lightning.pytorch.utilities import rank_zero_only
 from td3_lightning import checkpointing
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
     check_callbacks,
     check_pixel_encoder,
-    check_plugins,
     check_resume,
     check_trainer,
     require_checkpoint,
 )
+from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.parent import name_launcher
+from td3_lightning.cli.plugins import with_checkpoint_io
 from td3_lightning.cli.precedence import Precedence
 from td3_lightning.cli.rendezvous import Rendezvous, identity
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import check_sizes
 from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.suggestions import check_time_limit
-from td3_lightning.cli.suggestions import command as closest_command
 from td3_lightning.cli.trainer import NullProfiler, Trainer
 from td3_lightning.errors import UsageError, one_line
 from td3_lightning.fast.training_loop import FastTrainingLoop
@@ -54,27 +52,11 @@ from td3_lightning.training.launcher import check_launcher
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="An integer from 0 to 2**32 - 1.")
 
 
-# Commands that several processes can run together.
-DISTRIBUTED = ("fit", "validate", "test")
-
-
 TRAINER_DEFAULTS = {
     "devices": 1,  # each further device collects its own experience, so it must be requested
     "max_epochs": 100,
     "num_sanity_val_steps": 0,
     "enable_model_summary": False,
-}
-
-
-# Parameters of each command's method that are not settings.
-OBJECTS = {"model", "datamodule", "ckpt_path", "weights_only", "verbose"}
-COMMANDS = {
-    "fit": OBJECTS | {"train_dataloaders", "val_dataloaders"},
-    "validate": OBJECTS | {"dataloaders"},
-    "test": OBJECTS | {"dataloaders"},
-    "record": OBJECTS,
-    "export": OBJECTS,
-    "import": OBJECTS,
 }
 
 
@@ -146,7 +128,7 @@ class CommandLine(LightningCLI):
         try:
             if args[:1] in (["-h"], ["--help"]):
                 parser.parse_args(args)
-            precedence = Precedence(parser, _command(args, self.subcommands()), args[1:], self.start)
+            precedence = Precedence(parser, command_of(args, self.subcommands()), args[1:], self.start)
             self.config = precedence.decide()
         except argparse.ArgumentError as error:
             known = self._subcommand_parsers[args[0]].get_defaults(skip_validation=True).keys()
@@ -174,7 +156,7 @@ class CommandLine(LightningCLI):
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or NullProfiler()
-        settings["plugins"] = _plugins(settings["plugins"])
+        settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
         try:
             trainer = Trainer(**settings)
         except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
@@ -252,7 +234,7 @@ class CommandLine(LightningCLI):
 
     @rank_zero_only
     def after_fit(self) -> None:
-        """Print the best checkpoint, and explain why a finished run was not trained further."""
+        """Print the best checkpoint, and explain why a complete run was not trained."""
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
             echo(
                 f"The run was complete after {self.model.env_steps:,} env_steps, so nothing was trained. Increase "
@@ -269,23 +251,6 @@ class CommandLine(LightningCLI):
         if subcommand in ("validate", "test"):
             kwargs["verbose"] = False  # the callback Results prints the table
         return kwargs
-
-
-def _command(args: list[str], commands: Mapping[str, Any]) -> str:
-    """Return the first word, which must be a command."""
-    if not args:
-        raise UsageError(f"td3-lightning requires a command, got none. Use one of {', '.join(commands)}, or --help.")
-    if args[0] not in commands:
-        raise UsageError(f'"{args[0]}" is not a command; {closest_command(args[0], commands)}')
-    return args[0]
-
-
-def _plugins(given: Any) -> list[Any]:
-    """Return the plugins, with `AtomicCheckpointIO` unless the user configured a CheckpointIO."""
-    plugins = _as_list(given)
-    check_plugins(plugins)
-    has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
-    return plugins if has_io else [*plugins, AtomicCheckpointIO()]
 
 
 def _as_list(value: Any) -> list[Any]:

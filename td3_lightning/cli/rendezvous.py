@@ -23,13 +23,13 @@ from torch import distributed
 
 from td3_lightning.errors import RunError, UsageError, one_line
 
-PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds between the first and the last process
+PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds from the first to the last report
 
 
 FAREWELL = 15.0  # seconds in which the other processes can read why this one failed
 
 
-PAUSE = 0.1  # seconds between two looks into the store
+PAUSE = 0.1  # seconds between two reads of the store
 
 
 _numbers = itertools.count()
@@ -70,13 +70,13 @@ class Rendezvous:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Tell the other processes if this one fails before it has reported that it is ready."""
+        """Report a failure of this process to the others if it has not reported that it is ready."""
         try:
             yield
         except BaseException as error:
             failed = not isinstance(error, SystemExit) or error.code
             if failed and not self._reported:
-                with suppress(distributed.DistError):  # nobody serves the store
+                with suppress(distributed.DistError):  # the store is not served
                     self._fail(one_line(error) or type(error).__name__)
             raise
 
@@ -96,7 +96,7 @@ class Rendezvous:
             reports = self._wait()
         except distributed.DistError as error:
             raise RunError(
-                f"The processes of this run could not meet ({one_line(error)}). Read the output of the others."
+                f"The processes of this run could not connect ({one_line(error)}). Read the output of each process."
             ) from error
         _compare([reports[rank]["facts"] for rank in range(self.world_size)])
 
@@ -165,7 +165,7 @@ def _store(address: str, port: int, **role: Any) -> Any:
 
 
 def identity(checkpoint: str | None) -> str:
-    """Return what tells a checkpoint from others wherever it lies: its name and the start of its SHA-256."""
+    """Identify a checkpoint independently of its folder: its name and the start of its SHA-256."""
     if checkpoint is None:
         return "none"
     return f"{Path(checkpoint).name} (SHA-256 {hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()[:12]})"

@@ -503,14 +503,14 @@ def test_checkpoint_folder_is_locked(capsys, monkeypatch):
 def test_unwritable_log_folder_is_refused(capsys):
     shutil.rmtree("lightning_logs")
     Path("lightning_logs").write_text("in the way")
-    assert "cannot be written" in refusal(capsys)
+    assert "must be writable, got" in refusal(capsys)
 
 
 def test_missing_permission_is_found_before_warmup(capsys, monkeypatch):
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: "version" not in str(path) and access(path, mode))
     monkeypatch.setattr(Collector, "on_train_start", None)  # would be called next
-    assert "no permission for" in refusal(capsys)
+    assert "got no write permission for" in refusal(capsys)
 
 
 def test_run_dir_of_a_checkpoint(folder):
