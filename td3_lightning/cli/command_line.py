@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from td3_lightning import checkpointing
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.cli import completion
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
     check_callbacks,
@@ -113,11 +114,18 @@ class CommandLine(LightningCLI):
             "--ckpt_path", type=str | None, help="Checkpoint to resume, evaluate or record; last finds the newest one."
         )
 
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the collector and the checkpoints, and link the sizes of the environment to the model."""
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the settings of the objects in the order of `--help`. Lightning would add the Trainer first."""
         register_array_arguments()
+        parser.add_lightning_class_args(TD3, "model")
+        parser.add_lightning_class_args(ReplayData, "data")
         parser.add_lightning_class_args(Collector, "collector")
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(Trainer, "trainer")
+        parser.set_defaults({f"trainer.{name}": value for name, value in self.trainer_defaults.items()})
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Link the sizes of the environment to the model."""
         for name in ("obs_dim", "action_low", "action_high"):
             parser.link_arguments(f"data.{name}", f"model.{name}", apply_on="instantiate")
 
@@ -128,6 +136,8 @@ class CommandLine(LightningCLI):
         try:
             if args[:1] in (["-h"], ["--help"]):
                 parser.parse_args(args)
+            if args and args[0].split("=")[0] == completion.FLAG:
+                completion.print_script(parser, args)
             precedence = Precedence(parser, command_of(args, self.subcommands()), args[1:], self.start)
             self.config = precedence.decide()
         except argparse.ArgumentError as error:

@@ -43,6 +43,7 @@ SMALL = [
 PROGRAM = [sys.executable, "-m", "td3_lightning"]
 PENDULUM = "data: {env_id: Pendulum-v1}\n"
 FIT = ["fit", "--config", "here.yaml"]
+GROUPS = ("model", "data", "collector", "checkpoint", "trainer")  # in the order of --help
 
 
 class Unbounded(gym.Env):
@@ -255,6 +256,8 @@ def test_help_lists_commands_and_settings(words, capsys):
         assert all(command in output for command in ("fit", "validate", "test", "record", "export", "import"))
     else:
         assert "--data.batch_size" in output
+        groups = [re.search(rf"^  --{name} ", output, re.MULTILINE) for name in GROUPS]
+        assert [group.start() for group in groups] == sorted(group.start() for group in groups)
         assert "in half-widths of the action box" in re.sub(r"\s+", " ", output)
 
 
