@@ -10,6 +10,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.interop.original_weights import read_weight_files, write_weight_files
+from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import shown
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.data_module import ReplayData
@@ -49,12 +50,13 @@ class Trainer(L.Trainer):
             folder: Folder of the videos.
             env_kwargs: Additional keyword arguments of the environment, for example {draw_rays: true} for the car.
         """
-        from td3_lightning.reporting.video import record  # only this command imports the video encoder
+        from td3_lightning.reporting.video import record_each  # only this command imports the video encoder
 
         check_at_least("episodes", episodes, 1)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
-        for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
-            print(f"{shown(video.path, self.start)}: return {video.episode_return:.2f}, {video.frames} frames")
+        for number, video in enumerate(record_each(model.eval(), datamodule, episodes, folder, env_kwargs), 1):
+            result = f"return {video.episode_return:.2f}, {video.frames} frames"
+            echo(f"{number} of {episodes}  {shown(video.path, self.start)}: {result}")
 
     def export(
         self,
