@@ -1,6 +1,7 @@
 """Command line for TD3 on LightningCLI: `fit`, `validate`, `test`, `record`, `export` and `import`."""
 
 import argparse
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from td3_lightning import checkpointing
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.interruption import ExitOnSignal
 from td3_lightning.cli import completion
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
@@ -32,6 +34,7 @@ from td3_lightning.cli.parent import name_launcher
 from td3_lightning.cli.plugins import with_checkpoint_io
 from td3_lightning.cli.precedence import Precedence
 from td3_lightning.cli.rendezvous import Rendezvous, identity
+from td3_lightning.cli.run_files import run_summary
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import check_sizes
 from td3_lightning.cli.stage import runs_folder
@@ -45,7 +48,7 @@ from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.paths import make_absolute
 from td3_lightning.reporting.progress_bar import Progress
 from td3_lightning.reporting.results_table import Results
-from td3_lightning.reporting.summary import best_line, start_lines
+from td3_lightning.reporting.summary import command_lines, start_lines
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.launcher import check_launcher
@@ -75,7 +78,11 @@ class CommandLine(LightningCLI):
         self.typed = args[0] if args else ""
         self.rendezvous = Rendezvous.of_launcher() if self.typed in DISTRIBUTED else None
         with self.rendezvous.guard() if self.rendezvous else nullcontext():
-            self._run(args)
+            try:
+                self._run(args)
+            except ExitOnSignal:
+                self._print_resume_command()
+                raise
 
     def _run(self, args: Sequence[str]) -> None:
         accelerator = "cpu" if torch.backends.mps.is_available() else "auto"  # mps has no float64
@@ -230,6 +237,7 @@ class CommandLine(LightningCLI):
     @rank_zero_only
     def before_fit(self) -> None:
         """Print a description of the run."""
+        self._fit_start = time.monotonic()
         for line in start_lines(self.trainer, self.model, self.datamodule, self._seed(), self.start):
             echo(line)
 
@@ -244,16 +252,26 @@ class CommandLine(LightningCLI):
 
     @rank_zero_only
     def after_fit(self) -> None:
-        """Print the best checkpoint, and explain why a complete run was not trained."""
+        """Print a summary and the next commands. Explain why a complete run was not trained."""
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
             echo(
                 f"The run was complete after {self.model.env_steps:,} env_steps, so nothing was trained. Increase "
                 "--trainer.max_epochs, or --trainer.max_time, which counts the time of all starts of the run. If "
                 "EarlyStopping ended the run, change its settings."
             )
-        for best in self.trainer.checkpoint_callbacks:
-            if isinstance(best, BestCheckpoint) and best.best_model_path:
-                echo(best_line(best.best_model_path, self.start))
+        summary = run_summary(self.trainer, self.start)
+        seconds = time.monotonic() - self._fit_start
+        episodes = len(self.datamodule.eval_seeds) * self.trainer.world_size
+        for line in (*summary.lines(seconds, episodes), *summary.next_lines(self.datamodule, self.trainer)):
+            echo(line)
+
+    @rank_zero_only
+    def _print_resume_command(self) -> None:
+        """Print how to resume a run that a signal, for example Ctrl-C, has stopped."""
+        resume = run_summary(self.trainer, self.start).resume_command() if hasattr(self, "trainer") else None
+        if resume is not None:
+            for line in command_lines("resume", resume):
+                echo(line)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
