@@ -37,6 +37,7 @@ from td3_lightning.cli.rendezvous import Rendezvous, identity
 from td3_lightning.cli.run_files import run_summary
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import check_sizes
+from td3_lightning.cli.slow_precision import warn_of_slow_precision
 from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.suggestions import check_time_limit
 from td3_lightning.cli.trainer import NullProfiler, Trainer
@@ -238,6 +239,8 @@ class CommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Print a description of the run."""
         self._fit_start = time.monotonic()
+        if self.trainer.strategy.root_device.type == "cpu":
+            warn_of_slow_precision(str(self.trainer.precision))
         for line in start_lines(self.trainer, self.model, self.datamodule, self._seed(), self.start):
             echo(line)
 
