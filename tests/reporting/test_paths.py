@@ -112,7 +112,7 @@ def test_environment_that_changes_the_directory_moves_no_file(root, folder, else
     run(*FIT, *SMALL, *root, "--trainer.max_epochs=2", f"--ckpt_path={kept}/last.ckpt")
     os.chdir(folder)
     run("record", f"--ckpt_path={kept}/last.ckpt", "--episodes=1")
-    assert "\nvideos/episode-1" in capsys.readouterr().out
+    assert "\n1 of 1  videos/episode-1" in capsys.readouterr().out
     os.chdir(folder)
     assert len(files(folder / "videos")) == 1
     run("export", f"--ckpt_path={kept}/last.ckpt", "--files=weights/toy")
