@@ -1,4 +1,4 @@
-"""NumPy numbers and arrays as arguments on the command line: numbers and lists, which checkpoints can hold."""
+"""NumPy numbers and arrays as arguments on the command line, given as numbers and lists."""
 
 from typing import Any, SupportsFloat
 
@@ -10,7 +10,7 @@ from jsonargparse.typing import register_type
 def register_array_arguments() -> None:
     """Accept numbers and lists of numbers for parameters of NumPy types, such as those of Gymnasium's wrappers.
 
-    The values stay plain. `env_factory.wrapped` converts lists to arrays when it makes the wrapper.
+    The values stay lists, because checkpoints contain no arrays. `envs.make` converts them when it creates the wrapper.
     """
     for kind in (np.floating, np.integer, SupportsFloat):
         register_type(kind, _same, _number, type_check=_is_number)
@@ -36,7 +36,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """Read what was typed, such as "[-1.0, 1e-3]"; YAML leaves 1e-3 a text."""
+    """Convert text, for example "[-1.0, 1e-3]". YAML does not read 1e-3 as a number."""
     if isinstance(value, list | tuple):
         return [_read(one) for one in value]
     if not isinstance(value, str):

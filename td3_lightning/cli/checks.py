@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -17,11 +18,15 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 
+from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
+from td3_lightning.checkpointing.save_triggers import saves_within_epochs
 from td3_lightning.errors import UsageError, check_at_least
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.training.collector import Collector
+from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.loop_counters import completed_epochs
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 # Trainer settings that have no effect with manual optimization: the default and the replacement.
@@ -93,7 +98,7 @@ def _check_callback(callback: Callback) -> None:
 
 
 def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
-    if callback._every_n_train_steps or callback._train_time_interval is not None:
+    if saves_within_epochs(callback):
         raise UsageError(
             f"trainer.callbacks has {type(callback).__name__} with every_n_train_steps or train_time_interval, "
             "which do not count environment steps. Use every_n_epochs."
@@ -102,13 +107,49 @@ def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
         check_file_name("trainer.callbacks.filename", callback)
 
 
-def check_epochs(most: int | None, checkpoint: Mapping[str, Any], begins_stage: bool) -> None:
-    """Raise `UsageError` if a resumed run is past its last epoch, or a new stage has no epoch to train."""
-    done = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
-    if most is not None and 0 <= most < done + begins_stage:
+def require_checkpoint(command: str, given: object) -> None:
+    """Raise `UsageError` if a command that loads a checkpoint has none."""
+    if command not in ("fit", "import") and not given:
         raise UsageError(
-            f"trainer.max_epochs must be at least {done + begins_stage}, got {most}. The checkpoint has completed "
-            f"{done} epochs, and a new stage continues the count. Increase it or use an earlier checkpoint."
+            f"{command} requires --ckpt_path, for example lightning_logs/car/version_0/checkpoints/last.ckpt."
+        )
+
+
+def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
+    """Raise `UsageError` if the observations are images and the model has no encoder for them."""
+    if data.pixels is not None and model.hparams["encoder"] is None:
+        raise UsageError(
+            "data.pixels requires model.encoder, got none. Use for example --model.encoder td3_lightning.Convolutions."
+        )
+
+
+def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if the Trainer cannot continue a checkpoint."""
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]  # Lightning sets it without a type
+        raise UsageError(
+            "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it, or remove --ckpt_path."
+        )
+    if data.empty_replay:
+        check_stage_epochs(trainer.max_epochs, checkpoint)
+    else:
+        check_epochs(trainer.max_epochs, checkpoint)
+
+
+def check_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if a resumed run is past its last epoch."""
+    _check_epochs(most, completed_epochs(checkpoint), completed_epochs(checkpoint))
+
+
+def check_stage_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if a new stage, which continues the count of epochs, has no epoch to train."""
+    _check_epochs(most, completed_epochs(checkpoint) + 1, completed_epochs(checkpoint))
+
+
+def _check_epochs(most: int | None, least: int, done: int) -> None:
+    if most is not None and 0 <= most < least:
+        raise UsageError(
+            f"trainer.max_epochs must be at least {least}, got {most}. The checkpoint has completed {done} epochs, and "
+            "a new stage continues the count. Increase it or use an earlier checkpoint."
         )
 
 

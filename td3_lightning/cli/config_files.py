@@ -18,29 +18,26 @@ SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
 
 
 class Strict(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, of which YAML's readers keep the last."""
+    """Refuse a mapping with the same key twice. Other YAML loaders keep the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node."""
+        """Return the mapping of a node."""
         keys = [key.value for key, _ in node.value]
         for key, _ in node.value:
             if keys.count(key.value) > 1 and key.value != "<<":
-                raise yaml.MarkedYAMLError(None, None, f'"{key.value}" stands there twice', key.start_mark)
+                raise yaml.MarkedYAMLError(None, None, f'"{key.value}" occurs twice', key.start_mark)
         return super().construct_mapping(node, deep)
 
 
 def find_config(name: str) -> Path:
-    """Finds the file that a `--config` means.
+    """Return the file that a `--config` refers to.
 
     Args:
-        name: A path, or a bare name such as "car.yaml" or "original/car.yaml", which is looked for in the
-            working directory, then in its `configs`, then among the configurations of the package.
-
-    Returns:
-        The file, which holds a mapping.
+        name: Path relative to the working directory, to its folder `configs` or to the configurations of the package,
+            searched in this order. Examples: "car.yaml", "original/car.yaml".
 
     Raises:
-        UsageError: There is no such file, or it is not YAML, or not a mapping.
+        UsageError: The file does not exist, or does not contain a YAML mapping.
     """
     for folder in _folders():
         if (folder / name).is_file():
@@ -49,8 +46,8 @@ def find_config(name: str) -> Path:
     places = dict.fromkeys(str(folder.resolve()) for folder in _folders() if folder.is_dir())
     known = {str(path.with_suffix("")): path.as_posix() for folder in _folders()[1:] for path in _names(folder)}
     close = get_close_matches(name.removesuffix(".yaml"), known, n=1)
-    hint = f"did you mean {known[close[0]]}" if close else f"there are {', '.join(sorted(known.values()))}"
-    raise UsageError(f'No configuration "{name}" is in {", ".join(places)}; {hint}.')
+    hint = f"did you mean {known[close[0]]}?" if close else f"use one of {', '.join(sorted(known.values()))}."
+    raise UsageError(f'There is no configuration "{name}" in {", ".join(places)}; {hint}')
 
 
 def is_config(name: str) -> bool:
@@ -61,8 +58,8 @@ def is_config(name: str) -> bool:
 def without_empty_sections(path: Path) -> Path | str:
     """Return a configuration file, or its content as YAML without the sections that have no content.
 
-    A section whose keys are all commented out is null to YAML. It sets nothing, as if it were absent, so it must not
-    discard what an earlier file sets.
+    YAML reads a section whose keys are all commented out as null. It must not discard the settings of an earlier
+    file.
     """
     text = path.read_text()
     content = yaml.load(text, Strict)
@@ -70,7 +67,7 @@ def without_empty_sections(path: Path) -> Path | str:
     if not empty:
         return path
     if any(value is not None for value in content.values()):
-        content = get_loader("yaml")(text)  # the parser's, which reads 1e3 as a number
+        content = get_loader("yaml")(text)  # the loader of the parser reads 1e3 as a number
     return as_yaml({name: value for name, value in content.items() if name not in empty})
 
 
@@ -80,7 +77,7 @@ def as_yaml(settings: Mapping[str, Any]) -> str:
 
 
 def _folders() -> list[Path]:
-    shipped = PACKAGE / "configs"  # in a wheel; beside the package in a checkout
+    shipped = PACKAGE / "configs"  # in a wheel; a checkout has the folder beside the package
     return [Path(), Path("configs"), shipped if shipped.is_dir() else PACKAGE.parent / "configs"]
 
 
@@ -92,10 +89,13 @@ def _check_yaml(path: Path) -> None:
     try:
         content = yaml.load(path.read_bytes(), Strict)
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}; mend it there.") from error
+        raise UsageError(
+            f"{path} must be valid YAML, got an error: {' '.join(str(error).split())}. Correct it."
+        ) from error
     try:
         json.dumps(content, skipkeys=True, default=str)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} must not contain itself, got an alias to a part that holds it. Remove it.") from error
     if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a configuration; it wants sections such as data, model and trainer.")
+        kind = type(content).__name__
+        raise UsageError(f"{path} must be a mapping with sections such as data and trainer, got {kind}. Add them.")

@@ -1,4 +1,4 @@
-"""The launcher of this process: when it ends, so does this process."""
+"""End this process after its launcher has ended."""
 
 import os
 import signal
@@ -7,25 +7,25 @@ import time
 
 from torch import distributed
 
-INTERVAL = 1.0  # seconds between two looks
+INTERVAL = 1.0  # seconds between two checks
 
 
-GRACE = 30.0  # seconds to save and to end after SIGTERM
+GRACE = 30.0  # seconds to save and exit after SIGTERM
 
 
-_LAUNCHER = "TD3_LIGHTNING_LAUNCHER"  # the process that Lightning starts the others from
+_LAUNCHER = "TD3_LIGHTNING_LAUNCHER"  # PID of the process from which Lightning starts the others
 
 
 def name_launcher() -> None:
-    """Tell the processes that Lightning starts from this one which process to watch."""
+    """Set the PID that the processes started by Lightning watch to this process."""
     os.environ[_LAUNCHER] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """End this process when the one that launched it is gone.
+    """End this process when its launcher has ended.
 
     torch waits up to 30 minutes for a launcher that was killed before the processes formed a group. Only workers of
-    torchrun, and the further ranks that Lightning starts, are watched.
+    torchrun and ranks that Lightning started watch their launcher.
     """
     by_torchrun = distributed.is_available() and distributed.is_torchelastic_launched()
     by_lightning = int(os.environ.get("LOCAL_RANK", "0")) > 0 and _LAUNCHER in os.environ
@@ -37,6 +37,6 @@ def watch_parent() -> None:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(INTERVAL)
-    os.kill(os.getpid(), signal.SIGTERM)  # a run saves and stops
+    os.kill(os.getpid(), signal.SIGTERM)  # training saves and stops
     time.sleep(GRACE)
-    os.kill(os.getpid(), signal.SIGKILL)  # it waits for a process that is gone
+    os.kill(os.getpid(), signal.SIGKILL)  # it is blocked by a collective operation

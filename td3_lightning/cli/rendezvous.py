@@ -9,9 +9,10 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from torch import distributed
 
 from td3_lightning.errors import RunError, UsageError, one_line
 
-PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds between the first and the last process
+PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds from the first to the last report
 
 
 FAREWELL = 15.0  # seconds in which the other processes can read why this one failed
 
 
-PAUSE = 0.1  # seconds between two looks into the store
+PAUSE = 0.1  # seconds between two reads of the store
 
 
 _numbers = itertools.count()
@@ -40,15 +41,13 @@ class Rendezvous:
     Args:
         rank: Number of this process.
         world_size: Number of processes.
-        address: Host that serves the store.
-        port: Its port.
-        serve: Whether this process serves the store.
-        number: How many times these processes have met before.
+        open_store: Function that returns the store, for example `partial(join_store, address, port)`.
+        number: Number of earlier meetings of these processes.
     """
 
-    def __init__(self, rank: int, world_size: int, address: str, port: int, serve: bool, number: int = 0) -> None:
+    def __init__(self, rank: int, world_size: int, open_store: Callable[[], Any], number: int = 0) -> None:
         self.rank, self.world_size = rank, world_size
-        self._server, self._number = (address, port, serve), number
+        self._open_store, self._number = open_store, number
         self._store: Any | None = None
         self._reported = False
 
@@ -65,20 +64,19 @@ class Rendezvous:
         if environment.world_size() < 2:
             return None
         rank = environment.global_rank()
-        serve = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        return cls(
-            rank, environment.world_size(), environment.main_address, environment.main_port, serve, next(_numbers)
-        )
+        serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # otherwise torchrun serves
+        open_store = partial(serve_store if serves else join_store, environment.main_address, environment.main_port)
+        return cls(rank, environment.world_size(), open_store, next(_numbers))
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Tell the other processes if this one fails before it has reported that it is ready."""
+        """Report a failure of this process to the others if it has not reported that it is ready."""
         try:
             yield
         except BaseException as error:
             failed = not isinstance(error, SystemExit) or error.code
             if failed and not self._reported:
-                with suppress(distributed.DistError):  # nobody serves the store
+                with suppress(distributed.DistError):  # the store is not served
                     self._fail(one_line(error) or type(error).__name__)
             raise
 
@@ -98,7 +96,7 @@ class Rendezvous:
             reports = self._wait()
         except distributed.DistError as error:
             raise RunError(
-                f"The processes of this run could not meet ({one_line(error)}). Read the output of the others."
+                f"The processes of this run could not connect ({one_line(error)}). Read the output of each process."
             ) from error
         _compare([reports[rank]["facts"] for rank in range(self.world_size)])
 
@@ -143,19 +141,31 @@ class Rendezvous:
 
     def _connect(self) -> Any:
         if self._store is None:
-            address, port, serve = self._server
-            limit = timedelta(seconds=PATIENCE)
-            store = distributed.TCPStore(  # type: ignore[attr-defined]  # torch does not list it
-                address, port, self.world_size, serve, limit, wait_for_workers=False, multi_tenant=True
-            )
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             prefix = f"td3_lightning/{attempt}/{self._number}"
-            self._store = distributed.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # the same
+            self._store = distributed.PrefixStore(prefix, self._open_store())  # type: ignore[attr-defined]  # unlisted
         return self._store
 
 
+def serve_store(address: str, port: int) -> Any:
+    """Serve a key-value store at an address, and return it."""
+    return _store(address, port, is_master=True)
+
+
+def join_store(address: str, port: int) -> Any:
+    """Return the key-value store that another process serves at an address."""
+    return _store(address, port, is_master=False)
+
+
+def _store(address: str, port: int, **role: Any) -> Any:
+    limit = timedelta(seconds=PATIENCE)
+    return distributed.TCPStore(  # type: ignore[attr-defined]  # torch does not list it
+        address, port, timeout=limit, wait_for_workers=False, multi_tenant=True, **role
+    )
+
+
 def identity(checkpoint: str | None) -> str:
-    """Return what tells a checkpoint from others wherever it lies: its name and the start of its SHA-256."""
+    """Identify a checkpoint independently of its folder: its name and the start of its SHA-256."""
     if checkpoint is None:
         return "none"
     return f"{Path(checkpoint).name} (SHA-256 {hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()[:12]})"

@@ -1,4 +1,4 @@
-"""Callback that keeps the configuration beside the logs and in every checkpoint."""
+"""Callback that saves the configuration beside the logs and in every checkpoint."""
 
 import os
 from collections.abc import Mapping
@@ -18,28 +18,28 @@ from td3_lightning.reporting.run_dir import continues_in, run_exists_error
 
 
 class SaveConfig(SaveConfigCallback):
-    """Keeps the configuration beside the logs and in every checkpoint, without what is said of one start alone."""
+    """Save the configuration beside the logs and in every checkpoint, without the settings of a single start."""
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
         config = config.clone()
         config.ckpt_path, config.data.empty_replay = None, False
         super().__init__(parser, config)
-        self._file: Path | None = None  # its path, once known
+        self._file: Path | None = None  # set when the run has begun
         self._written = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Do nothing: a run that cannot begin leaves no folder."""
+        """Do nothing, because a run that cannot begin must not create a folder."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Check before the warm-up that config.yaml can be written and is not another one."""
+        """Check before the warm-up that config.yaml can be written and does not exist."""
         folder = self._folder(trainer)
         if folder is None:
             return
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if not there.is_dir():
-            raise _cannot_be_written(str(folder), f"{there} is no folder")
+            raise _cannot_be_written(str(folder), f"{there}, which is not a folder")
         if not os.access(there, os.W_OK):
-            raise _cannot_be_written(str(folder), f"no permission for {there}")
+            raise _cannot_be_written(str(folder), f"no write permission for {there}")
         if trainer.is_global_zero and not continues_in(trainer, folder):
             _check_is_free(folder / "config.yaml")
 
@@ -48,7 +48,7 @@ class SaveConfig(SaveConfigCallback):
         self._write(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the settings that a resumed run keeps, as plain data.
+        """Add the settings that a resumed run keeps, as plain Python values.
 
         Write config.yaml if it is missing: the warm-up failed, or the folder was deleted during the run.
         """
@@ -56,7 +56,7 @@ class SaveConfig(SaveConfigCallback):
         checkpoint["config"] = storable(kept(self.config.as_dict()))
 
     def _folder(self, trainer: L.Trainer) -> Path | None:
-        """The run's folder. All ranks must call this, since Lightning broadcasts it."""
+        """Return the run's folder. All ranks must call this, because Lightning broadcasts it."""
         folder = trainer.log_dir if trainer.loggers else None
         return None if folder is None else Path(folder).absolute()
 
@@ -66,7 +66,8 @@ class SaveConfig(SaveConfigCallback):
             self._file = None if folder is None else folder / "config.yaml"
         if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
             return
-        text = self.parser.dump(self.config, "parser_mode", False)  # by position: releases differ in the name
+        # Positional arguments, because their names depend on the release of jsonargparse.
+        text = self.parser.dump(self.config, "parser_mode", False)
         try:
             atomic_write(self._file, lambda file: file.write(text.encode()))
         except OSError as error:
@@ -75,7 +76,7 @@ class SaveConfig(SaveConfigCallback):
 
 
 def _check_is_free(file: Path) -> None:
-    """Raise `UsageError` if a config.yaml exists, of another run or of the user's own."""
+    """Raise `UsageError` if a config.yaml exists. It may belong to another run or to the user."""
     if file.with_name("metrics.csv").exists():
         raise run_exists_error(file.parent)
     if file.exists():
@@ -86,15 +87,14 @@ def _check_is_free(file: Path) -> None:
 
 def _cannot_be_written(folder: str, why: str) -> UsageError:
     return UsageError(
-        f"{folder} cannot be written ({why}), so nothing of the run would be kept; give another place for its folder, "
-        "with --trainer.default_root_dir."
+        f"The run folder {folder} must be writable, got {why}. Use another folder with --trainer.default_root_dir."
     )
 
 
 def storable(value: Any) -> Any:
-    """Return a setting as a checkpoint holds it: dict, list, str, int, float, bool and None keep their types.
+    """Convert a setting to dict, list, str, int, float, bool or None, for a checkpoint.
 
-    Functions and classes become their import paths; whatever else YAML has no word for becomes text.
+    Functions and classes become their import paths. Other objects become text.
     """
     if isinstance(value, Mapping):
         return {key if isinstance(key, LEAVES) else str(key): storable(held) for key, held in value.items()}
@@ -106,7 +106,7 @@ def storable(value: Any) -> Any:
         return value
     for kind in (int, float, str):
         if isinstance(value, kind):
-            return kind(value)  # a seed is of a subclass of int
+            return kind(value)  # the type of a seed is a subclass of int
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return str(value)

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import Namespace
-from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.errors import UsageError, one_line
-from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.checkpoint_schema import missing_part
 from td3_lightning.serialization.optimizer_states import check_optimizers
@@ -32,14 +29,14 @@ from td3_lightning.serialization.weights import check_sizes_of, check_weights
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 
-# A class may have a default that YAML has no word for.
+# A class may have an enum as a default, which YAML cannot represent.
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value))
 
 
 SECTIONS = ("model", "data", "collector")
 
 
-# What a run takes from the checkpoint that it goes on from: not where it runs, when it ends, and what watches it.
+# Settings that a resumed run takes from its checkpoint. Not included: hardware, end of the run, callbacks and loggers.
 KEPT = {
     **dict.fromkeys((*SECTIONS, "seed_everything")),
     "checkpoint": ("monitor", "mode", "save_top_k", "filename"),
@@ -59,18 +56,18 @@ SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "
 def saved_settings(
     checkpoint: Mapping[str, Any], path: str, files: Sequence[str], typed: Sequence[str], command: str
 ) -> dict[str, Any]:
-    """Return the settings in a checkpoint that a command takes, after checking each of them.
+    """Return the settings of a checkpoint that a command uses, after checking each of them.
 
     Args:
         checkpoint: The checkpoint, as `read_checkpoint` returns it.
         path: Its path, for the message.
-        files: The texts of the configuration files that the user gave.
-        typed: What the user typed.
-        command: What the settings are for. Only "fit" takes those of the trainer and of the checkpoints.
+        files: Contents of the configuration files.
+        typed: Words of the command line.
+        command: Name of the command. Only "fit" uses the settings of the trainer and of the checkpoints.
 
     Raises:
-        UsageError: A setting has another type than its parameter, or names code or a file that is neither ours nor
-            named by the user for the same setting.
+        UsageError: A setting has the wrong type, or refers to code or a file that is not part of this package and that
+            the user has not written for the same setting.
     """
     named = _named_in(files, typed)
     try:
@@ -87,24 +84,24 @@ def saved_settings(
     except NotNamedError as error:
         raise UsageError(
             f'{path} names "{one_line(error.named)[:100]}" in {error.setting}, which may be code or a file that is not '
-            f"part of td3_lightning. If you trust it, give the run's own configuration too, for example --config "
+            f"part of td3_lightning. If you trust it, add the configuration of the run, for example --config "
             f"{config_of(Path(path))}."
         ) from error
     return settings
 
 
 def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
-    """Return what tells whether the user wrote a text: in a file for the same setting, or anywhere on the line."""
+    """Return a function that tells whether the user wrote a text: in a file for the same setting, or as a flag."""
     words = {found for word in typed for found in _texts(_read(word.split("=", 1)[-1]))}
     contents = [content for file in files if isinstance(content := _read(file), dict)]
 
-    def named(wanted: str, setting: str) -> bool:
+    def named(value: str, setting: str) -> bool:
         section, _, rest = setting.removeprefix("a key of ").partition(".")
         name = rest.split(".")[0]
         held = [content.get(section) for content in contents]
         own = [each.get(name) for each in held if isinstance(each, dict)]
         own += [content.get(f"{section}.{name}") for content in contents]
-        return wanted in words or any(wanted in _texts(each) for each in own)
+        return value in words or any(value in _texts(each) for each in own)
 
     return named
 
@@ -125,7 +122,7 @@ def _check_data(value: Any, setting: str, named: Named) -> None:
 
 
 def _check_best(value: Any, setting: str, named: Named) -> None:
-    """Check the settings of the best checkpoints: a stored file name stays in the run's folder."""
+    """Check the settings of the best checkpoints. A stored file name must not lead out of the run's folder."""
     mapping(value, setting)
     for name in ("monitor", "filename"):
         text(value.get(name, ""), f"{setting}.{name}")
@@ -144,7 +141,7 @@ def _check_trainer(value: Any, setting: str, named: Named) -> None:
 
 
 def _check_word(value: Any, name: str) -> None:
-    """Check for a number, a truth value, or a short word or duration, such as "bf16-mixed" or "00:12:00:00"."""
+    """Check for a number, a bool, or a short word or duration, for example "bf16-mixed" or "00:12:00:00"."""
     if isinstance(value, str):
         if not re.fullmatch("[0-9a-z:., -]{1,40}", value):
             raise InvalidValueError(name, "a number or a word", value)
@@ -179,50 +176,17 @@ CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
 }
 
 
-def report_differences(config: Namespace, filed: Namespace, path: str, refilled: bool) -> None:
-    """Says which settings the checkpoint and the files have otherwise, and whose are taken.
-
-    Args:
-        config: The settings, those of the checkpoint before those of the files.
-        filed: The settings the other way round.
-        path: Where the checkpoint lies.
-        refilled: Whether the replay begins empty, so that the files' are taken.
-
-    Raises:
-        UsageError: They are for different environments.
-    """
-    held, wanted = (kept(each.as_dict()) for each in (config, filed))
-    env_id, wanted_id = held["data"]["env_id"], wanted["data"]["env_id"]
-    if env_id != wanted_id:
-        raise UsageError(
-            f"{path} is of {env_id}, but the configuration is for {wanted_id}; give the "
-            "checkpoint its own configuration, or type --data.env_id."
-        )
-    for settings in (held, wanted):  # without what is each start's own
-        settings.pop("seed_everything", None)
-        settings["data"].pop("empty_replay")
-    taken, left = (wanted, held) if refilled else (held, wanted)
-    said = ", ".join(_differences(taken, left))
-    if said:
-        rank_zero_only(echo)(
-            f"From the configuration, and not the checkpoint, as the replay begins empty: {said}."
-            if refilled
-            else f"From the checkpoint, and not the configuration: {said}; a flag changes it."
-        )
-
-
 def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
-    """Raise `UsageError` if a checkpoint's hyperparameters or weights are of another network than the model's."""
+    """Raise `UsageError` if a checkpoint belongs to networks of other sizes than the model's."""
     held = checkpoint.get("hyper_parameters", {})
     other = [
-        f"{name} {one_line(held.get(name))[:100]} (here {model.hparams[name]})"
+        f"{name} must be {one_line(held.get(name))[:100]}, as in the checkpoint, got {model.hparams[name]}"
         for name in SIZES
         if held.get(name) != model.hparams[name]
     ]
     if other:
         raise UsageError(
-            f"The checkpoint holds networks of another size: {', '.join(other)}; leave those settings to it, and "
-            "give it the environment that it was trained in."
+            f"{'; '.join(other)}. Remove the setting, or use the environment in which the checkpoint was trained."
         )
     try:
         check_weights(checkpoint, model, model.strict_loading)
@@ -233,7 +197,7 @@ def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
 
 
 def kept(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that `KEPT` names, as far as it has them."""
+    """Return those settings of a configuration that `KEPT` lists."""
     kept = {}
     for key, names in KEPT.items():
         if config.get(key) is not None:
@@ -256,13 +220,3 @@ def _texts(settings: Any) -> Iterator[str]:
     elif isinstance(settings, Mapping | list):
         for value in settings.values() if isinstance(settings, Mapping) else settings:
             yield from _texts(value)
-
-
-def _differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield each setting whose chosen value differs from the other one."""
-    for key, value in taken.items():
-        other = left.get(key)
-        if isinstance(value, Mapping) and isinstance(other, Mapping):
-            yield from _differences(value, other, f"{prefix}{key}.")
-        elif value != other:
-            yield f"{prefix}{key} {value} (not {other})"

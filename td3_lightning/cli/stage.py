@@ -1,32 +1,38 @@
-"""The run that a stage of training starts from, found by its name."""
+"""Find the run from which a training stage starts by its name."""
 
 import re
 from pathlib import Path
 
 from td3_lightning.errors import UsageError
+from td3_lightning.reporting.paths import expand
 from td3_lightning.reporting.run_dir import newest_last
 
 LAST = "last"
 
 
-PREFIX = "last:"  # and a run's name
+PREFIX = "last:"  # followed by the name of a run
+
+
+def runs_folder(default_root_dir: str | None) -> Path:
+    """Return the folder of all runs."""
+    return Path(expand("trainer.default_root_dir", default_root_dir or ""), "lightning_logs")
 
 
 def is_name(path: str | None) -> bool:
-    """Return whether a `ckpt_path` names a run in place of a file."""
+    """Return whether a `ckpt_path` is the name of a run instead of a file."""
     return path is not None and (path == LAST or path.startswith(PREFIX))
 
 
 def find_checkpoint(path: str, runs: Path, name: str) -> str:
-    """Return the file that a `ckpt_path` means.
+    """Return the file that a `ckpt_path` refers to.
 
     Args:
-        path: A file, "last", or "last:" and the name of a run.
+        path: A file, "last", or "last:" followed by the name of a run.
         runs: Folder of all runs.
-        name: Name of the run that starts; "last" is the checkpoint of this name that was saved last.
+        name: Name of the new run. "last" is the newest checkpoint of the runs with this name.
 
     Raises:
-        UsageError: There is no such run.
+        UsageError: No run has this name.
     """
     if path == LAST:
         return str(newest_last(runs, name))
@@ -34,17 +40,17 @@ def find_checkpoint(path: str, runs: Path, name: str) -> str:
 
 
 def newest_version(folder: Path) -> Path:
-    """Return the last.ckpt of the version with the highest number, of those that have one.
+    """Return the last.ckpt of the highest version that has one.
 
     Raises:
-        UsageError: No version has one.
+        UsageError: No version has a last.ckpt.
     """
     found = [(int(version[1]), path) for path in _checkpoints(folder) if (version := _version(path))]
     if not found:
         name = folder.name or "NAME"
         raise UsageError(
             f"{PREFIX}{name} requires a run in {folder}, got none with a last.ckpt. Train that run first (fit --config "
-            f"{name}.yaml), or give another checkpoint with --ckpt_path and --data.empty_replay true."
+            f"{name}.yaml), or use another checkpoint with --ckpt_path and --data.empty_replay true."
         )
     return max(found)[1]
 

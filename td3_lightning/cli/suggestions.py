@@ -1,4 +1,4 @@
-"""Suggestions for what a user typed: a setting, a class, a number or a list that is close to it."""
+"""Suggestions for invalid settings, classes, numbers and lists."""
 
 import importlib
 import re
@@ -9,8 +9,8 @@ from typing import Any
 
 from td3_lightning.errors import UsageError
 
-# Settings of other TD3 implementations (Stable-Baselines3, CleanRL, Spinning Up, Tianshou, the authors'), and ours.
-# Names are compared in lower case and without punctuation.
+# Setting names of other TD3 implementations (Stable-Baselines3, CleanRL, Spinning Up, Tianshou, sfujim/TD3) and the
+# corresponding setting here. Names are compared in lower case without punctuation.
 FOREIGN = {
     "learning rate, lr, policy lr, q lr, lr actor, lr critic, actor learning rate, critic learning rate, pi lr": (
         "--model.actor_lr and --model.critic_lr"
@@ -63,7 +63,7 @@ FOREIGN = {
 OURS = {name.replace(" ", ""): ours for names, ours in FOREIGN.items() for name in names.split(", ")}
 
 
-# Commands of other programs, and ours.
+# Commands of other programs and the corresponding command here.
 COMMANDS = {
     **dict.fromkeys(("train", "learn", "run"), "fit"),
     **dict.fromkeys(("eval", "evaluate", "enjoy"), "test"),
@@ -74,7 +74,7 @@ COMMANDS = {
 }
 
 
-# Classes that a setting may name, by the last part of its name.
+# Classes that a setting accepts, by the last part of its name.
 SCHEDULES: dict[str, tuple[str, ...]] = {"td3_lightning": ("Linear", "Constant")}
 
 
@@ -115,7 +115,7 @@ def setting(name: str, known: Iterable[str]) -> str:
     if foreign is not None and not any(one.split(".")[-1] == name.split(".")[-1] for one in known):
         return f"use {foreign}"
     close = [one for one in known if one.split(".")[-1] == name.split(".")[-1]] or get_close_matches(name, known, n=1)
-    if not close:  # the name without its section, or in another one
+    if not close:  # the section may be missing or wrong
         ends = {one.split(".")[-1]: one for one in known}
         close = [ends[end] for end in get_close_matches(name.split(".")[-1], ends, n=1, cutoff=0.75)]
     return f"did you mean {close[0]}?" if close else f"use {foreign}" if foreign else _listing(known)
@@ -126,16 +126,16 @@ def _listing(known: Sequence[str]) -> str:
 
 
 def command(name: str, known: Iterable[str]) -> str:
-    """Return a hint to the command that was meant."""
+    """Return a hint to the closest command."""
     known = list(known)
     close = COMMANDS.get(name) or next(iter(get_close_matches(name.lower(), known, n=1)), None)
     if name.startswith("--") and not close:
-        return f"begin with one of {', '.join(known)}; flags follow it."
-    return f"did you mean {close}?" if close else f"begin with one of {', '.join(known)}, or --help."
+        return f"use one of {', '.join(known)} before the flags."
+    return f"did you mean {close}?" if close else f"use one of {', '.join(known)}, or --help."
 
 
 def class_path(name: str, key: str) -> str:
-    """Return a hint to the class that was meant for a setting, "" if none is close."""
+    """Return a hint to the closest class for a setting, "" if none is close."""
     paths = known_classes(key) or [path for each in CLASSES for path in known_classes(each)]
     ends = {path.split(".")[-1].lower(): path for path in paths}
     end = name.split(".")[-1].lower()
@@ -144,19 +144,19 @@ def class_path(name: str, key: str) -> str:
 
 
 def known_classes(key: str) -> list[str]:
-    """Return the import paths of the classes that a setting may name, as far as they come with the package."""
+    """Return the import paths of the classes of this package and its dependencies that a setting accepts."""
     modules = CLASSES.get(key.split(".")[-1], {})
     return [f"{module}.{name}" for module, names in modules.items() for name in names or _public(module)]
 
 
 def _public(module: str) -> list[str]:
-    """Return a module's public classes by their names; to look at them could import packages that are missing."""
-    found = sys.modules.get(module) or importlib.import_module(module)  # Lightning's and Gymnasium's only
+    """Return the names of a module's public classes. Accessing the classes could import missing packages."""
+    found = sys.modules.get(module) or importlib.import_module(module)  # only modules of Lightning and Gymnasium
     return [name for name in getattr(found, "__all__", []) if name[:1].isupper()]
 
 
 def integer(value: str) -> str | None:
-    """Return the integer that a number such as 1e6, 10,000 or 1M means, written out; None if it is none."""
+    """Write a number such as 1e6, 10,000 or 1M as an integer. Return None if it is not an integer."""
     match = re.fullmatch(r"([-+]?[\d_,]*\.?\d+(?:e[-+]?\d{1,2})?)\s*([kKmM]?)", value.strip(), re.IGNORECASE)
     if match is None or not re.fullmatch(r"[^,]*|[-+]?\d{1,3}(,\d{3})+", match[1]):
         return None
@@ -165,8 +165,8 @@ def integer(value: str) -> str | None:
 
 
 def integers(value: str) -> str | None:
-    """Return the list that numbers in any common form mean, such as 256,256 or (256, 256); None if it is none."""
-    if value.count("(") != value.count(")"):  # YAML has cut it at a comma
+    """Write numbers in a common form, such as 256,256 or (256, 256), as a list. Return None for other text."""
+    if value.count("(") != value.count(")"):  # YAML has split the value at a comma
         return None
     parts = [part for part in re.split(r"[\s,;()\[\]]+|(?<=\d)x(?=\d)", value) if part]
     numbers = [integer(part) for part in parts]
@@ -174,16 +174,16 @@ def integers(value: str) -> str | None:
 
 
 def check_time_limit(name: str, arguments: Mapping[str, Any] | None) -> None:
-    """Raise `UsageError` if the time limit among an environment's arguments is no integer."""
+    """Raise `UsageError` if the time limit in the arguments of an environment is not an integer."""
     limit = (arguments or {}).get("max_episode_steps")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
         written = integer(str(limit))
-        fix = f"Use {written}." if written else "Give a number of steps."
+        fix = f"Use {written}." if written else "Use a number of steps."
         raise UsageError(f"{name}.max_episode_steps must be an integer, got {limit}. {fix}")
 
 
 def rest(words: Sequence[str], key: str) -> str:
-    """Return all that was typed after a flag up to the next one, "" if the flag was not typed."""
+    """Return the words from a flag to the next flag, "" if the flag was not typed."""
     flags = [number for number, word in enumerate(words) if word.split("=", 1)[0] == f"--{key}"]
     if not flags:
         return ""

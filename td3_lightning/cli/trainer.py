@@ -1,4 +1,4 @@
-"""Trainer with the additional commands `record`, `robustness`, `export` and `import`."""
+"""Trainer with the additional commands `record`, `plot`, `robustness`, `export` and `import`."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,17 +18,17 @@ from td3_lightning.training.data_settings import seed_range
 
 
 class NullProfiler(PassThroughProfiler):
-    """Measures nothing, as Lightning's own does, but without a generator for each of an update's forty contexts."""
+    """Measure nothing. Unlike Lightning's, it creates no generator for each of the 40 contexts of an update."""
 
     _nothing = nullcontext()
 
-    def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]  # it is a context, too
-        """A context in which nothing is measured."""
+    def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]  # Lightning declares a generator
+        """Return a context in which nothing is measured."""
         return self._nothing
 
 
 class Trainer(L.Trainer):
-    """Lightning's Trainer, which can also record, and exchange weights with other programs."""
+    """Lightning's Trainer with the commands `record`, `plot`, `robustness`, `export` and `import`."""
 
     start = Path()  # the working directory of the command line, which an environment may change later
 
@@ -41,22 +41,45 @@ class Trainer(L.Trainer):
         folder: str = "videos",
         env_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Records episodes without noise as mp4 videos.
+        """Record episodes without exploration noise as mp4 videos.
 
         Args:
-            model: Whose policy is shown.
-            datamodule: Where it acts.
-            ckpt_path: The weights.
-            episodes: Videos to make, an episode each.
-            folder: Folder that they go to.
-            env_kwargs: Further keyword arguments for the environment, such as {draw_rays: true} for the car.
+            model: Agent that acts.
+            datamodule: Data module that creates the environment.
+            ckpt_path: Checkpoint with the weights.
+            episodes: Number of episodes, one video for each.
+            folder: Folder of the videos.
+            env_kwargs: Additional keyword arguments of the environment, for example {draw_rays: true} for the car.
         """
-        from td3_lightning.reporting.video import record  # no other command needs an encoder of videos
+        from td3_lightning.reporting.video import record_each  # only this command imports the video encoder
 
         check_at_least("episodes", episodes, 1)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
-        for video in record(model.eval(), datamodule, episodes, folder, env_kwargs):
-            print(f"{shown(video.path, self.start)}: return {video.episode_return:.2f}, {video.frames} frames")
+        for number, video in enumerate(record_each(model.eval(), datamodule, episodes, folder, env_kwargs), 1):
+            result = f"return {video.episode_return:.2f}, {video.frames} frames"
+            echo(f"{number} of {episodes}  {shown(video.path, self.start)}: {result}")
+
+    def plot(
+        self, model: TD3, datamodule: ReplayData, ckpt_path: str, episodes: int = 3, folder: str = "plots"
+    ) -> None:
+        """Draw value estimates beside observed returns, the actions, and for CarRacing the driven line.
+
+        The episodes have the seeds of `test`.
+
+        Args:
+            model: Agent that acts.
+            datamodule: Data module that makes the environment.
+            ckpt_path: Checkpoint of the agent.
+            episodes: Number of episodes.
+            folder: Folder of values.png, actions.png and track.png.
+        """
+        from td3_lightning.reporting.policy_plots import write_policy_plots  # no other command draws policies
+
+        check_at_least("episodes", episodes, 1)
+        target = absolute("folder", folder)
+        model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
+        for path in write_policy_plots(model.eval(), datamodule, episodes, target):
+            echo(shown(path, self.start))
 
     def robustness(
         self,
@@ -103,14 +126,14 @@ class Trainer(L.Trainer):
         files: str,
         style: Literal["original", "notebook", "blog"] = "original",
     ) -> None:
-        """Writes a checkpoint's weights, and Adam's state, as files of the original TD3.
+        """Write the weights and the Adam state of a checkpoint as files of the original TD3.
 
         Args:
             model: Not used.
             datamodule: Not used.
-            ckpt_path: The checkpoint.
-            files: How the files' names begin, such as models/car for models/car_actor.
-            style: Which program's names the layers get.
+            ckpt_path: Checkpoint to export.
+            files: Common prefix of the files, for example models/car for models/car_actor.
+            style: Program whose layer names are used.
         """
         for file in write_weight_files(read_checkpoint(ckpt_path), files, style):
             print(shown(file, self.start))
@@ -118,20 +141,22 @@ class Trainer(L.Trainer):
     def import_weights(
         self, model: TD3, datamodule: ReplayData, ckpt_path: str | None, files: str, output: str | None = None
     ) -> None:
-        """Makes a checkpoint from weight files of the original TD3, to test, to record and to train further.
+        """Create a checkpoint from weight files of the original TD3, for `test`, `record` and further training.
 
-        Training begins with a warm-up and an empty replay. Adam's state is taken over, its learning rate is not.
+        Training starts with a warm-up and an empty replay. The Adam state is imported, except the learning rate.
 
         Args:
-            model: Which gets the weights.
+            model: Agent that receives the weights.
             datamodule: Not used.
             ckpt_path: Not used.
-            files: How the files' names begin, such as models/car for models/car_actor.
-            output: The checkpoint; by default `files` with the ending .ckpt.
+            files: Common prefix of the files, for example models/car for models/car_actor.
+            output: Path of the checkpoint; by default `files` with the suffix .ckpt.
         """
         checkpoint = output or f"{files}.ckpt"
         if Path(checkpoint).exists():
-            raise UsageError(f"{checkpoint} is there already; give the new checkpoint another place, with --output.")
+            raise UsageError(
+                f"output must be a new file, got {shown(checkpoint, self.start)}, which exists. Use another --output."
+            )
         self.strategy.connect(model)
         model.trainer = self
         self.strategy.setup_optimizers(self)
@@ -139,9 +164,9 @@ class Trainer(L.Trainer):
         for optimizer, state in zip(self.optimizers, states, strict=False):
             optimizer.load_state_dict(state)
         self.save_checkpoint(checkpoint)
-        adam = "Adam's state" if states else "no state of Adam"
+        adam = "Adam state" if states else "no Adam state"
         print(f"{shown(checkpoint, self.start)}: weights and {adam}, after {model.updates:,} updates")
 
 
-# A method cannot be defined under this name, but a command can have it.
+# `import` is a keyword, so the method cannot be defined under this name.
 setattr(Trainer, "import", Trainer.import_weights)

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from td3_lightning.reporting.console import echo, printable
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.loop_counters import updates_in_epoch
 
 
 class Progress(ProgressBar):
@@ -213,9 +214,9 @@ def _last_env_step(trainer: L.Trainer, env_steps: int, collector: Collector | No
     data = trainer.datamodule  # type: ignore[attr-defined]
     if not isinstance(data, ReplayData) or trainer.max_epochs is None or trainer.max_epochs < 0:
         return None
-    loop = trainer.fit_loop  # epochs of an earlier stage may have had another length
-    done = loop.epoch_loop.batch_progress.current.ready if loop.restarted_mid_epoch else 0
-    updates = (trainer.max_epochs - trainer.current_epoch) * int(trainer.num_training_batches) - done
+    # The updates of completed epochs are not counted, because an earlier stage may have had longer epochs.
+    epochs_left = trainer.max_epochs - trainer.current_epoch
+    updates = epochs_left * int(trainer.num_training_batches) - updates_in_epoch(trainer)
     warmup = collector.warmup_steps if collector is not None else 0
     begin = env_steps + max(warmup - min(env_steps, data.replay.steps_stored), 0)
 

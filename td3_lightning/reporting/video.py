@@ -134,6 +134,13 @@ def record(
     Raises:
         UsageError: The environment cannot render images, or does not accept the keyword arguments.
     """
+    return list(record_each(module, data, episodes, folder, env_kwargs))
+
+
+def record_each(
+    module: TD3, data: ReplayData, episodes: int, folder: str | Path, env_kwargs: dict[str, Any] | None
+) -> Iterator[Video]:
+    """Record episodes like `record`, and yield each video after it is complete."""
     folder = absolute("folder", folder)  # before the environment can change the working directory
     camera, env = _make_filmed_env(data, env_kwargs or {})
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +149,8 @@ def record(
     try:
         with exit_on_signals():
             films = (Mp4(folder / f".episode-{number}.mp4", fps, data.env_id) for number in range(1, episodes + 1))
-            return [_film(module, camera, Episode(env, seed), film) for seed, film in zip(seeds, films, strict=True)]
+            for seed, film in zip(seeds, films, strict=True):
+                yield _film(module, camera, Episode(env, seed), film)
     finally:
         env.close()
 

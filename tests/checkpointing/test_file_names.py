@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from td3_lightning import UsageError
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
-from tests.cli.test_app import FIT, SMALL, complaint, folder, run  # noqa: F401  # the fixture
+from tests.cli.test_app import FIT, SMALL, error_of, folder, run  # noqa: F401  # the fixture
 
 WRONG = [
     "run_{eval/return_mean:07d}",
@@ -22,7 +22,7 @@ WRONG = [
 
 @pytest.mark.parametrize("template", WRONG)
 def test_wrong_template_is_one_sentence(template, folder, capsys):  # noqa: F811
-    said = complaint(capsys, *FIT, *SMALL, f"--checkpoint.filename={template}")
+    said = error_of(capsys, *FIT, *SMALL, f"--checkpoint.filename={template}")
     assert (
         f"checkpoint.filename must be a name with metrics in braces, with formats for floats, got {template} (" in said
     )
@@ -34,7 +34,7 @@ def test_wrong_template_is_one_sentence(template, folder, capsys):  # noqa: F811
 @pytest.mark.parametrize("template", [*WRONG, "run_{env_steps:07d}"])
 def test_wrong_template_of_a_users_callback_is_one_sentence(template, folder, capsys):  # noqa: F811
     callback = f"{{class_path: ModelCheckpoint, init_args: {{filename: '{template}', auto_insert_metric_name: false}}}}"
-    said = complaint(capsys, *FIT, *SMALL, f"--trainer.callbacks=[{callback}]")
+    said = error_of(capsys, *FIT, *SMALL, f"--trainer.callbacks=[{callback}]")
     assert (
         f"trainer.callbacks.filename must be a name with metrics in braces, with formats for floats, got {template}"
         in said

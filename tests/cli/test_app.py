@@ -1,4 +1,4 @@
-"""The command line: what it accepts, what it refuses, and in which order the settings win."""
+"""Test the command line: accepted words, error messages and the precedence of settings."""
 
 import os
 import pty
@@ -26,7 +26,10 @@ from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
 from td3_lightning.cli import config_files, suggestions
-from td3_lightning.cli.app import CommandLine, main
+from td3_lightning.cli.app import main
+from td3_lightning.cli.checks import has_name
+from td3_lightning.cli.command_line import CommandLine
+from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error, user_message
 from td3_lightning.cli.stage import newest_version
 from td3_lightning.reporting.metrics_csv import read_metrics
@@ -41,10 +44,11 @@ SMALL = [
 PROGRAM = [sys.executable, "-m", "td3_lightning"]
 PENDULUM = "data: {env_id: Pendulum-v1}\n"
 FIT = ["fit", "--config", "here.yaml"]
+GROUPS = ("model", "data", "collector", "checkpoint", "trainer")  # in the order of --help
 
 
 class Unbounded(gym.Env):
-    """One whose actions have no bounds."""
+    """Have actions without bounds."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,))
     action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
@@ -55,14 +59,14 @@ gym.register("Unbounded-v0", Unbounded)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A working directory with one configuration."""
+    """Change to a working directory with one configuration."""
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("here.yaml").write_text(PENDULUM)
     return tmp_path
 
 
 def environment():
-    """A process's, in which the package is found."""
+    """Return the environment variables of a process that imports this package."""
     return {**os.environ, "PYTHONPATH": str(config_files.PACKAGE.parent)}
 
 
@@ -71,28 +75,28 @@ def run(*words):
 
 
 def stop(*words):
-    """Runs what ends by itself, as --help does."""
+    """Run a command that ends the process, for example --help."""
     with pytest.raises(SystemExit) as ended:
         main([*map(str, words)])
     assert not ended.value.code
 
 
-def complaint(capsys, *words):
-    """The sentence that a mistake brings."""
+def error_of(capsys, *words):
+    """Run an invalid command and return its error message."""
     capsys.readouterr()
     assert main([*map(str, words)]) == 2
-    said = capsys.readouterr().err
-    assert said.endswith("\n")
-    assert said.count("\n") == 1, said
-    assert "Traceback" not in said
-    assert "usage" not in said
+    output = capsys.readouterr().err
+    assert output.endswith("\n")
+    assert output.count("\n") == 1, output
+    assert "Traceback" not in output
+    assert "usage" not in output
     assert not Path("lightning_logs").exists()
-    return said
+    return output
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """The folder of a short run."""
+    """Return the folder of a short run."""
     folder = tmp_path_factory.mktemp("trained")
     before = Path.cwd()
     os.chdir(folder)
@@ -106,14 +110,14 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def last(trained):
-    """Its last checkpoint."""
+    """Return the last checkpoint of the short run."""
     return trained / "checkpoints" / "last.ckpt"
 
 
-# What it makes.
+# Results of a run.
 
 
-def test_a_run_leaves_its_configuration_metrics_and_checkpoints(trained):
+def test_fit_writes_configuration_metrics_and_checkpoints(trained):
     names = {path.relative_to(trained).as_posix() for path in trained.rglob("*") if path.is_file()}
     best = next(name for name in names if name.startswith("checkpoints/steps_14_return_-"))
     assert {"config.yaml", "metrics.csv", "curve.png", "hparams.yaml", "checkpoints/last.ckpt", best} <= names
@@ -121,39 +125,39 @@ def test_a_run_leaves_its_configuration_metrics_and_checkpoints(trained):
     assert len(list(trained.glob("checkpoints/replay/*.rows"))) == 1
 
 
-def test_a_checkpoint_alone_gives_a_policy(last):
+def test_policy_loads_from_a_checkpoint_alone(last):
     policy = TD3.load_from_checkpoint(last)
     action = policy.act(np.zeros(3, dtype=np.float32))
     assert action.shape == (1,)
     assert policy.env_steps == 14
 
 
-def test_the_start_says_what_will_run(capsys):
+def test_fit_prints_a_description_of_the_run(capsys):
     run("fit", "--config", "here.yaml", *SMALL)
-    said = capsys.readouterr()
-    assert "Pendulum-v1: 3 numbers in, 1 out" in said.out
-    assert "lightning_logs/here/version_0" in said.out
-    assert "1,000,000 rows of 26 bytes: 26.0 MB when full" in said.out
-    for noise in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
-        assert noise not in said.out + said.err
+    output = capsys.readouterr()
+    assert "Pendulum-v1: observations of 3 numbers, actions of 1" in output.out
+    assert "lightning_logs/here/version_0" in output.out
+    assert "1,000,000 rows of 26 bytes: 26.0 MB when full" in output.out
+    for message in ("litlogger", "GPU available", "FLOPs", "LeafSpec"):
+        assert message not in output.out + output.err
 
 
-def test_only_the_settings_of_the_typed_command_are_looked_up(monkeypatch):
-    looked_up, prepare = [], CommandLine._prepare_subcommand_parser
+def test_only_the_typed_command_is_added_to_the_parser(monkeypatch):
+    added, prepare = [], CommandLine._prepare_subcommand_parser
 
-    def noted(line, kind, command, **kwargs):
-        looked_up.append(command)
+    def record(line, kind, command, **kwargs):
+        added.append(command)
         return prepare(line, kind, command, **kwargs)
 
-    monkeypatch.setattr(CommandLine, "_prepare_subcommand_parser", noted)
+    monkeypatch.setattr(CommandLine, "_prepare_subcommand_parser", record)
     run("fit", "--config", "here.yaml", *SMALL)
-    assert looked_up == ["fit"]
+    assert added == ["fit"]
     with pytest.raises(SystemExit):
         run("--help")
-    assert looked_up[1:] == ["fit", "validate", "test", "record", "robustness", "export", "import"]
+    assert added[1:] == [*COMMANDS]
 
 
-def test_versions_count_up():
+def test_version_numbers_increase():
     run("fit", "--config", "here.yaml", *SMALL)
     run("fit", "--config", "here.yaml", *SMALL, "--name", "there")
     run("fit", "--config", "here.yaml", *SMALL)
@@ -168,7 +172,7 @@ def test_versions_count_up():
 def test_every_configuration_trains(path):
     if "pybullet_envs_gymnasium" in path.read_text():
         pytest.importorskip("pybullet_envs_gymnasium")
-    short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # drawing takes long
+    short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # rendering is slow
     before = yaml.safe_load(path.read_text()).get("ckpt_path")
     stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
     for epochs, stage in enumerate(stages, 1):
@@ -176,19 +180,19 @@ def test_every_configuration_trains(path):
     assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == len(stages)
 
 
-def test_mixed_precision():
+def test_mixed_precision_trains():
     run("fit", "--config", "here.yaml", *SMALL, "--trainer.precision", "bf16-mixed")
 
 
 @pytest.mark.parametrize(
     "flags", [["--trainer.logger=false", "--trainer.enable_checkpointing=false"], ["--trainer.fast_dev_run=true"]]
 )
-def test_a_run_without_traces(flags):
+def test_disabled_logger_and_checkpoints_write_no_file(flags):
     run("fit", "--config", "here.yaml", *SMALL, *flags)
     assert [path.name for path in Path().iterdir()] == ["here.yaml"]
 
 
-def test_schedules_come_from_a_configuration_and_a_checkpoint(last):
+def test_schedule_in_configuration_and_checkpoint(last):
     Path("linear.yaml").write_text(
         PENDULUM + "model: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1, end: 0, steps: 9}}}\n"
     )
@@ -198,10 +202,10 @@ def test_schedules_come_from_a_configuration_and_a_checkpoint(last):
     run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")
 
 
-# Finding and merging.
+# Configuration files.
 
 
-def test_a_bare_name_is_looked_for_here_then_in_configs_then_in_the_package(folder, monkeypatch):
+def test_configuration_search_order(folder, monkeypatch):
     package = folder / "package"
     monkeypatch.setattr(config_files, "PACKAGE", package)
     for path in (
@@ -224,7 +228,7 @@ def test_a_bare_name_is_looked_for_here_then_in_configs_then_in_the_package(fold
     ]
 
 
-def test_later_configurations_win_and_flags_win_over_all(capsys):
+def test_later_files_override_and_flags_override_files(capsys):
     Path("one.yaml").write_text(PENDULUM + "model: {tau: 0.1, policy_freq: 3, policy_noise: 0.3}\n")
     Path("two.yaml").write_text("model: {tau: 0.2, policy_freq: 4}\n")
     stop("fit", "--model.tau", "0.4", "--config", "one.yaml", "-c", "two.yaml", "--print_config")
@@ -232,12 +236,12 @@ def test_later_configurations_win_and_flags_win_over_all(capsys):
     assert (model["tau"], model["policy_freq"], model["policy_noise"]) == (0.4, 4, 0.3)
 
 
-def test_print_config_wants_no_environment(capsys):
+def test_print_config_requires_no_environment(capsys):
     stop("fit", "--print_config")
     assert yaml.safe_load(capsys.readouterr().out)["model"]["tau"] == 0.005
 
 
-def test_print_config_prints_a_file_that_runs(capsys):
+def test_printed_configuration_can_be_used(capsys):
     stop("fit", "--config", "car.yaml", *SMALL, "--print_config")
     Path("printed.yaml").write_text(capsys.readouterr().out)
     run("fit", "--config", "printed.yaml")
@@ -246,22 +250,22 @@ def test_print_config_prints_a_file_that_runs(capsys):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["record", "--help"]])
-def test_help(words, capsys):
+def test_help_lists_commands_and_settings(words, capsys):
     stop(*words)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     if words[0] == "--help":
-        assert all(
-            command in said for command in ("fit", "validate", "test", "record", "robustness", "export", "import")
-        )
+        assert all(command in output for command in COMMANDS)
     else:
-        assert "--data.batch_size" in said
-        assert "in half-widths of the action box" in re.sub(r"\s+", " ", said)
+        assert "--data.batch_size" in output
+        groups = [re.search(rf"^  --{name} ", output, re.MULTILINE) for name in GROUPS]
+        assert [group.start() for group in groups] == sorted(group.start() for group in groups)
+        assert "in half-widths of the action box" in re.sub(r"\s+", " ", output)
 
 
-# Going on from a checkpoint.
+# Checkpoints.
 
 
-def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
+def test_checkpoint_overrides_files_and_flag_overrides_both(last, capsys):
     Path("other.yaml").write_text(PENDULUM + "model: {tau: 0.5, policy_noise: 0.3}\n")
     flags = ["--trainer.max_epochs=2", "--model.policy_noise=0.7", "--name", "other"]
     run("fit", *flags, "--ckpt_path", last, "--config", "other.yaml")
@@ -273,68 +277,71 @@ def test_a_checkpoint_wins_over_files_and_a_flag_over_both(last, capsys):
     assert (clocks["env_steps"], clocks["updates"]) == (18, 8)
 
 
-def test_a_file_may_name_the_stage_before_it(last, capsys):
+def test_file_with_checkpoint_of_the_previous_stage(last, capsys):
     text = PENDULUM.replace("}", ", empty_replay: true}") + "model: {policy_noise: 0.3}\n"
     Path("stage.yaml").write_text(f"{text}ckpt_path: gone.ckpt\n")
-    said = complaint(capsys, "fit", "--config", "stage.yaml")
-    assert said.startswith(
+    output = error_of(capsys, "fit", "--config", "stage.yaml")
+    assert output.startswith(
         "ckpt_path of stage.yaml must be a checkpoint, got gone.ckpt, which does not exist. Train the"
     )
     Path("stage.yaml").write_text(f"{text}ckpt_path: {last}\n")
-    assert "test requires --ckpt_path, for example" in complaint(capsys, "test", "--config", "stage.yaml")
+    assert "test requires --ckpt_path, for example" in error_of(capsys, "test", "--config", "stage.yaml")
     stop("fit", "--config", "stage.yaml", "--print_config")
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert (printed["model"]["policy_noise"], printed["model"]["tau"]) == (0.3, 0.01)  # its own, and the checkpoint's
+    assert (printed["model"]["policy_noise"], printed["model"]["tau"]) == (
+        0.3,
+        0.01,
+    )  # from the file and from the checkpoint
     assert (printed["data"]["empty_replay"], printed["ckpt_path"]) == (True, str(last))
     run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2")
-    assert "as the replay begins empty: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
+    assert "stage overrides settings of the checkpoint: model.policy_noise 0.3 (not 0.2)." in capsys.readouterr().out
     own = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4
     for epochs, path in (3, "last"), (4, own.parent / ".." / "checkpoints" / "last.ckpt"):
         run("fit", "--config", "stage.yaml", *SMALL, f"--trainer.max_epochs={epochs}", f"--ckpt_path={path}")
-        assert "not the configuration" not in capsys.readouterr().out
+        assert "overrides" not in capsys.readouterr().out
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", "--ckpt_path=last"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("trainer.max_epochs must be at least 4, got 2. The checkpoint has completed 4 epochs")
+    output = capsys.readouterr().err
+    assert output.startswith("trainer.max_epochs must be at least 4, got 2. The checkpoint has completed 4 epochs")
     assert main(["fit", "--config", "stage.yaml", *SMALL, "--trainer.fast_dev_run=1", "--ckpt_path=last"]) == 2
-    assert "fast_dev_run tries how a run begins, but a checkpoint came" in capsys.readouterr().err
+    assert "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it" in capsys.readouterr().err
     line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=4", f"--ckpt_path={own}"]
     assert main([*line, "--data.empty_replay=true"]) == 2
     assert capsys.readouterr().err.startswith(
         "trainer.max_epochs must be at least 5, got 4. The checkpoint has completed 4 epochs"
     )
     run(*line)
-    assert "was over" in capsys.readouterr().out
+    assert "The run was complete after" in capsys.readouterr().out
     run(*line, "--data.empty_replay=true", "--trainer.max_epochs=-1", "--trainer.max_time=00:00:00:01")
 
 
-def test_a_stage_starts_from_the_newest_run_of_a_name_and_prints_it(capsys):
+def test_stage_starts_from_the_newest_run_of_a_name(capsys):
     first = [*FIT, *SMALL, "--name=first"]
     Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: last:first\n")
     stage = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2"]
-    said = complaint(capsys, *stage)
-    assert said.startswith(
+    output = error_of(capsys, *stage)
+    assert output.startswith(
         "last:first requires a run in lightning_logs/first, got none with a last.ckpt. Train that run"
     )
-    stop(*stage, "--print_config")  # of a stage whose run is still to come
+    stop(*stage, "--print_config")  # the previous stage does not exist yet
     assert "ckpt_path: last:first" in capsys.readouterr().out
     for _ in range(2):
         run(*first)
     old, new = (f"lightning_logs/first/version_{version}/checkpoints/last.ckpt" for version in (0, 1))
-    os.utime(old)  # the number counts, not the time
-    Path("lightning_logs/first/version_10/checkpoints").mkdir(parents=True)  # nothing is saved there
+    os.utime(old)  # the version number decides, not the time
+    Path("lightning_logs/first/version_10/checkpoints").mkdir(parents=True)  # it contains no checkpoint
     capsys.readouterr()
     run(*stage)
     assert f"Starting this stage from {new}.\n" in capsys.readouterr().out
     run(*stage, f"--ckpt_path={old}", "--data.empty_replay=true")
     assert f"Starting this stage from {old}.\n" in capsys.readouterr().out
     run("test", "--ckpt_path=last:first", "--trainer.enable_progress_bar=false")
-    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")  # goes on
+    run("fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=3", "--ckpt_path=last")  # resumes
     assert "Starting this stage" not in capsys.readouterr().out
 
 
-def test_the_highest_version_is_the_newest(folder):
+def test_newest_version_has_the_highest_number(folder):
     for version in ("version_9", "version_10", "version_x", "version_11"):
         folder.joinpath("car", version, "checkpoints").mkdir(parents=True)
         if version != "version_11":
@@ -343,17 +350,17 @@ def test_the_highest_version_is_the_newest(folder):
 
 
 @pytest.mark.parametrize("name", ["car_fine.yaml", "walker_fine.yaml"])
-def test_a_published_second_stage_names_the_run_of_its_first(name):
+def test_published_second_stage_starts_from_the_first(name):
     (path,) = (path for path in CONFIGS if path.name == name)
     assert yaml.safe_load(path.read_text())["ckpt_path"] == "last:" + name.replace("_fine.yaml", "")
 
 
-def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
-    """It may be the stage before, or the same stage under another name."""
+def test_stage_with_checkpoint_of_another_run_is_refused(last, capsys):
+    """The checkpoint may belong to the previous stage, or to this stage under another name."""
     Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: gone.ckpt\n")
     line = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={last}"]
-    said = complaint(capsys, *line)
-    assert f"stage.yaml starts a new stage, so ckpt_path must belong to a run named stage, got {last}. Use" in said
+    output = error_of(capsys, *line)
+    assert f"stage.yaml starts a new stage, so ckpt_path must belong to a run named stage, got {last}. Use" in output
     for empty, steps in ("true", 14 + 10 + 4), ("false", 14 + 4):
         run(*line, f"--data.empty_replay={empty}", f"--name={empty}")
         own = Path(f"lightning_logs/{empty}/version_0/checkpoints/last.ckpt")
@@ -369,12 +376,12 @@ def test_a_stage_asks_what_becomes_of_another_runs_checkpoint(last, capsys):
         ("version_0", "", True),
     ],
 )
-def test_a_runs_name_is_the_folders_above_it(folder, name, has):
-    assert cli.has_name(Path("lightning_logs", folder), name) == has
-    assert not cli.has_name(None, name)
+def test_name_of_a_run_is_its_parent_folders(folder, name, has):
+    assert has_name(Path("lightning_logs", folder), name) == has
+    assert not has_name(None, name)
 
 
-def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(last, capsys):
+def test_files_override_checkpoint_in_a_new_stage(last, capsys):
     schedule = "{class_path: td3_lightning.Linear, init_args: {start: 0.3, end: 0.2, steps: 9}}"
     Path("stage.yaml").write_text(PENDULUM + f"model: {{policy_noise: 0.3, noise_clip: 0.4, actor_lr: {schedule}}}\n")
     new = ["--trainer.max_epochs=2", "--data.empty_replay=true", "--model.noise_clip=0.6", "--ckpt_path", last]
@@ -382,11 +389,11 @@ def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(l
     printed = yaml.safe_load(capsys.readouterr().out)["model"]
     assert [printed[name] for name in ("tau", "policy_noise", "noise_clip")] == [0.01, 0.3, 0.6]
     run("fit", "--config", "stage.yaml", *SMALL, *new)
-    said = capsys.readouterr().out
-    assert "not the checkpoint, as the replay begins empty: model.actor_lr {'class_path': " in said
-    assert "} (not 0.0003), model.policy_noise 0.3 (not 0.2)." in said
+    output = capsys.readouterr().out
+    assert "The new stage overrides settings of the checkpoint: model.actor_lr {'class_path': " in output
+    assert "} (not 0.0003), model.policy_noise 0.3 (not 0.2)." in output
     again = Path("lightning_logs/stage/version_0/checkpoints/last.ckpt")
-    for epochs in (3, 4):  # as a run that is gone on with
+    for epochs in (3, 4):  # resumed runs keep the settings
         config = torch.load(again, weights_only=True)["config"]
         kept = [config["model"][name] for name in ("tau", "policy_noise", "noise_clip")]
         assert kept == [0.01, 0.3, 0.6]
@@ -396,53 +403,53 @@ def test_with_an_empty_replay_files_win_over_a_checkpoint_and_a_flag_over_both(l
 
 @pytest.mark.parametrize("command", ["validate", "test"])
 @pytest.mark.parametrize("config", [["--config", "here.yaml"], []])
-def test_a_checkpoint_is_judged_with_or_without_a_configuration(command, config, last, capsys):
+def test_checkpoint_is_evaluated_with_or_without_config(command, config, last, capsys):
     run(command, *config, "--ckpt_path", last, "--trainer.enable_progress_bar", "false")
-    said = capsys.readouterr().out
-    assert "return" in said
-    assert ("2 episodes" if command == "test" else "1 episode") in said
+    output = capsys.readouterr().out
+    assert "return" in output
+    assert ("2 episodes" if command == "test" else "1 episode") in output
     assert not Path("lightning_logs").exists()
 
 
-def test_record(last, capsys):
+def test_record_writes_a_video(last, capsys):
     run("record", "--ckpt_path", last, "--episodes", "1", "--folder", "films", "--trainer.enable_progress_bar", "false")
     (video,) = Path("films").iterdir()
     assert video.suffix == ".mp4"
-    assert video.name in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith(f"1 of 1  films/{video.name}: return -")
 
 
-def test_a_checkpoint_runs_no_code_that_the_user_did_not_name(last, capsys):
+def test_checkpoint_runs_no_code_unnamed_by_the_user(last, capsys):
     checkpoint = torch.load(last, weights_only=True)
     for evil in ("subprocess.Popen", "td3_lightning.checkpoint.os.system"):
         checkpoint["config"]["data"]["wrappers"] = [{"class_path": evil}]
         torch.save(checkpoint, "evil.ckpt")
-        for name in ("evil.ckpt", f"{evil}.ckpt"):  # what a file is called is not what the user named
+        for name in ("evil.ckpt", f"{evil}.ckpt"):  # the name of a file does not count as a setting
             torch.save(checkpoint, name)
-            assert f'names "{evil}"' in complaint(capsys, "test", "--ckpt_path", name)
+            assert f'names "{evil}"' in error_of(capsys, "test", "--ckpt_path", name)
 
 
-def test_a_bar_of_ones_own_takes_the_place_of_ours(capsys):
+def test_own_progress_bar_replaces_the_default(capsys):
     small = [word for word in SMALL if "progress_bar" not in word]
     run("fit", "--config", "here.yaml", *small, "--trainer.callbacks=RichProgressBar")
     assert "the best so far" not in capsys.readouterr().out
 
 
-def test_defaults_that_yaml_has_no_word_for_are_kept():
+def test_enum_default_is_saved_in_config_yaml():
     run("fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=Timer", "--trainer.callbacks.duration=00:01:00:00")
     (saved,) = Path("lightning_logs").rglob("config.yaml")
     assert yaml.safe_load(saved.read_text())["trainer"]["callbacks"][0]["init_args"]["interval"] == "step"
     run("fit", "--config", saved, "--name", "again")
 
 
-class Noted(Callback):
-    """Notes that it was there."""
+class CreatesFile(Callback):
+    """Create a file at the end of a test."""
 
     def on_test_end(self, *_):
         Path("noted").touch()
 
 
-class Counts(Callback):
-    """A state that is plain but for numpy's number."""
+class BestReturn(Callback):
+    """Have a NumPy number in the state."""
 
     best = np.float64(-np.inf)
 
@@ -457,72 +464,72 @@ class Counts(Callback):
         Path("restored").write_text(str(self.best))
 
 
-def test_a_callbacks_state_with_a_number_of_numpy_is_saved_and_restored():
-    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.Counts"]
+def test_numpy_number_in_callback_state_is_restored():
+    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.BestReturn"]
     run(*words)
     run(*words, "--ckpt_path=last", "--trainer.max_epochs=2")
     evaluations = read_metrics(Path("lightning_logs/here/version_0/metrics.csv"), ["eval/return_mean"])
     assert float(Path("restored").read_text()) == evaluations["eval/return_mean"][0, 1]
 
 
-class Odd(Callback):
-    """A state that cannot be plain."""
+class UnsavableState(Callback):
+    """Have a state that cannot be saved."""
 
     def state_dict(self):
         return {"when": timedelta(1)}
 
 
-def test_a_callbacks_state_that_cannot_be_saved_is_one_sentence(capsys):
-    assert main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.Odd"]) == 2
-    said = capsys.readouterr().err
-    assert "callbacks.Odd.when must be made of tensors" in said
-    assert "Traceback" not in said
+def test_unsupported_callback_state_is_one_sentence(capsys):
+    assert main(["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=tests.cli.test_app.UnsavableState"]) == 2
+    output = capsys.readouterr().err
+    assert "callbacks.UnsavableState.when must be made of tensors" in output
+    assert "Traceback" not in output
 
 
-class Asking(Callback):
-    """Whose mistake Lightning finds."""
+class InvalidSeed(Callback):
+    """Make an invalid call of Lightning."""
 
     def on_fit_start(self, trainer, pl_module):
         seed_everything(-1)
 
 
-class Reading(Callback):
-    """Wants a file that is not there."""
+class MissingFile(Callback):
+    """Read a file that does not exist."""
 
     def on_fit_start(self, trainer, pl_module):
         Path("nowhere").read_text()
 
 
-@pytest.mark.parametrize(("callback", "said"), [(Asking, "-1 is not in bounds"), (Reading, "No such file")])
-def test_a_mistake_in_code_of_the_users_keeps_its_traceback(callback, said):
-    with pytest.raises((ValueError, OSError), match=said):
+@pytest.mark.parametrize(("callback", "output"), [(InvalidSeed, "-1 is not in bounds"), (MissingFile, "No such file")])
+def test_error_in_user_code_keeps_its_traceback(callback, output):
+    with pytest.raises((ValueError, OSError), match=output):
         main(["fit", "--config", "here.yaml", *SMALL, f"--trainer.callbacks+={__name__}.{callback.__name__}"])
 
 
-def test_where_apples_gpu_is_the_default_is_the_cpu(capsys, monkeypatch):
+def test_default_accelerator_is_cpu_if_mps_is_available(capsys, monkeypatch):
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     stop("fit", "--config", "here.yaml", "--print_config")
     assert "accelerator: cpu\n" in capsys.readouterr().out
 
 
-def test_why_a_loss_cannot_be_compiled_is_said_by_every_torch():
+def test_compiler_error_message_of_other_torch_versions():
     failed = type("BackendCompilerFailed", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
-    said = user_message(failed("backend='inductor' raised:\nInvalidCxxCompiler: No compiler\n\nSet TORCH_LOGS"))
-    assert said is not None
-    assert "(InvalidCxxCompiler: No compiler)" in said
+    output = user_message(failed("backend='inductor' raised:\nInvalidCxxCompiler: No compiler\n\nSet TORCH_LOGS"))
+    assert output is not None
+    assert "(InvalidCxxCompiler: No compiler)" in output
 
 
-def test_losses_that_cannot_be_compiled_are_one_sentence(capsys, monkeypatch):
+def test_missing_compiler_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
     assert main(["fit", "--config", "here.yaml", *SMALL, "--model.gradients=compiled"]) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "cannot compile the losses (InvalidCxxCompiler" in said
-    assert "leave --model.gradients compiled out" in said
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
+    assert "cannot compile the losses (InvalidCxxCompiler" in output
+    assert "Remove --model.gradients compiled" in output
 
 
-def test_the_script_finds_modules_in_the_working_directory(monkeypatch):
+def test_script_imports_from_the_working_directory(monkeypatch):
     Path("mine.py").write_text("from lightning.pytorch.callbacks import Callback\n\nclass Mine(Callback):\n    pass\n")
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.callbacks=mine.Mine"]
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(Path.cwd()))])
@@ -531,18 +538,18 @@ def test_the_script_finds_modules_in_the_working_directory(monkeypatch):
     assert script() == 0
 
 
-def test_callbacks_of_the_users_are_there_in_a_test(last):
-    run("test", "--ckpt_path", last, "--trainer.callbacks=tests.cli.test_app.Noted")
+def test_test_command_runs_user_callbacks(last):
+    run("test", "--ckpt_path", last, "--trainer.callbacks=tests.cli.test_app.CreatesFile")
     assert Path("noted").exists()
 
 
-def test_a_quick_look_is_not_refused_where_a_run_is():
+def test_fast_dev_run_is_allowed_beside_a_run():
     for words in (["--trainer.logger=false"], ["--trainer.fast_dev_run=true"]):
         run("fit", "--config", "here.yaml", *SMALL, *words)
     assert Path("checkpoints/last.ckpt").exists()
 
 
-def test_a_run_goes_on_where_nobody_listens(folder):
+def test_fit_continues_after_stdout_is_closed(folder):
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=3"]
     words = [word for word in words if "progress_bar" not in word]
     program = f"from td3_lightning.cli.app import main; raise SystemExit(main({words}))"
@@ -550,13 +557,13 @@ def test_a_run_goes_on_where_nobody_listens(folder):
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     process.stdout.close()
-    said = process.stderr.read().decode()
-    assert process.wait() == 0, said
-    assert "Error" not in said
+    output = process.stderr.read().decode()
+    assert process.wait() == 0, output
+    assert "Error" not in output
     assert torch.load("lightning_logs/here/version_0/checkpoints/last.ckpt")["clocks"]["updates"] == 12
 
 
-def test_a_configuration_may_be_read_in_part():
+def test_closed_pipe_of_print_config_exits_silently():
     command = [*PROGRAM, "fit", "--config", "here.yaml", "--print_config"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     process.stdout.close()
@@ -564,37 +571,37 @@ def test_a_configuration_may_be_read_in_part():
     assert process.wait() == 128 + signal.SIGPIPE
 
 
-# Mistakes.
+# Errors.
 
 
-MISTAKES = {
-    "no command": ([], "A command is missing"),
-    "unknown command": (["fitt"], '"fitt" is no command; did you mean fit'),
-    "another program's command": (["train"], '"train" is no command; did you mean fit?'),
+INVALID_LINES = {
+    "no command": ([], "td3-lightning requires a command, got none. Use one of fit, "),
+    "unknown command": (["fitt"], '"fitt" is not a command; did you mean fit'),
+    "another program's command": (["train"], '"train" is not a command; did you mean fit?'),
     "a command in capitals": (["FIT"], "did you mean fit?"),
     "help without dashes": (["help"], "did you mean --help?"),
-    "strange command": (["xyz"], "begin with one of fit, validate, test, record, robustness, export, import"),
-    "config before the command": (["--config", "here.yaml", "fit"], '"--config" is no command'),
-    "missing config": (["fit", "--config", "nowhere.yaml"], 'No configuration "nowhere.yaml" is in'),
+    "strange command": (["xyz"], "use one of fit, validate, test, record, plot, robustness, export, import"),
+    "config before the command": (["--config", "here.yaml", "fit"], '"--config" is not a command'),
+    "missing config": (["fit", "--config", "nowhere.yaml"], 'There is no configuration "nowhere.yaml" in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
     "config without suffix": (["fit", "--config", "car"], "did you mean car.yaml"),
     "config without value": (["fit", "--config"], "--config requires a value, got none"),
-    "no config at all": (["fit"], "data.env_id is missing"),
+    "no config at all": (["fit"], "data.env_id is required"),
     "unknown flag": (["fit", "--config", "here.yaml", "--data.batchsize", "3"], "did you mean data.batch_size"),
     "strange flag": (["fit", "--config", "here.yaml", "--zzz"], 'no setting "zzz"'),
-    "stray word": (["fit", "--config", "here.yaml", "stray"], '"stray" belongs to no flag'),
+    "word without a flag": (["fit", "--config", "here.yaml", "stray"], '"stray" does not belong to a flag'),
     "abbreviated flag": (["fit", "--config", "here.yaml", "--data.batch", "3"], "did you mean data.batch_size"),
     "flag without value": (
         ["fit", "--config", "here.yaml", "--data.batch_size"],
         "--data.batch_size requires a value, got none",
     ),
-    "flag of a wrong kind": (
+    "value of the wrong type": (
         ["fit", "--config", "here.yaml", "--data.batch_size", "x"],
         "data.batch_size must be an integer, got x.",
     ),
     "negative seed": (
         ["fit", "--config", "here.yaml", "--seed_everything", "-1"],
-        "seed_everything is out of its range: -1",
+        "seed_everything must be in its range: -1",
     ),
     "linked": (["fit", "--config", "here.yaml", "--model.obs_dim", "3"], "model.obs_dim is taken from the environment"),
     "missing checkpoint": (["fit", "--config", "here.yaml", "--ckpt_path", "no.ckpt"], "no.ckpt"),
@@ -622,97 +629,103 @@ MISTAKES = {
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=td3_lightning.Collector"],
         "must not contain a Collector, because the command line adds one. Remove it",
     ),
-    "a callback for other optimizers": (
+    "callback for automatic optimization": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=LearningRateFinder"],
         "trainer.callbacks has LearningRateFinder, but it requires automatic optimization",
     ),
-    "a callback whose state no checkpoint holds": (
+    "callback without a saved state": (
         [*FIT, "--trainer.callbacks+=ModelPruning", "--trainer.callbacks.pruning_fn=l1_unstructured"],
         "trainer.callbacks has ModelPruning, but a resumed run would differ",
     ),
-    "a callback that takes up another run": (
+    "callback that saves on exceptions": (
         [*FIT, "--trainer.callbacks+=OnExceptionCheckpoint", "--trainer.callbacks.dirpath=there"],
         "trainer.callbacks has OnExceptionCheckpoint, but a run that fails already saves last.ckpt. Remove it",
     ),
-    "a callback for one loss": (
+    "callback for a single loss": (
         [*FIT, "--trainer.callbacks+=SpikeDetection"],
         "trainer.callbacks has SpikeDetection, but it requires a single loss",
     ),
-    "checkpoints by Adam's steps": (
+    "checkpoints by optimizer steps": (
         [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps=30"],
         "Use every_n_epochs",
     ),
-    "checkpoints by the clock": (
+    "checkpoints by time": (
         [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.train_time_interval=00:00:00:01"],
         "Use every_n_epochs",
     ),
-    "checkpoints in another thread": (
+    "asynchronous checkpoints": (
         [*FIT, "--trainer.plugins+=lightning.pytorch.plugins.io.AsyncCheckpointIO"],
-        "trainer.plugins has AsyncCheckpointIO",
+        "trainer.plugins must not contain AsyncCheckpointIO",
     ),
-    "the same batches again": (
+    "overfit_batches": (
         [*FIT, "--trainer.overfit_batches=10"],
         "trainer.overfit_batches must be 0.0, got 10. Use --trainer.limit_train_batches",
     ),
-    "a log before every update": (
+    "negative logging interval": (
         [*FIT, "--trainer.log_every_n_steps=-1"],
         "trainer.log_every_n_steps must be at least 0, got -1",
     ),
-    "a package that is not there": (
+    "missing package": (
         [*FIT, "--trainer.precision=transformer-engine"],
-        "Trainer does not take these settings",
+        "Lightning does not accept the trainer settings",
     ),
-    "Lightning's own mean of the weights": (
+    "weight averaging of Lightning": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=EMAWeightAveraging"],
         "would resume differently. Use td3_lightning.AveragedWeights",
     ),
-    "the mean of the weights twice": (
+    "weight averaging twice": (
         ["fit", "--config", "here.yaml", *2 * ["--trainer.callbacks+=td3_lightning.AveragedWeights"]],
-        "Trainer does not take these settings: Found more than one stateful callback of type `AveragedWeights`",
+        "not accept the trainer settings: Found more than one stateful callback of type `AveragedWeights`",
     ),
-    "a word for a number of a callback": (
+    "text for a number of a callback": (
         ["fit", "--trainer.callbacks+=td3_lightning.AveragedWeights", "--trainer.callbacks.decay=slow"],
         "trainer.callbacks.decay must be a number, got slow.",
     ),
-    "an argument of no callback": (
+    "argument without a callback": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks.init_args.decay", "0.9"],
-        'trainer.callbacks: lightning.Callback has no argument "decay"; name the class that does, as',
+        'trainer.callbacks: lightning.Callback has no argument "decay". Use the form {class_path:',
     ),
-    "never an evaluation": (
+    "evaluation every 0 epochs": (
         ["fit", "--config", "here.yaml", "--trainer.check_val_every_n_epoch", "0"],
         "trainer.check_val_every_n_epoch must be above 0, got 0. Use --trainer.limit_val_batches 0",
     ),
-    "evaluations without end": (
+    "evaluation interval 0": (
         ["fit", "--config", "here.yaml", "--trainer.val_check_interval", "0"],
         "trainer.val_check_interval must be above 0, got 0",
     ),
     "a schedule's argument for a number": (
         ["fit", "--config", "here.yaml", "--model.actor_lr.init_args.start", "0.1"],
-        "model.actor_lr is one value here; write --model.actor_lr td3_lightning.Linear, and its arguments after that.",
+        "model.actor_lr must be a single value, got an argument of it. Use --model.actor_lr td3_lightning.Linear",
     ),
     "an argument for a number": (
         ["fit", "--config", "here.yaml", "--model.tau.init_args.start", "0.1"],
-        "model.tau is one value here; write --model.tau and the value.",
+        "model.tau must be a single value, got an argument of it. Use --model.tau with a value.",
     ),
-    "an argument for the seed": (["fit", "--config", "here.yaml", "--seed_everything.start", "1"], "one value here"),
-    "devices": (["fit", "--config", "here.yaml", "--trainer.devices", "many"], "Trainer does not take these settings"),
-    "networks beyond memory": (
+    "an argument for the seed": (
+        ["fit", "--config", "here.yaml", "--seed_everything.start", "1"],
+        "must be a single value",
+    ),
+    "devices": (
+        ["fit", "--config", "here.yaml", "--trainer.devices", "many"],
+        "Lightning does not accept the trainer settings",
+    ),
+    "networks larger than memory": (
         ["fit", "--config", "here.yaml", "--model.hidden_dims", "[100000000,100000000]"],
-        "The memory is not enough (",
+        "Out of memory (",
     ),
-    "batches beyond memory": (
+    "batches larger than memory": (
         ["fit", "--config", "here.yaml", "--data.batch_size", "100000000000"],
         "batch_size must be in [1, 1000000], got 100000000000. Use a smaller value.",
     ),
-    "no folder": (
+    "root dir is a file": (
         ["fit", "--config", "here.yaml", "--trainer.default_root_dir", "here.yaml", *SMALL],
-        "here.yaml is no folder), so nothing of the run would be kept",
+        "here.yaml, which is not a folder. Use another folder with --trainer.default_root_dir",
     ),
-    "an evaluation after more updates than there are": (
+    "evaluation interval longer than an epoch": (
         ["fit", "--config", "here.yaml", *SMALL, "--trainer.val_check_interval", "1000"],
-        "Lightning cannot go on with these settings: `val_check_interval` (1000) must be less",
+        "Lightning does not accept these settings: `val_check_interval` (1000) must be less",
     ),
-    "a logger that is not installed": (
+    "missing logger package": (
         ["fit", "--config", "here.yaml", "--trainer.logger", "CometLogger"],
         "Problem with given class_path 'lightning.pytorch.loggers.CometLogger': ",
     ),
@@ -722,20 +735,20 @@ MISTAKES = {
     ),
     "frames": (["fit", "--data.env_id", "CarRacing-v3"], "Use data.pixels and model.encoder"),
     "test without anything": (["test"], "test requires --ckpt_path, for example"),
-    "last of nothing": (["test", "--ckpt_path", "last"], "got none in lightning_logs/default"),
-    "callback on the line": (
+    "last without a run": (["test", "--ckpt_path", "last"], "got none in lightning_logs/default"),
+    "unknown callback": (
         ["fit", "--config", "here.yaml", "--trainer.callbacks+=Stop"],
         "trainer.callbacks must be a class, got Stop; did you mean td3_lightning.StopWhenSolved?",
     ),
 }
-BAD_FILES = {
-    "data: [1, {": "bad.yaml cannot be read as YAML",
-    "": "not a configuration",
-    "- 1": "not a configuration",
+INVALID_FILES = {
+    "data: [1, {": "bad.yaml must be valid YAML",
+    "": "must be a mapping with sections such as data and trainer, got NoneType",
+    "- 1": "must be a mapping with sections such as data and trainer, got list",
     "data: 3": "data",
-    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" stands there twice',
-    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" stands there twice',
-    "model: {tau: 0.1}": "data.env_id is missing",
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" occurs twice',
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" occurs twice',
+    "model: {tau: 0.1}": "data.env_id is required",
     "a: &a [*a]": "must not contain itself",
     "data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 1e2}}": "got 100.0. Use 100.",
     "data: {env_id: Pendulum-v1, capacity: 1e6}": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
@@ -779,7 +792,7 @@ BAD_FILES = {
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "RescaleObs",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat}]}": (
-        "requires repeat, got none. Give it under init_args."
+        "requires repeat, got none. Set it under init_args."
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat, init_args: {repeats: 2}}]}": (
         "did you mean repeat"
@@ -815,27 +828,27 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_on_the_line_is_one_sentence(case, capsys):
-    words, wanted = MISTAKES[case]
-    assert wanted in complaint(capsys, *words)
+@pytest.mark.parametrize("case", INVALID_LINES)
+def test_invalid_command_line_is_one_sentence(case, capsys):
+    words, expected = INVALID_LINES[case]
+    assert expected in error_of(capsys, *words)
 
 
-# What a user of another library, or of a shell, types: the sentence must hold the value and the fix.
-TYPED = {
-    "car.yaml": "car.yaml belongs to no flag; did you mean --config car.yaml?",
+# Words of other libraries and common errors of form. The message must contain the value and the fix.
+COMMON_ERRORS = {
+    "car.yaml": "car.yaml does not belong to a flag; did you mean --config car.yaml?",
     "car": "did you mean --config car.yaml?",
     "a.ckpt": "did you mean --ckpt_path a.ckpt?",
     "-data.gamma 0.9": "-data.gamma must begin with two dashes; did you mean --data.gamma?",
     "data.gamma=0.9": "data.gamma=0.9 must begin with two dashes; did you mean --data.gamma?",
     "—data.gamma 0.9": "did you mean --data.gamma?",
-    "-- --data.gamma 0.9": '"--" belongs to no flag',
+    "-- --data.gamma 0.9": '"--" does not belong to a flag',
     "-x 3": "-x must begin with two dashes",
     "--Data.Gamma 0.9": "did you mean data.gamma?",
     "--data-gamma 0.9": "did you mean data.gamma?",
     "--data.n-step 3": "did you mean data.n_step?",
     "--gamma 0.9": "did you mean data.gamma?",
-    "--data.batch_size 3 4": '"4" belongs to no flag',
+    "--data.batch_size 3 4": '"4" does not belong to a flag',
     "--data.capacity 1e6": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
     "--data.capacity 1M": "got 1M. Use 1000000.",
     "--data.capacity 10,000": "got 10,000. Use 10000.",
@@ -865,7 +878,7 @@ TYPED = {
     "--trainer.logger WandLogger": "did you mean lightning.pytorch.loggers.WandbLogger?",
     "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=a": "did you mean monitor?",
     "--trainer.callbacks+=LambdaCallback --trainer.callbacks.on_fit_start=3": "on_fit_start has a value that lightning",
-    "--data.wrappers '[{ActionRepeat: {repeat: 2}}]'": "the class that does, as {class_path: NAME, init_args: {}}.",
+    "--data.wrappers '[{ActionRepeat: {repeat: 2}}]'": "Use the form {class_path: NAME, init_args: {}}.",
     "--data.wrappers '[{class_path: ActionRepeat, init_args: [2]}]'": "does not accept these init_args of td3_",
     "--data.batch_size null": "data.batch_size must be an integer, got null.",
     "--model 3": "model must be a mapping, got 3.",
@@ -885,9 +898,9 @@ TYPED = {
 }
 
 
-@pytest.mark.parametrize("typed", TYPED)
-def test_a_common_slip_is_told_the_right_form(typed, capsys):
-    assert TYPED[typed] in complaint(capsys, *FIT, *shlex.split(typed))
+@pytest.mark.parametrize("typed", COMMON_ERRORS)
+def test_common_error_suggests_the_right_form(typed, capsys):
+    assert COMMON_ERRORS[typed] in error_of(capsys, *FIT, *shlex.split(typed))
 
 
 def test_every_suggested_setting_exists(capsys):
@@ -913,46 +926,49 @@ def test_every_suggested_class_can_be_imported():
     "message",
     ['Parser key "data.a":\n  Expected a thing', "Parser key \"a\": Expected a <class 'int'>", "Strange.\nLines.", ""],
 )
-def test_an_unknown_message_of_the_parser_is_never_explained_with_empty_parts(message):
-    said = explain_parser_error(message, ["data.a"])
-    assert "\n" not in said
+def test_unknown_parser_message_has_no_empty_parts(message):
+    output = explain_parser_error(message, ["data.a"])
+    assert "\n" not in output
     for empty in ("is ,", "got .", "but  is", "got ,", "  ", "must be ,"):
-        assert empty not in said
+        assert empty not in output
 
 
 @pytest.mark.parametrize("words", [["--version"], ["fit", "--version"]])
-def test_the_version_is_printed(words, capsys):
+def test_version_is_printed(words, capsys):
     run(*words)
     assert capsys.readouterr().out == f"td3-lightning {__version__}\n"
 
 
-@pytest.mark.parametrize("text", BAD_FILES)
-def test_a_mistake_in_a_file_is_one_sentence(text, capsys):
+@pytest.mark.parametrize("text", INVALID_FILES)
+def test_invalid_file_is_one_sentence(text, capsys):
     Path("bad.yaml").write_text(text)
-    assert BAD_FILES[text] in complaint(capsys, "fit", "--config", "bad.yaml")
+    assert INVALID_FILES[text] in error_of(capsys, "fit", "--config", "bad.yaml")
 
 
 @pytest.mark.parametrize(
-    ("content", "wanted"), [(b"", "empty"), (b"nonsense", "not a checkpoint"), (bytes(9999), "zeros")]
+    ("content", "expected"), [(b"", "empty"), (b"nonsense", "not a checkpoint"), (bytes(9999), "zeros")]
 )
-def test_a_broken_checkpoint_is_one_sentence(content, wanted, capsys):
+def test_invalid_checkpoint_is_one_sentence(content, expected, capsys):
     Path("broken.ckpt").write_bytes(content)
-    assert wanted in complaint(capsys, "test", "--config", "here.yaml", "--ckpt_path", "broken.ckpt")
+    assert expected in error_of(capsys, "test", "--config", "here.yaml", "--ckpt_path", "broken.ckpt")
 
 
-def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
+def test_truncated_checkpoint_is_one_sentence(last, capsys):
     Path("short.ckpt").write_bytes(last.read_bytes()[:-999])
-    assert "short.ckpt is truncated or damaged" in complaint(capsys, "test", "--ckpt_path", "short.ckpt")
+    assert "short.ckpt is truncated or damaged" in error_of(capsys, "test", "--ckpt_path", "short.ckpt")
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
-        (["fit", "--config", "here.yaml", "--model.hidden_dims", "[16]"], "hidden_dims [8, 8] (here [16])"),
-        (["test", "--model.num_critics", "3"], "num_critics 2 (here 3)"),
-        (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
-        (["fit", "--config", "car.yaml"], "is of Pendulum-v1, but the configuration is for td3_lightning/CarRacing-v0"),
-        (["fit"], "add its configuration"),
+        (
+            ["fit", "--config", "here.yaml", "--model.hidden_dims", "[16]"],
+            "hidden_dims must be [8, 8], as in the checkpoint, got [16].",
+        ),
+        (["test", "--model.num_critics", "3"], "num_critics must be 2, as in the checkpoint, got 3"),
+        (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim must be 3, as in the checkpoint, got 2"),
+        (["fit", "--config", "car.yaml"], "got td3_lightning/CarRacing-v0. Use the configuration of the checkpoint"),
+        (["fit"], "fit requires --config to resume from"),
         (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
         (
@@ -961,27 +977,29 @@ def test_a_truncated_checkpoint_is_one_sentence(last, capsys):
         ),
     ],
 )
-def test_a_checkpoint_of_another_kind_is_one_sentence(words, wanted, last, capsys):
-    assert wanted in complaint(capsys, *words, "--ckpt_path", last)
+def test_mismatched_checkpoint_is_one_sentence(words, expected, last, capsys):
+    assert expected in error_of(capsys, *words, "--ckpt_path", last)
 
 
-def test_a_published_checkpoint_has_its_configuration_beside_it(last, capsys):
+def test_error_names_config_beside_published_checkpoint(last, capsys):
     Path("best.ckpt").write_bytes(last.read_bytes())
     Path("config.yaml").write_bytes(last.parent.parent.joinpath("config.yaml").read_bytes())
-    assert "such as --config config.yaml." in complaint(capsys, "fit", "--ckpt_path", "best.ckpt")
+    assert "got none. Use --config config.yaml." in error_of(capsys, "fit", "--ckpt_path", "best.ckpt")
 
 
-@pytest.mark.parametrize(("held", "wanted"), [(None, "must have format 1 to resume a run, got format 0"), (2, "newer")])
-def test_a_checkpoint_of_another_format_is_one_sentence(held, wanted, last, capsys):
+@pytest.mark.parametrize(
+    ("held", "expected"), [(None, "must have format 1 to resume a run, got format 0"), (2, "newer")]
+)
+def test_checkpoint_format_mismatch_is_one_sentence(held, expected, last, capsys):
     checkpoint = torch.load(last, weights_only=True)
     del checkpoint["format"]
     torch.save(checkpoint | ({} if held is None else {"format": held}), "other.ckpt")
-    assert wanted in complaint(capsys, "fit", "--config", "here.yaml", "--ckpt_path", "other.ckpt")
+    assert expected in error_of(capsys, "fit", "--config", "here.yaml", "--ckpt_path", "other.ckpt")
     if held is None:
         run("test", "--ckpt_path", "other.ckpt", "--trainer.enable_progress_bar", "false")
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
+def test_bug_keeps_its_traceback(monkeypatch):
     def broken(*args, **kwargs):
         raise ZeroDivisionError
 
@@ -990,27 +1008,27 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         main(["fit", "--config", "here.yaml"])
 
 
-# As a program.
+# The program.
 
 
 def program(*words):
     return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, env=environment())
 
 
-def test_the_program_trains():
+def test_program_trains():
     ended = program("fit", "--config", "here.yaml", *SMALL)
     assert ended.returncode == 0, ended.stderr
     assert Path("lightning_logs/here/version_0/metrics.csv").exists()
 
 
-def test_the_program_refuses(folder):
+def test_program_exits_with_2_and_one_sentence(folder):
     ended = program("fit", "--config", "here.yaml", "--data.batch_size", "0")
     assert ended.returncode == 2
     assert ended.stderr == "batch_size must be in [1, 1000000], got 0. Use a larger value.\n"
     assert [path.name for path in folder.iterdir()] == ["here.yaml"]
 
 
-def test_a_closed_terminal_saves_and_stops_the_run():
+def test_closed_terminal_saves_and_stops_the_run():
     last = Path("lightning_logs/here/version_0/checkpoints/last.ckpt")
     process, terminal = pty.fork()
     if process == 0:
@@ -1030,14 +1048,14 @@ def test_a_closed_terminal_saves_and_stops_the_run():
     assert read_checkpoint(last)["clocks"]["updates"] > before
 
 
-def test_ctrl_c_outside_of_the_training_is_130_and_other_exits_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_lightning_ends(_: object) -> None:
+def test_ctrl_c_outside_training_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exit_like_lightning(_: object) -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             sys.exit(1)
 
-    monkeypatch.setattr(cli, "CommandLine", as_lightning_ends)
+    monkeypatch.setattr(cli, "CommandLine", exit_like_lightning)
     assert cli.main([]) == 130
     monkeypatch.setattr(cli, "CommandLine", lambda _: sys.exit(3))
     with pytest.raises(SystemExit) as ended:
@@ -1069,7 +1087,7 @@ LOST = [
 
 
 @pytest.mark.parametrize("text", LOST)
-def test_a_lost_peer_is_one_sentence(text, monkeypatch, capsys):
+def test_lost_peer_is_one_sentence(text, monkeypatch, capsys):
     def lose(words):
         raise RuntimeError("in a hook") from RuntimeError(text)
 
@@ -1090,5 +1108,5 @@ def test_a_lost_peer_is_one_sentence(text, monkeypatch, capsys):
         ConnectionResetError("Connection reset by peer"),
     ],
 )
-def test_other_errors_are_no_lost_peers(error):
+def test_other_errors_are_not_lost_peers(error):
     assert not is_lost_peer(error)

@@ -1,4 +1,4 @@
-"""Gymnasium's wrappers in a configuration: which work, with which arguments, and that a checkpoint keeps them."""
+"""Test the wrappers of Gymnasium in configurations and checkpoints."""
 
 import inspect
 from pathlib import Path
@@ -20,7 +20,7 @@ FLAT = {"class_path": "gymnasium.wrappers.FlattenObservation"}
 
 
 class Film(Counter):
-    """Observes frames."""
+    """Return images as observations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Film(Counter):
 
 
 class Parts(Counter):
-    """Observes a dict."""
+    """Return dicts as observations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ gym.register("Film-v0", Film, disable_env_checker=True)
 gym.register("Parts-v0", Parts, disable_env_checker=True)
 COUNTER, PENDULUM, FILM = "toys/Counter-v0", "Pendulum-v1", "Film-v0"
 
-# What works in a configuration: an environment, the arguments, and the wrappers around it.
+# Supported wrappers: name, environment, arguments and outer wrappers.
 WORKS: list[tuple[str, str, dict[str, Any], list[dict[str, Any]]]] = [
     ("RescaleObservation", PENDULUM, {"min_obs": -1.0, "max_obs": 2}, []),
     ("RescaleObservation", PENDULUM, {"min_obs": [-1.0, -2, -3.0], "max_obs": [1.0, 2.0, 3.5]}, []),
@@ -76,17 +76,17 @@ WORKS: list[tuple[str, str, dict[str, Any], list[dict[str, Any]]]] = [
     ("PassiveEnvChecker", PENDULUM, {}, []),
     ("RecordEpisodeStatistics", COUNTER, {"buffer_length": 3}, []),
 ]
-UNSUPPORTED_CALLBACKS = {
-    "AddRenderObservation": "observes what is rendered, which needs a render_mode",
-    "AtariPreprocessing": "is for discrete actions",
-    "Autoreset": "begins episodes that nobody counts",
-    "DiscretizeAction": "makes actions discrete",
-    "DiscretizeObservation": "makes observations discrete",
+UNSUPPORTED = {
+    "AddRenderObservation": "requires a render_mode",
+    "AtariPreprocessing": "requires discrete actions",
+    "Autoreset": "starts episodes that the Collector does not count",
+    "DiscretizeAction": "returns discrete actions",
+    "DiscretizeObservation": "returns discrete observations",
     "HumanRendering": "opens a window",
     "NormalizeObservation": "keeps statistics that evaluations do not share",
     "NormalizeReward": "keeps statistics that evaluations do not share",
-    "RenderCollection": "needs a render_mode",
-    "RecordVideo": "needs a render_mode, and record makes videos",
+    "RenderCollection": "requires a render_mode",
+    "RecordVideo": "requires a render_mode; use the command record",
 }
 
 
@@ -95,21 +95,19 @@ def parsed(env_id: str, wrappers: list[dict[str, Any]]) -> tuple[Any, ReplayData
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(ReplayData, "data")
     config = parser.parse_object({"data": {"env_id": env_id, "wrappers": wrappers, "capacity": 99}})
-    again = parser.parse_string(parser.dump(config))  # as config.yaml is read again
+    again = parser.parse_string(parser.dump(config))  # like config.yaml
     assert again.data.as_dict() == config.data.as_dict()
     return config, parser.instantiate(again).data
 
 
 def test_every_wrapper_of_gymnasium_is_listed() -> None:
     found = {name for name, kind in vars(gym.wrappers).items() if inspect.isclass(kind)}
-    assert (
-        found == {name for name, *_ in WORKS} | UNSUPPORTED_CALLBACKS.keys() | {"ArrayConversion", "JaxToNumpy"} & found
-    )
+    assert found == {name for name, *_ in WORKS} | UNSUPPORTED.keys() | {"ArrayConversion", "JaxToNumpy"} & found
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("name", "env_id", "arguments", "around"), WORKS)
-def test_a_wrapper_works_in_a_configuration(
+def test_wrapper_works_in_a_configuration(
     name: str, env_id: str, arguments: dict[str, Any], around: list[dict[str, Any]]
 ) -> None:
     if name == "ResizeObservation":
@@ -126,8 +124,8 @@ def test_a_wrapper_works_in_a_configuration(
         data.envs.step(((low + high) / 2).astype(np.float32)[None])
 
 
-def test_the_values_are_the_ones_that_were_given() -> None:
-    """Against Gymnasium's wrapper around the same environment, with arrays."""
+def test_observations_equal_those_of_gymnasium() -> None:
+    """Compare with the wrapper created with arrays."""
     low, high = [-1.0, -2.0, -3.0], [1.0, 2.0, 3.5]
     _, data = parsed(PENDULUM, [{"class_path": "gymnasium.wrappers.RescaleObservation", "init_args": {"min_obs": low, "max_obs": high}}])  # noqa: E501  # fmt: skip
     alone = gym.wrappers.RescaleObservation(gym.make(PENDULUM), np.array(low, np.float32), np.array(high, np.float32))
@@ -145,7 +143,7 @@ def test_the_values_are_the_ones_that_were_given() -> None:
         ("[[1], [2]]", [[1], [2]]),
     ],
 )
-def test_numbers_are_read_from_what_is_typed(text: str, value: Any) -> None:
+def test_numbers_are_parsed_from_text(text: str, value: Any) -> None:
     register_array_arguments()
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--numbers", type=np.ndarray)
@@ -156,13 +154,13 @@ def test_numbers_are_read_from_what_is_typed(text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["one", True, {"a": 1}, ["a"], [[1.0], "b"], "[1, x]", "[1", ""], ids=str)
-def test_values_that_are_no_numbers_are_refused(value: Any) -> None:
+def test_values_that_are_not_numbers_are_refused(value: Any) -> None:
     arguments = {"min_obs": value, "max_obs": 1.0}
     with pytest.raises(Exception, match="min_obs"):
         parsed(PENDULUM, [{"class_path": "gymnasium.wrappers.RescaleObservation", "init_args": arguments}])
 
 
-def test_a_list_of_another_length_is_one_sentence() -> None:
+def test_list_of_the_wrong_length_is_one_sentence() -> None:
     arguments = {"min_obs": [-1.0], "max_obs": 1.0}
     with pytest.raises(UsageError, match=r"^RescaleObservation does not fit Pendulum-v1 \(Expected new_min.shape to "):
         parsed(PENDULUM, [{"class_path": "gymnasium.wrappers.RescaleObservation", "init_args": arguments}])
@@ -176,9 +174,7 @@ RESCALE = {"min_obs": [-1.0, -1.0, -1.0], "max_obs": 1}
 
 
 @pytest.mark.parametrize("how", ["file", "flags"])
-def test_arrays_go_through_the_command_line_and_a_checkpoint(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_on_command_line_and_in_checkpoint(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     wrapper = {"class_path": "gymnasium.wrappers.RescaleObservation", "init_args": RESCALE}
     config = {"data": {"env_id": PENDULUM, **({"wrappers": [wrapper]} if how == "file" else {})}}

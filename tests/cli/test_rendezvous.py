@@ -1,4 +1,4 @@
-"""Processes that agree before they form a process group, and that leave none behind when one of them fails."""
+"""Test that all processes of a run start together, and that all of them end if one of them fails."""
 
 import os
 import shlex
@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from td3_lightning.cli import rendezvous
-from td3_lightning.cli.rendezvous import Rendezvous
+from td3_lightning.cli.rendezvous import Rendezvous, join_store, serve_store
 from td3_lightning.errors import RunError, UsageError
 
 SMALL = shlex.split(
@@ -38,7 +39,8 @@ def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:
     port, raised = free_port(), [None for _ in parts]
 
     def work(rank: int) -> None:
-        meeting = Rendezvous(rank, len(parts), "127.0.0.1", port, rank == 0)
+        open_store = serve_store if rank == 0 else join_store
+        meeting = Rendezvous(rank, len(parts), partial(open_store, "127.0.0.1", port))
         meetings.append(meeting)  # the store of rank 0 lives until every rank has read it
         try:
             with meeting.guard():
@@ -71,7 +73,7 @@ def test_ready_processes_agree() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_failure_of_one_process_ends_all_others(rank: int) -> None:
+def test_failure_of_one_process_ends_all_others(rank: int) -> None:
     parts = 3 * [ready()]
     parts[rank] = broken(UsageError("gamma must be in [0, 1], got 2."))
     start = time.monotonic()
@@ -82,32 +84,32 @@ def test_a_failure_of_one_process_ends_all_others(rank: int) -> None:
         assert str(other) == f"Rank {rank} cannot start this run: gamma must be in [0, 1], got 2."
 
 
-def test_a_bug_in_one_process_ends_all_others_too() -> None:
+def test_bug_in_one_process_ends_all_others() -> None:
     raised = meet(ready(), broken(KeyError("tau")))
     assert isinstance(raised[1], KeyError)
     assert str(raised[0]) == "Rank 1 cannot start this run: 'tau'"
 
 
-def test_processes_that_fail_alike_keep_their_own_reasons_and_do_not_wait() -> None:
+def test_processes_with_the_same_error_do_not_wait() -> None:
     start = time.monotonic()
     raised = meet(*2 * [broken(UsageError("No file."))])
     assert [str(error) for error in raised] == ["No file.", "No file."]
     assert time.monotonic() - start < 10
 
 
-def test_a_silent_process_ends_all_others_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_process_ends_all_others_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "PATIENCE", 1.0)
     raised = meet(ready(), lambda _: None)
     assert isinstance(raised[0], RunError)
     assert "within 1 seconds, got no report from rank 1. Read its output" in str(raised[0])
 
 
-def test_processes_must_have_the_same_checkpoint_and_model() -> None:
+def test_different_checkpoints_are_refused() -> None:
     for raised in meet(ready(ckpt_path="none"), ready(ckpt_path="last.ckpt (SHA-256 12)")):
         assert "ckpt_path must be the same in every process, got none on rank 0 and last.ckpt" in str(raised)
 
 
-def test_a_process_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_process_has_no_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Rendezvous.of_launcher() is None
     env = {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, value in env.items():
@@ -121,7 +123,7 @@ def test_a_process_alone_meets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own; its output goes to a file in its folder."""
+    """Start a program in its own session, with its output in the file `log` of a folder."""
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("w") as log:
@@ -130,7 +132,7 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def ended(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Kill what is left of some sessions."""
+    """Kill all processes of some sessions at the end of the block."""
     try:
         yield
     finally:
@@ -164,7 +166,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = LIMIT) -> None:
 
 
 def nodes(folder: Path, *words: str) -> list[subprocess.Popen[bytes]]:
-    """Start torchrun on two nodes, each in a folder of its own."""
+    """Start torchrun for two nodes, each in its own folder."""
     port = str(free_port())
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--master_addr=127.0.0.1"]
     torchrun += ["--master_port", port, "-m", "--node_rank"]
@@ -174,8 +176,8 @@ def nodes(folder: Path, *words: str) -> list[subprocess.Popen[bytes]]:
     return [start([*torchrun, n, "td3_lightning", *words, *small], folder / n) for n in "01"]
 
 
-def said(folder: Path) -> str:
-    """What a program printed, without what torchrun adds."""
+def output_of(folder: Path) -> str:
+    """Return the output of a program without the messages of torchrun."""
     return (folder / "log").read_text().split("\nE1")[0].split("\nW1")[0]
 
 
@@ -198,7 +200,7 @@ def test_two_nodes_end_when_one_has_no_checkpoint(broken_node: int, tmp_path: Pa
         for process in both:
             assert process.wait(max(LIMIT - time.monotonic() + began, 1)) != 0
     reason = "got none in lightning_logs/here"
-    own, other = (said(tmp_path / str(number)) for number in (broken_node, 1 - broken_node))
+    own, other = (output_of(tmp_path / str(number)) for number in (broken_node, 1 - broken_node))
     assert reason in own
     assert f"Rank {broken_node} cannot start this run: --ckpt_path last" in other
     assert reason in other
@@ -207,7 +209,7 @@ def test_two_nodes_end_when_one_has_no_checkpoint(broken_node: int, tmp_path: Pa
 
 
 @linux
-def test_a_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
+def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
     for number in "01":
         tmp_path.joinpath(number).mkdir()
         tmp_path.joinpath(number, "here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
@@ -218,13 +220,13 @@ def test_a_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
         for process in both:
             assert process.wait(LIMIT) != 0
-    text = said(tmp_path / "0")
+    text = output_of(tmp_path / "0")
     assert "because another process has ended" in text or "Another process of this run has ended" in text
     assert "Traceback" not in text
 
 
 def pair(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a run of two processes, the second by Lightning."""
+    """Start a run of two processes. Lightning starts the second one."""
     folder.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     words = [*FIT, *SMALL, "--trainer.devices=2", "--trainer.max_epochs=100000"]
     return start([sys.executable, "-m", "td3_lightning", *words], folder)
@@ -232,7 +234,7 @@ def pair(folder: Path) -> subprocess.Popen[bytes]:
 
 @linux
 @pytest.mark.parametrize("early", [True, False])
-def test_a_killed_launcher_leaves_no_process_behind(early: bool, tmp_path: Path) -> None:
+def test_killed_launcher_leaves_no_process(early: bool, tmp_path: Path) -> None:
     process = pair(tmp_path)
     with ended([process]):
         wait_for(lambda: descendants(process.pid) and (early or any(tmp_path.rglob("last.ckpt"))))
@@ -243,7 +245,7 @@ def test_a_killed_launcher_leaves_no_process_behind(early: bool, tmp_path: Path)
 
 
 @linux
-def test_a_killed_torchrun_leaves_no_worker_behind_and_saves(tmp_path: Path) -> None:
+def test_worker_of_killed_torchrun_saves_and_ends(tmp_path: Path) -> None:
     tmp_path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1", "-m", "td3_lightning", *FIT, *SMALL]
     process = start([sys.executable, *words, "--trainer.max_epochs=100000"], tmp_path)

@@ -12,7 +12,7 @@ from td3_lightning.reporting import columns
 from td3_lightning.reporting.columns import as_float, column_of
 from td3_lightning.reporting.learning_curve import write_curve
 from td3_lightning.reporting.logger import RunLogger
-from tests.cli.test_app import PENDULUM, SMALL, complaint, folder, run  # noqa: F401  # the fixture
+from tests.cli.test_app import PENDULUM, SMALL, error_of, folder, run  # noqa: F401  # the fixture
 
 RUN = Path("lightning_logs", "here", "version_0")
 OURS = {"config.yaml", "metrics.csv", "curve.png", "hparams.yaml", "evaluations.npz", "checkpoints/last.ckpt"}
@@ -139,7 +139,7 @@ def test_a_run_logger_of_the_user_is_the_only_one(folder):  # noqa: F811
 def test_config_of_the_user_in_the_runs_folder_is_not_overwritten(folder, capsys):  # noqa: F811
     folder.joinpath("config.yaml").write_text(PENDULUM)
     words = "{class_path: td3_lightning.reporting.logger.RunLogger, init_args: {save_dir: ., name: '', version: ''}}"
-    said = complaint(capsys, "fit", "--config", "config.yaml", *SMALL, f"--trainer.logger={words}")
+    said = error_of(capsys, "fit", "--config", "config.yaml", *SMALL, f"--trainer.logger={words}")
     assert "The run's folder must contain no config.yaml, got " in said
     assert "Use another folder for the logger, or --name." in said
     assert folder.joinpath("config.yaml").read_text() == PENDULUM

@@ -158,9 +158,9 @@ def test_training_continues_from_imported_weights(original: Original) -> None:
 
 def test_imported_checkpoint_needs_no_configuration(original: Original, capsys: pytest.CaptureFixture[str]) -> None:
     run("import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt")
-    assert "folder/ours.ckpt: weights and Adam's state, after 6 updates" in capsys.readouterr().out
+    assert "folder/ours.ckpt: weights and Adam state, after 6 updates" in capsys.readouterr().out
     assert main(["import", *SMALL, "--files", "theirs", "--output", "folder/ours.ckpt"]) == 2  # would overwrite a file
-    assert "folder/ours.ckpt is there already" in capsys.readouterr().err
+    assert "output must be a new file, got folder/ours.ckpt" in capsys.readouterr().err
     run("test", "--ckpt_path", "folder/ours.ckpt", "--trainer.enable_progress_bar=false")
     assert "Pendulum-v1" not in capsys.readouterr().err
     obs, _ = inputs()

@@ -10,7 +10,7 @@ import yaml
 from td3_lightning import ReplayData, UsageError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.paths import absolute, expand, shown
-from tests.cli.test_app import FIT, SMALL, complaint, folder, last, run, trained  # noqa: F401  # the fixtures
+from tests.cli.test_app import FIT, SMALL, error_of, folder, last, run, trained  # noqa: F401  # the fixtures
 from tests.reporting.test_video import Painter, policy_for
 
 DATA = "data: {{env_id: toys/{}-v0, env_kwargs: {{low: [-1.0], high: [1.0]}}}}\n"
@@ -85,7 +85,7 @@ def test_home_directory_is_expanded_in_every_path(folder, tmp_path_factory, monk
 )
 def test_url_is_refused_and_makes_no_folder(words, setting, folder, capsys):  # noqa: F811
     before = files(folder)
-    said = complaint(capsys, *words)
+    said = error_of(capsys, *words)
     assert f"{setting} must be a local path, got " in said
     assert "://" in said
     assert "Use a folder or a file on this machine." in said
@@ -95,7 +95,7 @@ def test_url_is_refused_and_makes_no_folder(words, setting, folder, capsys):  # 
 
 def test_record_and_export_refuse_urls(last, capsys):  # noqa: F811
     for words in (["record", "--folder=s3://b/films"], ["export", "--files=s3://b/toy"]):
-        said = complaint(capsys, *words, f"--ckpt_path={last}")
+        said = error_of(capsys, *words, f"--ckpt_path={last}")
         assert "must be a local path, got s3://b/" in said
 
 
@@ -112,7 +112,7 @@ def test_environment_that_changes_the_directory_moves_no_file(root, folder, else
     run(*FIT, *SMALL, *root, "--trainer.max_epochs=2", f"--ckpt_path={kept}/last.ckpt")
     os.chdir(folder)
     run("record", f"--ckpt_path={kept}/last.ckpt", "--episodes=1")
-    assert "\nvideos/episode-1" in capsys.readouterr().out
+    assert "\n1 of 1  videos/episode-1" in capsys.readouterr().out
     os.chdir(folder)
     assert len(files(folder / "videos")) == 1
     run("export", f"--ckpt_path={kept}/last.ckpt", "--files=weights/toy")

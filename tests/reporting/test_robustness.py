@@ -157,7 +157,7 @@ def test_command_writes_its_report(checkpoint: str, capsys: pytest.CaptureFixtur
         (["--episodes=0"], "episodes must be at least 1, got 0"),
         (["--observation_noise=[-1]", "--action_noise=[0]"], "observation_noise must be at least 0, got -1"),
         (["--action_noise=[.inf, 0, 0]"], "action_noise[0] must be"),
-        (["--data.env_id=MountainCarContinuous-v0"], "obs_dim 3 (here 2)"),
+        (["--data.env_id=MountainCarContinuous-v0"], "obs_dim must be 3, as in the checkpoint, got 2"),
     ],
 )
 def test_invalid_use_is_one_sentence(

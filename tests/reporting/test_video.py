@@ -141,7 +141,7 @@ def test_invalid_folder_gives_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="file") as caught:
         record(policy_for(data), data, 1, tmp_path / "file")
     said = user_message(caught.value.with_traceback(None))  # without the frames of this test
-    assert said == f"{tmp_path / 'file'} cannot be used (File exists); give another path, or mend this one."
+    assert said == f"{tmp_path / 'file'} cannot be used (File exists). Use another path."
 
 
 def test_render_mode_is_always_rgb_array(tmp_path: Path) -> None:

@@ -1,0 +1,288 @@
+"""Command line for TD3 on LightningCLI: `fit`, `validate`, `test`, `record`, `export` and `import`."""
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse.typing import restricted_number_type
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from td3_lightning import checkpointing
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.interruption import ExitOnSignal
+from td3_lightning.cli import completion
+from td3_lightning.cli.array_arguments import register_array_arguments
+from td3_lightning.cli.checks import (
+    check_callbacks,
+    check_pixel_encoder,
+    check_resume,
+    check_trainer,
+    require_checkpoint,
+)
+from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
+from td3_lightning.cli.error_messages import explain_parser_error
+from td3_lightning.cli.parent import name_launcher
+from td3_lightning.cli.plugins import with_checkpoint_io
+from td3_lightning.cli.precedence import Precedence
+from td3_lightning.cli.rendezvous import Rendezvous, identity
+from td3_lightning.cli.run_files import run_summary
+from td3_lightning.cli.save_config import SaveConfig
+from td3_lightning.cli.settings import check_sizes
+from td3_lightning.cli.slow_precision import warn_of_slow_precision
+from td3_lightning.cli.stage import runs_folder
+from td3_lightning.cli.suggestions import check_time_limit
+from td3_lightning.cli.trainer import NullProfiler, Trainer
+from td3_lightning.errors import UsageError, one_line
+from td3_lightning.fast.training_loop import FastTrainingLoop
+from td3_lightning.reporting.console import echo
+from td3_lightning.reporting.learning_curve import Curve
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.paths import make_absolute
+from td3_lightning.reporting.progress_bar import Progress
+from td3_lightning.reporting.results_table import Results
+from td3_lightning.reporting.summary import command_lines, start_lines
+from td3_lightning.training.collector import Collector
+from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.launcher import check_launcher
+
+Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="An integer from 0 to 2**32 - 1.")
+
+
+TRAINER_DEFAULTS = {
+    "devices": 1,  # each further device collects its own experience, so it must be requested
+    "max_epochs": 100,
+    "num_sanity_val_steps": 0,
+    "enable_model_summary": False,
+}
+
+
+class CommandLine(LightningCLI):
+    """Run one command. `Precedence` decides the settings, and this class creates the objects and runs the Trainer.
+
+    Args:
+        args: Words after the name of the program.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self.checkpoint: dict[str, Any] | None = None
+        self.run_dir: Path | None = None  # of the run that is resumed
+        self.start = Path.cwd()
+        self.typed = args[0] if args else ""
+        self.rendezvous = Rendezvous.of_launcher() if self.typed in DISTRIBUTED else None
+        with self.rendezvous.guard() if self.rendezvous else nullcontext():
+            try:
+                self._run(args)
+            except ExitOnSignal:
+                self._print_resume_command()
+                raise
+
+    def _run(self, args: Sequence[str]) -> None:
+        accelerator = "cpu" if torch.backends.mps.is_available() else "auto"  # mps has no float64
+        super().__init__(
+            TD3,
+            ReplayData,
+            trainer_class=Trainer,
+            trainer_defaults={"accelerator": accelerator, **TRAINER_DEFAULTS},
+            parser_kwargs={
+                "description": "TD3 on PyTorch Lightning. `td3-lightning curves --help` draws curves of several runs.",
+                "prog": "td3-lightning",
+                "allow_abbrev": False,  # an abbreviation could be a misspelled flag
+                "exit_on_error": False,  # errors become exceptions, and each of them one sentence
+            },
+            args=list(args),
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,  # the hyperparameters contain no class paths
+        )
+
+    # Commands and settings.
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # Lightning's is a static method
+        """Return the commands with the parameters that are not settings; only the typed command if there is one.
+
+        Adding the settings of a command to the parser takes longer than creating the networks.
+        """
+        return {self.typed: COMMANDS[self.typed]} if self.typed in COMMANDS else COMMANDS
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the settings of the run."""
+        parser.add_argument(
+            "--name", default="default", help="Folder of the run in lightning_logs; by default the first --config."
+        )
+        parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all random numbers.")
+        parser.add_argument(
+            "--ckpt_path", type=str | None, help="Checkpoint to resume, evaluate or record; last finds the newest one."
+        )
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the settings of the objects in the order of `--help`. Lightning would add the Trainer first."""
+        register_array_arguments()
+        parser.add_lightning_class_args(TD3, "model")
+        parser.add_lightning_class_args(ReplayData, "data")
+        parser.add_lightning_class_args(Collector, "collector")
+        parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(Trainer, "trainer")
+        parser.set_defaults({f"trainer.{name}": value for name, value in self.trainer_defaults.items()})
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Link the sizes of the environment to the model."""
+        for name in ("obs_dim", "action_low", "action_high"):
+            parser.link_arguments(f"data.{name}", f"model.{name}", apply_on="instantiate")
+
+    def parse_arguments(  # type: ignore[override]  # the words are always a list
+        self, parser: LightningArgumentParser, args: list[str]
+    ) -> None:
+        """Parse the words. An invalid word raises `UsageError`."""
+        try:
+            if args[:1] in (["-h"], ["--help"]):
+                parser.parse_args(args)
+            if args and args[0].split("=")[0] == completion.FLAG:
+                completion.print_script(parser, args)
+            precedence = Precedence(parser, command_of(args, self.subcommands()), args[1:], self.start)
+            self.config = precedence.decide()
+        except argparse.ArgumentError as error:
+            known = self._subcommand_parsers[args[0]].get_defaults(skip_validation=True).keys()
+            raise UsageError(explain_parser_error(str(error), known, args)) from error
+        self.checkpoint, self.run_dir = precedence.checkpoint, precedence.run_dir
+
+    def _parse_ckpt_path(self) -> None:
+        """Replace Lightning's method, because `Precedence` has merged the settings of the checkpoint."""
+
+    # Objects.
+
+    def before_instantiate_classes(self) -> None:
+        """Require a checkpoint if the command loads one, and make all paths absolute."""
+        require_checkpoint(str(self.subcommand), self.checkpoint)
+        for name in ("env_kwargs", "train_kwargs"):
+            check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
+        config = self.config[self.subcommand]
+        self.given = config.clone()  # config.yaml keeps the paths as the user wrote them
+        make_absolute(config)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Create the Trainer with the callbacks, loggers and plugins of the command."""
+        settings = {**self._get(self.config_init, "trainer"), **kwargs}
+        check_trainer(settings)
+        settings["callbacks"] = self._callbacks(settings)
+        settings["logger"] = self._loggers(settings)
+        settings["profiler"] = settings["profiler"] or NullProfiler()
+        settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
+        try:
+            trainer = Trainer(**settings)
+        except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
+            raise UsageError(f"Lightning does not accept the trainer settings: {one_line(error)}") from error
+        trainer.start = self.start
+        FastTrainingLoop.install(trainer)
+        return trainer
+
+    def _loggers(self, settings: Mapping[str, Any]) -> list[Logger] | Logger | bool:
+        """Return the loggers of the run. The folder of the first one, a RunLogger, is the folder of the run."""
+        given = settings["logger"]
+        if self.subcommand != "fit":
+            return False if given in (None, True) else given
+        if given is False or given == []:
+            return False
+        own = [] if given in (None, True) else _as_list(given)
+        first = next((logger for logger in own if isinstance(logger, RunLogger)), None) or self._run_logger(settings)
+        return [first, *(logger for logger in own if logger is not first)]
+
+    def _run_logger(self, settings: Mapping[str, Any]) -> RunLogger:
+        """Create the logger of a new run, or of the run that is resumed. A new stage is a new run."""
+        if self.run_dir is None or self._get(self.config_init, "data").empty_replay:
+            return RunLogger(str(runs_folder(settings["default_root_dir"])), self._get(self.config_init, "name"))
+        return RunLogger(str(self.run_dir.parent.parent), self.run_dir.parent.name, self.run_dir.name)
+
+    def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
+        own = _as_list(settings["callbacks"])
+        check_callbacks(own)
+        no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
+        progress = [] if no_bar else [Progress()]
+        config = SaveConfig(self._parser(self.subcommand), self.given)
+        if self.subcommand != "fit":
+            return [*progress, Results(), config, *own]
+        is_saved = settings["enable_checkpointing"] is not False
+        best = self._get(self.config_init, "checkpoint") if is_saved else None
+        collector = self._get(self.config_init, "collector")
+        return checkpointing.callbacks(collector, best, [*progress, *own], records=[Curve(), config])
+
+    def after_instantiate_classes(self) -> None:
+        """Raise errors that would otherwise appear after the run has created its folder."""
+        check_launcher(self.trainer)
+        check_pixel_encoder(self.datamodule, self.model)
+        if self.subcommand == "fit":
+            if self.checkpoint is not None:
+                check_resume(self.trainer, self.datamodule, self.checkpoint)
+            self.datamodule.setup("fit")
+        if self.checkpoint is not None:
+            check_sizes(self.checkpoint, self.model)
+        self._meet()
+
+    def _meet(self) -> None:
+        """Wait for the other processes of the run. torch would wait for them up to 30 minutes."""
+        if self.trainer.world_size > 1:
+            name_launcher()
+        if self.rendezvous is not None and self.trainer.world_size > 1:
+            model = self._get(self.config, "model").as_dict()
+            self.rendezvous.agree({"ckpt_path": identity(self._get(self.config, "ckpt_path")), "model": model})
+
+    # The run.
+
+    @rank_zero_only
+    def before_fit(self) -> None:
+        """Print a description of the run."""
+        self._fit_start = time.monotonic()
+        if self.trainer.strategy.root_device.type == "cpu":
+            warn_of_slow_precision(str(self.trainer.precision))
+        for line in start_lines(self.trainer, self.model, self.datamodule, self._seed(), self.start):
+            echo(line)
+
+    def _seed(self) -> str:
+        seed = self._get(self.config, "seed_everything")
+        saved = seed if self.checkpoint is None else self.checkpoint.get("config", {}).get("seed_everything", seed)
+        return (
+            f"{seed}"
+            if seed == saved
+            else f"{seed}, but the random generators continue from the checkpoint (seed {saved})"
+        )
+
+    @rank_zero_only
+    def after_fit(self) -> None:
+        """Print a summary and the next commands. Explain why a complete run was not trained."""
+        if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
+            echo(
+                f"The run was complete after {self.model.env_steps:,} env_steps, so nothing was trained. Increase "
+                "--trainer.max_epochs, or --trainer.max_time, which counts the time of all starts of the run. If "
+                "EarlyStopping ended the run, change its settings."
+            )
+        summary = run_summary(self.trainer, self.start)
+        seconds = time.monotonic() - self._fit_start
+        episodes = len(self.datamodule.eval_seeds) * self.trainer.world_size
+        for line in (*summary.lines(seconds, episodes), *summary.next_lines(self.datamodule, self.trainer)):
+            echo(line)
+
+    @rank_zero_only
+    def _print_resume_command(self) -> None:
+        """Print how to resume a run that a signal, for example Ctrl-C, has stopped."""
+        resume = run_summary(self.trainer, self.start).resume_command() if hasattr(self, "trainer") else None
+        if resume is not None:
+            for line in command_lines("resume", resume):
+                echo(line)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        kwargs["ckpt_path"] = self._get(self.config, "ckpt_path")
+        if subcommand in ("validate", "test"):
+            kwargs["verbose"] = False  # the callback Results prints the table
+        return kwargs
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]

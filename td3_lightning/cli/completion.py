@@ -1,0 +1,33 @@
+"""Scripts that complete commands and flags in a shell."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import NoReturn
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+from td3_lightning.errors import UsageError
+
+FLAG = "--print_completion"
+
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+def print_script(parser: LightningArgumentParser, words: Sequence[str]) -> NoReturn:
+    """Print the completion script for a shell, and end the process.
+
+    Args:
+        parser: Parser with all commands.
+        words: Words of the command line, for example ["--print_completion", "bash"].
+
+    Raises:
+        UsageError: The shell is not supported, or the package `shtab` is missing.
+    """
+    shell = " ".join(words).replace("=", " ", 1).removeprefix(FLAG).strip()
+    if shell not in SHELLS:
+        raise UsageError(f"{FLAG} must be one of {', '.join(SHELLS)}, got {shell or 'none'}. Use {FLAG} bash.")
+    if find_spec("shtab") is None:
+        raise UsageError(f"{FLAG} requires the package shtab, got none. Use pip install 'td3_lightning[completion]'.")
+    print(parser.get_completion_script(f"shtab-{shell}"))
+    raise SystemExit(0)

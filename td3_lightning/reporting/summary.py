@@ -1,0 +1,124 @@
+"""Text that `fit` prints at its start and at its end."""
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import lightning as L
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.reporting.best_evaluation import RETURN, read_best
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.paths import shown
+from td3_lightning.training.data_module import ReplayData
+
+
+def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, start: Path) -> list[str]:
+    """Describe a run: its environment, networks, replay buffer, seed and logs.
+
+    Args:
+        trainer: Trainer of the run.
+        model: Agent.
+        data: Data module.
+        seed: Seed, as text.
+        start: Working directory of the command.
+    """
+    replay = data.replay
+    widths = "-".join(str(width) for width in model.hparams["hidden_dims"]) or "no hidden layers"
+    weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    megabytes = replay.capacity * replay.transition_bytes / 1e6
+    return [
+        f"environment  {data.env_id}: observations of {data.obs_dim} numbers, actions of {len(data.action_low)}",
+        f"networks     {widths}, 1 actor and {model.hparams['num_critics']} critics: {weights:,} weights",
+        f"replay       {replay.capacity:,} rows of {replay.transition_bytes} bytes: {megabytes:,.1f} MB when full",
+        f"seed         {seed}",
+        f"logs         {_logs(trainer, start)}",
+    ]
+
+
+def _logs(trainer: L.Trainer, start: Path) -> str:
+    """List the folders of the RunLoggers and the names of the other loggers."""
+    loggers = [logger for logger in trainer.loggers if not isinstance(logger, DummyLogger)]
+    folders = [shown(logger.log_dir, start) for logger in loggers if isinstance(logger, RunLogger)]
+    others = [type(logger).__name__ for logger in loggers if not isinstance(logger, RunLogger)]
+    return ", ".join(folders + others) or "none"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Summary of a run that has ended: its best evaluation, its files and the next commands.
+
+    Args:
+        folder: Folder of the run. None without a RunLogger.
+        last: Path of last.ckpt. None if the run has not saved it.
+        best: Path of the best checkpoint. None without one.
+        start: Working directory of the command. Paths below it are shown relative to it.
+        monitor: Metric that decides which evaluation is the best.
+        mode: "max" or "min".
+    """
+
+    folder: Path | None
+    last: Path | None
+    best: Path | None
+    start: Path
+    monitor: str = RETURN
+    mode: str = "max"
+
+    def lines(self, seconds: float, episodes: int) -> list[str]:
+        """Describe the best evaluation, the duration and the files. Files that do not exist are left out.
+
+        Args:
+            seconds: Duration of the training.
+            episodes: Number of episodes in an evaluation.
+        """
+        metrics = self.folder and self.folder / "metrics.csv"
+        found = read_best(metrics, self.monitor, self.mode) if metrics else None
+        curve = self.folder / "curve.png" if self.folder else None
+        described = {
+            "best": found.describe(episodes) if found else None,
+            "checkpoint": self._shown(self.best),
+            "curve": self._shown(curve if curve and curve.exists() else None),
+            "time": str(timedelta(seconds=round(seconds))),
+        }
+        return [f"{name:<12} {text}" for name, text in described.items() if text]
+
+    def next_lines(self, data: ReplayData, trainer: L.Trainer) -> list[str]:
+        """List commands that test, record and resume the run, for a shell."""
+        commands: dict[str, str | None] = {}
+        judged = self.best or self.last
+        if judged:
+            commands["test"] = command("test", "--ckpt_path", shown(judged, self.start))
+        if judged and "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
+            commands["record"] = command("record", "--ckpt_path", shown(judged, self.start))
+        most = trainer.max_epochs
+        if most is not None and 0 < most <= trainer.current_epoch:  # otherwise a stopping criterion ended the run
+            commands["resume"] = self.resume_command("--trainer.max_epochs", str(2 * most))
+        texts = [(name, text) for name, text in commands.items() if text]
+        return [line for name, text in texts for line in command_lines(name, text)]
+
+    def resume_command(self, *flags: str) -> str | None:
+        """Return the command that resumes the run. None if the run has not saved its configuration and last.ckpt."""
+        config = self.folder / "config.yaml" if self.folder else None
+        if config is None or self.last is None or not (config.exists() and self.last.exists()):
+            return None
+        paths = ("--config", shown(config, self.start), "--ckpt_path", shown(self.last, self.start))
+        return command("fit", *paths, *flags)
+
+    def _shown(self, path: Path | None) -> str | None:
+        return None if path is None else shown(path, self.start)
+
+
+def command_lines(purpose: str, text: str) -> list[str]:
+    """Return the purpose of a command and, on its own line to copy, the command."""
+    return [f"To {purpose}:", f"  {text}"]
+
+
+def command(*words: str) -> str:
+    """Return a command line for a shell, with the program that runs this process."""
+    is_script = os.path.basename(sys.argv[0]) == "td3-lightning"
+    program = ["td3-lightning"] if is_script else ["python", "-m", "td3_lightning"]
+    return shlex.join([*program, *words])

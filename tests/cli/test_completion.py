@@ -1,0 +1,52 @@
+"""Test the scripts that complete commands and flags in a shell."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from td3_lightning.cli import completion
+from td3_lightning.cli.app import main
+
+QUERY = """
+source {script}
+COMP_WORDS=({words}); COMP_CWORD={last}
+_shtab_td3_lightning
+printf "%s\\n" "${{COMPREPLY[@]}}"
+"""
+
+
+def completions(script: Path, *words: str) -> list[str]:
+    """Return what bash offers for the last of some words."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    query = QUERY.format(script=script, words=quoted, last=len(words) - 1)
+    process = subprocess.run(["bash", "-c", query], capture_output=True, text=True, check=True)
+    return process.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="requires bash")
+def test_bash_completes_commands_and_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as ended:
+        main(["--print_completion", "bash"])
+    assert not ended.value.code
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    assert completions(script, "td3-lightning", "re") == ["record"]
+    assert completions(script, "td3-lightning", "fit", "--model.policy_f") == ["--model.policy_freq"]
+    assert "--collector.warmup_steps" in completions(script, "td3-lightning", "fit", "--collector.")
+
+
+@pytest.mark.parametrize(("words", "got"), [(["fish"], "fish"), ([], "none"), (["=fish"], "fish")])
+def test_other_shells_are_refused(words: list[str], got: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flag = ["--print_completion", *words] if words != ["=fish"] else ["--print_completion=fish"]
+    assert main(flag) == 2
+    expected = f"--print_completion must be one of bash, zsh, tcsh, got {got}. Use --print_completion bash.\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(completion, "find_spec", lambda _: None)
+    assert main(["--print_completion=zsh"]) == 2
+    assert "requires the package shtab, got none. Use pip install" in capsys.readouterr().err

@@ -1,0 +1,56 @@
+"""Check the commands `plot` and `curves`."""
+
+from pathlib import Path
+
+import pytest
+
+from td3_lightning.cli.app import main
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a short run in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    small = ["--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--model.hidden_dims=[8]"]
+    small += ["--collector.warmup_steps=10", "--trainer.max_epochs=2", "--trainer.enable_progress_bar=false"]
+    assert main(["fit", "--data.env_id=Pendulum-v1", *small]) == 0
+    return Path("lightning_logs/default/version_0")
+
+
+def test_plot_prints_the_paths_of_its_pictures(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = str(run_folder / "checkpoints" / "last.ckpt")
+    capsys.readouterr()
+    assert main(["plot", "--ckpt_path", checkpoint, "--episodes=1", "--folder", "pictures"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["pictures/values.png", "pictures/actions.png"]
+    assert Path("pictures/values.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_draws_runs_and_prints_the_path(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    words = [str(run_folder), "--reference", str(run_folder / "metrics.csv"), "--output", "new/both.png"]
+    assert main(["curves", *words]) == 0
+    assert capsys.readouterr().out == "new/both.png\n"
+    assert Path("new/both.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["curves"], "curves requires the folder of at least one run, got none. Use "),
+        (["curves", "absent"], "A run must be a folder with metrics.csv, or such a file, got "),
+        (["curves", "x", "--metrics", "y"], "curves has no setting --metrics. Use curves --help"),
+        (["curves", "x", "--title"], "curves: argument --title: expected one argument. Use curves --help"),
+        (["curves", "x", "--output", "x.pdf"], "output must be the path of a .png file, got x.pdf. Use curves.png"),
+        (["plot"], "plot requires --ckpt_path"),
+        (["plot", "--ckpt_path", "absent.ckpt"], "absent.ckpt"),
+    ],
+)
+def test_invalid_use_is_one_sentence(
+    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert expected in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,110 @@
+"""Test the summary at the end of `fit` and the commands that it prints."""
+
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from td3_lightning.cli.app import main
+from td3_lightning.reporting.best_evaluation import read_best
+from td3_lightning.reporting.summary import RunSummary, command
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.training.loop_counters import completed_epochs
+
+FIT = [
+    *("fit", "--config", "here.yaml", "--data.steps_per_epoch=4", "--data.batch_size=4", "--data.capacity=1000"),
+    *("--collector.warmup_steps=10", "--model.hidden_dims=[8]", "--trainer.accelerator=cpu"),
+    *("--trainer.enable_progress_bar=false", "--data.test_episodes=1"),
+]
+NAMES = "return_mean,eval/return_std,eval/return_min,eval/return_max,eval/lap,eval/frames"
+METRICS = f"""env_steps,train/return,eval/{NAMES}
+50,3,,,,,,
+100,,700.5,3,690,710,0.8,1000
+200,,917.5,2,915,920,1,825
+300,,910,1,909,911,1,820.5
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+    return tmp_path
+
+
+def test_best_evaluation_has_the_numbers_of_its_task(folder: Path) -> None:
+    folder.joinpath("metrics.csv").write_text(METRICS)
+    best = read_best(folder / "metrics.csv")
+    assert best is not None
+    assert best.describe(5) == "return 917.50 ± 2.00 at 200 env_steps, lap 1, frames 825"
+    assert best.describe(1) == "return 917.50 at 200 env_steps, lap 1, frames 825"
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode", "env_steps"),
+    [("eval/frames", "min", 300), ("eval/lap", "max", 200), ("train/critic_loss", "min", 200)],
+)
+def test_best_evaluation_follows_the_monitor(monitor: str, mode: str, env_steps: int, folder: Path) -> None:
+    folder.joinpath("metrics.csv").write_text(METRICS)
+    best = read_best(folder / "metrics.csv", monitor, mode)
+    assert best is not None
+    assert best.env_steps == env_steps
+
+
+@pytest.mark.parametrize("text", [None, "", "env_steps,train/return\n5,1\n", "env_steps,eval/return_mean\n5,nan\n"])
+def test_run_without_evaluations_has_no_best(text: str | None, folder: Path) -> None:
+    if text is not None:
+        folder.joinpath("metrics.csv").write_text(text)
+    assert read_best(folder / "metrics.csv") is None
+
+
+def test_summary_leaves_out_missing_files(folder: Path) -> None:
+    summary = RunSummary(folder, None, None, folder)
+    assert summary.lines(3661.4, 1) == ["time         1:01:01"]
+    assert summary.resume_command() is None
+
+
+def test_commands_quote_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/td3-lightning"])
+    assert command("test", "--ckpt_path", "a b.ckpt") == "td3-lightning test --ckpt_path 'a b.ckpt'"
+    monkeypatch.setattr(sys, "argv", ["/package/__main__.py"])
+    assert command("test") == "python -m td3_lightning test"
+
+
+def test_printed_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FIT, "--name=a b", "--trainer.max_epochs=2", "--data.eval_episodes=1"]) == 0
+    out = capsys.readouterr().out
+    assert "\ncurve        lightning_logs/a b/version_0/curve.png\ntime         0:0" in out
+    assert "best         return -" in out
+    assert "±" not in out
+    commands = {words[3]: words[3:] for words in map(shlex.split, out.splitlines()) if words[:1] == ["python"]}
+    assert commands.keys() == {"test", "record", "fit"}
+    assert commands["fit"][-1] == "4"  # twice as many epochs
+    for words in commands.values():
+        assert main([*words, *(["--episodes=1"] if words[0] == "record" else [])]) == 0
+    assert "To resume:" in capsys.readouterr().out
+
+
+def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
+    program = f"import signal; from td3_lightning.cli.app import main; main({[*FIT, '--trainer.max_epochs=-1']})"
+    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 60
+    while not any(folder.rglob("last.ckpt")) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    *_, purpose, resume = out.splitlines()
+    assert purpose == "To resume:"
+    words = shlex.split(resume)[3:]
+    last = next(folder.rglob("last.ckpt"))
+    epochs = completed_epochs(read_checkpoint(last))
+    assert main([*words, f"--trainer.max_epochs={epochs + 2}"]) == 0
+    assert completed_epochs(read_checkpoint(last)) == epochs + 2
