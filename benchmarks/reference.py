@@ -33,7 +33,7 @@ index.csv                     the table below, with all columns
 ```
 
 The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early have
-no checkpoint. `car_xeon` has the configuration of `car`, trained on another CPU.
+no checkpoint.
 
 - `commit` is the commit that trained the run. `added by` is the commit that added its metrics.
 - `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best

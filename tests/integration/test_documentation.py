@@ -31,7 +31,7 @@ SMALL_PYTHON = [
     (r"warmup_steps=\d+", "warmup_steps=10"),
     (r"eval_episodes=\d+", "eval_episodes=1"),
 ]
-STAGES = {"car_fine.yaml", "walker_fine.yaml"}
+STAGES = {"walker_fine.yaml"}
 PYBULLET = {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"}
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"bash", "bibtex", "py", "python", "text", "yaml"}  # others are Sphinx directives
