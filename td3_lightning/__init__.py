@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
     from td3_lightning.training.weight_averaging import AveragedWeights
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public names and their modules. A module is imported when one of its names is first used.
 _MODULES = {

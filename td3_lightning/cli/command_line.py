@@ -50,6 +50,7 @@ from td3_lightning.reporting.paths import make_absolute
 from td3_lightning.reporting.progress_bar import Progress
 from td3_lightning.reporting.results_table import Results
 from td3_lightning.reporting.summary import command_lines, start_lines
+from td3_lightning.reporting.tensorboard_summary import TensorBoardSummary
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.launcher import check_launcher
@@ -211,7 +212,8 @@ class CommandLine(LightningCLI):
         is_saved = settings["enable_checkpointing"] is not False
         best = self._get(self.config_init, "checkpoint") if is_saved else None
         collector = self._get(self.config_init, "collector")
-        return checkpointing.callbacks(collector, best, [*progress, *own], records=[Curve(), config])
+        summary = TensorBoardSummary(config.text, config.config.as_dict())
+        return checkpointing.callbacks(collector, best, [*progress, *own], records=[Curve(), config, summary])
 
     def after_instantiate_classes(self) -> None:
         """Raise errors that would otherwise appear after the run has created its folder."""

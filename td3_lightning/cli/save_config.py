@@ -27,6 +27,12 @@ class SaveConfig(SaveConfigCallback):
         self._file: Path | None = None  # set when the run has begun
         self._written = False
 
+    @property
+    def text(self) -> str:
+        """Return the configuration as YAML."""
+        # Positional arguments, because their names depend on the release of jsonargparse.
+        return str(self.parser.dump(self.config, "parser_mode", False))
+
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Do nothing, because a run that cannot begin must not create a folder."""
 
@@ -66,10 +72,8 @@ class SaveConfig(SaveConfigCallback):
             self._file = None if folder is None else folder / "config.yaml"
         if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
             return
-        # Positional arguments, because their names depend on the release of jsonargparse.
-        text = self.parser.dump(self.config, "parser_mode", False)
         try:
-            atomic_write(self._file, lambda file: file.write(text.encode()))
+            atomic_write(self._file, lambda file: file.write(self.text.encode()))
         except OSError as error:
             raise _cannot_be_written(str(self._file.parent), error.strerror or str(error)) from error
         self._written = True

@@ -111,6 +111,25 @@ class RunLogger(TensorBoardLogger):
         with self._warn_on_disk_error():
             super().log_metrics(values, step)
 
+    def log_summary(
+        self, text: str, settings: dict[str, bool | int | float | str], metrics: dict[str, float], step: int
+    ) -> None:
+        """Write a configuration as text, and hyperparameters with final metrics, to TensorBoard.
+
+        Args:
+            text: Configuration as YAML.
+            settings: Names and values of the hyperparameters.
+            metrics: Names and final values of metrics that have been logged.
+            step: Environment steps.
+        """
+        from torch.utils.tensorboard.summary import hparams  # slow to import, and not needed before the end
+
+        indented = text.replace("\n", "\n    ")  # a code block in Markdown
+        with self._warn_on_disk_error():
+            self.experiment.add_text("config", f"    {indented}", step)
+            for summary in hparams(settings, metrics):  # type: ignore[no-untyped-call]
+                self.experiment.file_writer.add_summary(summary)
+
     def _select_columns(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Convert the metrics that fit into the columns of the file. Warn once about the others."""
         values, excess = select_columns(metrics, self.metrics.columns)

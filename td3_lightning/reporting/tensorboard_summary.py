@@ -1,0 +1,43 @@
+"""Show the configuration of a run and its final metrics in TensorBoard."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from td3_lightning.reporting.logger import RunLogger
+
+
+class TensorBoardSummary(Callback):
+    """Write the configuration as text, and the hyperparameters with the final metrics, when training ends.
+
+    Args:
+        text: Configuration as YAML.
+        settings: The same configuration, as nested values.
+    """
+
+    def __init__(self, text: str, settings: Mapping[str, Any]) -> None:
+        self.text, self.settings = text, settings
+
+    @rank_zero_only
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Write the summary if the run has a `RunLogger` with at least one metric."""
+        logger = next((logger for logger in trainer.loggers if isinstance(logger, RunLogger)), None)
+        if logger is None or not logger.has_logged:
+            return
+        names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
+        metrics = {name: float(trainer.callback_metrics[name]) for name in names if name in trainer.callback_metrics}
+        logger.log_summary(self.text, dict(flatten(self.settings)), metrics, pl_module.env_steps)
+
+
+def flatten(value: Any, name: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
+    """Yield the names and values of nested settings, such as ("model.tau", 0.005). Lists of objects are numbered."""
+    if isinstance(value, Mapping):
+        for key, held in value.items():
+            yield from flatten(held, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple) and any(isinstance(held, Mapping) for held in value):
+        yield from flatten(dict(enumerate(value)), name)
+    elif value is not None:
+        yield name, value if isinstance(value, bool | int | float | str) else str(value)
