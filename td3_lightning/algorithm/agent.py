@@ -12,11 +12,11 @@ from lightning.pytorch.callbacks import WeightAveraging
 from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
-from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
+from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import stored_schedule, with_noise
 from td3_lightning.errors import UsageError, refuse
-from td3_lightning.schedules import Schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
 from td3_lightning.serialization.restoration import check_restoration, stored_arguments
@@ -143,6 +143,11 @@ class Agent(L.LightningModule):
         model = self.trainer.strategy.model
         if isinstance(model, DistributedDataParallel):
             model.require_backward_grad_sync = False
+
+    def scheduled(self, schedule: Schedule) -> float:
+        """Return the value of a schedule at `env_steps`; if it varies, that of rank 0 in every process."""
+        value = schedule(self.env_steps)
+        return value if isinstance(schedule, Constant) else broadcast_from_rank_zero(value, self.device)
 
     # Checkpoints.
 

@@ -181,12 +181,10 @@ class Collector(Callback):
         self._clock = (module.env_steps, time.perf_counter())
         speed = (module.env_steps - steps) / max(self._clock[1] - seconds, 1e-9)
         losses = {name: value.item() for name, value in self._losses.items()}
-        rates = {
-            "actor_lr": module.settings.actor_lr,
-            "critic_lr": module.settings.critic_lr,
-            "noise": self.exploration_noise,
-        }
-        scheduled = {name: rate(module.env_steps) for name, rate in rates.items() if not isinstance(rate, Constant)}
+        schedules = module.settings.varying
+        if not isinstance(self.exploration_noise, Constant):
+            schedules["noise"] = self.exploration_noise
+        scheduled = {name: schedule(module.env_steps) for name, schedule in schedules.items()}
         self._log(trainer, module, losses | scheduled | {"steps_per_second": speed})
 
     def _log(self, trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
