@@ -52,11 +52,27 @@ class Linear(Schedule):
         )  # the sum may differ from end by rounding
 
 
-def check_schedule(name: str, schedule: Schedule) -> None:
-    """Raise `UsageError` if a schedule starts, or a `Linear` ends, below 0 or at infinity."""
-    require_float(name, schedule(0), least=0)
+def check_schedule(
+    name: str,
+    schedule: Schedule,
+    least: float | None = 0,
+    most: float | None = None,
+    above: float | None = None,
+    fix: str = "",
+) -> None:
+    """Raise `UsageError` if a schedule starts, or a `Linear` ends, outside of an interval or at infinity.
+
+    Args:
+        name: Name of the setting.
+        schedule: Schedule to check.
+        least: Smallest allowed value.
+        most: Largest allowed value.
+        above: Bound that the values must exceed.
+        fix: Advice if a value is out of range.
+    """
+    require_float(name, schedule(0), least, most, above, fix=fix)
     if isinstance(schedule, Linear):
-        require_float(f"the end of {name}", schedule.end, least=0)
+        require_float(f"the end of {name}", schedule.end, least, most, above, fix=fix)
 
 
 def as_schedule(value: float | Schedule | Mapping[str, Any], name: str = "a schedule") -> Schedule:

@@ -10,6 +10,7 @@ import torch
 
 from td3_lightning import TD3, Actor, Collector, Constant, Critics, Linear, Replay, ReplayData, Trunk, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
+from td3_lightning.algorithm.settings import SCHEDULED
 from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.envs.lifetime import StepTimeout
 from td3_lightning.envs.wrappers import ActionRepeat, SymmetricActionBounds
@@ -127,7 +128,7 @@ def test_integers_have_a_range(make: Callable[..., Any], argument: str, name: st
 def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
     for good in (1, np.float32(0.5), np.float64(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5)):
         make(**{argument: good})
-    kinds = "a number or a Schedule" if argument in ("actor_lr", "critic_lr", "exploration_noise") else "a number"
+    kinds = "a number or a Schedule" if argument in (*SCHEDULED, "exploration_noise") else "a number"
     for wrong in ("0.5", True, [0.5], 1j):
         assert refused(make, argument, wrong).startswith(f"{name} must be {kinds}, got {wrong!r}. Use ")
     for wrong in (float("nan"), float("inf"), -float("inf"), 10**400):

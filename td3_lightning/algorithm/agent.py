@@ -12,9 +12,11 @@ from lightning.pytorch.callbacks import WeightAveraging
 from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
-from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
+from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
+from td3_lightning.algorithm.exploration import stored_schedule, with_noise
 from td3_lightning.errors import UsageError, refuse
+from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
 from td3_lightning.serialization.restoration import check_restoration, stored_arguments
@@ -31,7 +33,7 @@ class Episode(Protocol):
 
 
 class Agent(L.LightningModule):
-    """Base class of the agents. It acts greedily, evaluates episodes, and saves its clocks and noise generator.
+    """Base class of the agents. It acts, evaluates episodes, and saves its clocks and noise generators.
 
     A subclass defines `actor`, `forward` and `training_step`.
 
@@ -50,27 +52,57 @@ class Agent(L.LightningModule):
         self.episodes = 0  # training episodes finished; the Collector counts them
         self.updates = 0  # critic updates
         self.noise_generator = new_generator("target noise")
+        self.act_generator = new_generator("noise of act")
+        self._exploration_noise: Schedule | None = None
         self.evaluation = EvaluationMetrics()
 
     # The policy.
 
-    def act(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Compute greedy actions for observations, without noise.
+    def act(self, obs: NDArray[Any], deterministic: bool = True) -> NDArray[np.float32]:
+        """Compute actions for observations, greedy ones or with exploration noise.
 
         Args:
             obs: One observation (obs_dim,) or several (n, obs_dim).
+            deterministic: False adds Gaussian noise with the standard deviation that `exploration_noise` has at
+                `env_steps`. The uniformly random actions of a warm-up are not part of it.
 
         Returns:
-            One action (action_dim,) or several (n, action_dim), in the environment's units.
+            One action (action_dim,) or several (n, action_dim), in the environment's units and inside the action box.
 
         Raises:
-            UsageError: The observations have another shape.
+            UsageError: The observations have another shape, or the agent has no `exploration_noise`.
         """
         action = self._actions(_as_rows(obs, self.obs_dim))
         low, high = self.action_box
         # The end of the tanh, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
-        return clipped
+        return clipped if deterministic else self._explore(clipped)
+
+    def _explore(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Add noise from the generator of `act`, which is not the Collector's."""
+        if self.exploration_noise is None:
+            raise UsageError(
+                "act(obs, deterministic=False) requires exploration_noise, got None. Set agent.exploration_noise to a "
+                "number, for example 0.1, or train the agent with a Collector, which sets it."
+            )
+        normal: NDArray[np.float32] = torch.randn(action.shape, generator=self.act_generator).numpy()
+        return with_noise(action, normal, self.exploration_noise(self.env_steps), self.action_box)
+
+    @property
+    def exploration_noise(self) -> Schedule | None:
+        """Schedule of the noise of `act(obs, deterministic=False)`, relative to half the action range.
+
+        The Collector sets it at the start of `fit`, checkpoints hold it, and a number may be assigned. A new agent has
+        None.
+        """
+        return self._exploration_noise
+
+    @exploration_noise.setter
+    def exploration_noise(self, value: float | Schedule | None) -> None:
+        noise = None if value is None else as_schedule(value, "exploration_noise")
+        if noise is not None:
+            check_schedule("exploration_noise", noise)
+        self._exploration_noise = noise
 
     @torch.inference_mode()
     def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
@@ -112,6 +144,11 @@ class Agent(L.LightningModule):
         if isinstance(model, DistributedDataParallel):
             model.require_backward_grad_sync = False
 
+    def scheduled(self, schedule: Schedule) -> float:
+        """Return the value of a schedule at `env_steps`; if it varies, that of rank 0 in every process."""
+        value = schedule(self.env_steps)
+        return value if isinstance(schedule, Constant) else broadcast_from_rank_zero(value, self.device)
+
     # Checkpoints.
 
     @classmethod
@@ -149,13 +186,15 @@ class Agent(L.LightningModule):
         return module if map_location is None else module.to(map_location)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the clocks and the state of every process's noise generator."""
+        """Add the clocks, the exploration noise and the states of every process's noise generators."""
         checkpoint["format"] = FORMAT
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
         checkpoint["target_noise"] = gather_from_ranks(self.noise_generator.get_state)
+        checkpoint["act_noise"] = gather_from_ranks(self.act_generator.get_state)
+        checkpoint["exploration_noise"] = self.exploration_noise and self.exploration_noise.plain()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check the checkpoint, and restore the clocks and this process's noise generator.
+        """Check the checkpoint, and restore the clocks, the exploration noise and this process's noise generators.
 
         A run that continues without averaged weights takes the weights that were trained, not their mean.
         """
@@ -164,10 +203,10 @@ class Agent(L.LightningModule):
             checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
+        self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
         states = checkpoint["target_noise"]  # a single one in the first checkpoints
-        state = select_rank(states if isinstance(states, list) else [states])
-        if state is not None:  # another number of processes keeps its new generators
-            self.noise_generator.set_state(state.cpu())
+        _restore(self.noise_generator, states if isinstance(states, list) else [states])
+        _restore(self.act_generator, checkpoint.get("act_noise", []))
 
     def _trains_without_mean(self) -> bool:
         """Return whether a Trainer is about to train the module without a running mean of its weights."""
@@ -183,6 +222,13 @@ class Agent(L.LightningModule):
             return self.trainer is not None
         except RuntimeError:  # Lightning raises it for a module without a Trainer
             return False
+
+
+def _restore(generator: torch.Generator, states: list[torch.Tensor]) -> None:
+    """Restore this process's generator; keep it if another number of processes saved the states."""
+    state = select_rank(states)
+    if state is not None:
+        generator.set_state(state.cpu())
 
 
 def _as_rows(obs: Any, obs_dim: int) -> NDArray[Any]:

@@ -107,7 +107,7 @@ def broadcast_from_rank_zero(value: float, device: torch.device) -> float:
     if world_size() == 1:
         return value
     shared = torch.tensor(value, dtype=torch.float64, device=device)
-    with _explain_lost_peer("The learning rate of rank 0 could not be received"):
+    with _explain_lost_peer("The scheduled value of rank 0 could not be received"):
         distributed.broadcast(shared, 0)
     return float(shared)
 

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from td3_lightning.algorithm.encoders import as_encoder
 from td3_lightning.errors import require_bool, require_choice, require_float, require_floats, require_int, require_ints
-from td3_lightning.schedules import as_schedule, check_schedule
+from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.serialization.primitives import to_primitives
 
 Gradients = Literal["manual", "autograd", "compiled"]
+SCHEDULED = ("actor_lr", "critic_lr", "tau", "policy_noise", "noise_clip")
 
 
 @dataclass
@@ -31,9 +32,9 @@ class TD3Settings:
     encoder: Any
     actor_lr: Any
     critic_lr: Any
-    tau: float
-    policy_noise: float
-    noise_clip: float
+    tau: Any
+    policy_noise: Any
+    noise_clip: Any
     policy_freq: int
     max_grad_norm: float | None
     gradients: Gradients
@@ -53,13 +54,13 @@ class TD3Settings:
         self.encoder = as_encoder(self.encoder)
 
     def _check_update(self) -> None:
-        self.actor_lr = as_schedule(self.actor_lr, "actor_lr")
-        self.critic_lr = as_schedule(self.critic_lr, "critic_lr")
+        for name in SCHEDULED:
+            setattr(self, name, as_schedule(getattr(self, name), name))
         check_schedule("actor_lr", self.actor_lr)
         check_schedule("critic_lr", self.critic_lr)
-        self.tau = require_float("tau", self.tau, above=0, most=1, fix="The paper uses 0.005.")
-        self.policy_noise = require_float("policy_noise", self.policy_noise, least=0, fix="The paper uses 0.2.")
-        self.noise_clip = require_float("noise_clip", self.noise_clip, least=0, fix="The paper uses 0.5.")
+        check_schedule("tau", self.tau, least=None, most=1, above=0, fix="The paper uses 0.005.")
+        check_schedule("policy_noise", self.policy_noise, fix="The paper uses 0.2.")
+        check_schedule("noise_clip", self.noise_clip, fix="The paper uses 0.5.")
         self.policy_freq = require_int("policy_freq", self.policy_freq, least=1, fix="The paper uses 2.")
         if self.max_grad_norm is not None:
             fix = "Omit max_grad_norm for no clipping."
@@ -71,11 +72,20 @@ class TD3Settings:
         """Whether the actor receives the critics' features."""
         return self.encoder is not None and self.encoder.shared
 
+    @property
+    def varying(self) -> dict[str, Schedule]:
+        """The schedules that are not constant, by the names of their settings."""
+        schedules = {name: getattr(self, name) for name in SCHEDULED}
+        return {name: schedule for name, schedule in schedules.items() if not isinstance(schedule, Constant)}
+
     def hyperparameters(self) -> dict[str, Any]:
         """Return the settings as plain Python values, as a checkpoint holds them."""
         values = dict(vars(self))
         values["encoder"] = None if self.encoder is None else self.encoder.plain()
-        values |= {name: values[name].plain() for name in ("actor_lr", "critic_lr")}
+        values |= {name: values[name].plain() for name in SCHEDULED}
+        for name in ("tau", "policy_noise", "noise_clip"):  # numbers, as in older checkpoints
+            if isinstance(schedule := getattr(self, name), Constant):
+                values[name] = schedule.value
         plain: dict[str, Any] = to_primitives(values, "model")
         return plain
 

@@ -9,14 +9,14 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.agent import Agent
-from td3_lightning.algorithm.distributed import average_gradients, broadcast_from_rank_zero
+from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.networks import build_networks
 from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.algorithm.settings import Gradients, TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
 from td3_lightning.replay.buffer import Batch
-from td3_lightning.schedules import Constant, Schedule
+from td3_lightning.schedules import Schedule
 
 
 class TD3(Agent):
@@ -32,9 +32,9 @@ class TD3(Agent):
         encoder: Network before these layers, shared by actor and critics or one for each; None for none.
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
-        tau: Share of the online parameters in each Polyak average, in (0, 1].
-        policy_noise: Standard deviation of the target policy's noise, in half-widths of the action box.
-        noise_clip: Bound of that noise, in half-widths of the action box.
+        tau: Share of the online parameters in each Polyak average, in (0, 1], a number or a schedule over env_steps.
+        policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
+        noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
         policy_freq: Critic updates per update of the actor and the targets.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient; None for no clipping.
         gradients: "manual" computes the same gradients faster for plain networks in one process on a CPU, and uses
@@ -57,9 +57,9 @@ class TD3(Agent):
         encoder: Encoder | None = None,
         actor_lr: float | Schedule = 3e-4,
         critic_lr: float | Schedule = 3e-4,
-        tau: float = 0.005,
-        policy_noise: float = 0.2,
-        noise_clip: float = 0.5,
+        tau: float | Schedule = 0.005,
+        policy_noise: float | Schedule = 0.2,
+        noise_clip: float | Schedule = 0.5,
         policy_freq: int = 2,
         max_grad_norm: float | None = None,
         gradients: Gradients = "manual",
@@ -109,15 +109,17 @@ class TD3(Agent):
     @torch.no_grad()
     def update_targets(self) -> None:
         """Polyak average: target <- (1 - tau) target + tau online, for the actor and the critics."""
+        tau = self.scheduled(self.settings.tau)
         for online, target in ((self.critics, self.critics_target), (self.actor, self.actor_target)):
-            torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), self.settings.tau)
+            torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
 
     def draw_target_noise(self, action: Tensor) -> Tensor:
         """Draw clipped noise for actions (batch, action_dim), in half-widths of the action box."""
         noise = torch.randn(action.shape, generator=self.noise_generator)  # on the host: the same on every device
         scale = self.actor_target.scale
         noise = (noise.pin_memory() if scale.is_cuda else noise).to(scale, non_blocking=True)
-        return noise.mul_(self.settings.policy_noise).clamp_(-self.settings.noise_clip, self.settings.noise_clip)
+        std, bound = self.scheduled(self.settings.policy_noise), self.scheduled(self.settings.noise_clip)
+        return noise.mul_(std).clamp_(-bound, bound)
 
     def smooth_target_action(self, action: Tensor, noise: Tensor) -> Tensor:
         """Add noise in half-widths to actions, both (batch, action_dim), and clip the sum to the action box."""
@@ -169,9 +171,7 @@ class TD3(Agent):
 
     def prepare_step(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """Set the learning rate and clip the gradients."""
-        rate = lr(self.env_steps)
-        if not isinstance(lr, Constant):
-            rate = broadcast_from_rank_zero(rate, self.device)
+        rate = self.scheduled(lr)
         for group in optimizer.param_groups:
             group["lr"] = rate
         if self.settings.max_grad_norm is not None:

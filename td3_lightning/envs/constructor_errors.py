@@ -50,7 +50,7 @@ def explain_constructor_error(
     if isinstance(error, TypeError) and (why := _unfit_arguments(source, settings, frames)):
         return UsageError(
             f"{name} does not accept the arguments {shown(dict(settings))} ({why}). Change data.env_kwargs, "
-            "data.train_kwargs or, for a record, env_kwargs."
+            "data.train_kwargs, data.eval_kwargs or, for a record, env_kwargs."
         )
     if isinstance(source, str) and isinstance(error, gym.error.Error | ValueError) and _is_from_registry(frames):
         return refuse("env_id", f"the id of a registered environment ({_short(error)})", source, _suggest_id(source))

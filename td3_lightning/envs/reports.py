@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 LOGGED = {  # names that training and evaluation log themselves
     *("return", "length", "return_mean", "return_std", "return_min", "return_max", "length_mean"),
     *("episode_return", "running_mean", "critic_loss", "actor_loss", "q_mean", "actor_lr", "critic_lr", "noise"),
-    "steps_per_second",
+    *("best_episode_return", "best_running_mean", "tau", "policy_noise", "noise_clip", "steps_per_second"),
 }
 
 

@@ -85,15 +85,18 @@ def check_is_new(env: gym.Env, eval_env: gym.Env, env_id: str) -> None:
         )
 
 
-def check_same_spaces(env: gym.Env, eval_env: gym.Env, env_id: str, train_kwargs: Mapping[str, Any]) -> None:
+def check_same_spaces(
+    env: gym.Env, eval_env: gym.Env, env_id: str, train_kwargs: Mapping[str, Any], eval_kwargs: Mapping[str, Any]
+) -> None:
     """Raise `UsageError` if a training environment has other spaces than the evaluation environment."""
     for what, got, expected in (
         ("observations", env.observation_space.shape, eval_env.observation_space.shape),
         ("actions", env.action_space, eval_env.action_space),
     ):
         if got != expected:
-            cause = f"train_kwargs {dict(train_kwargs)}" if train_kwargs else "another environment of this run"
+            training = f"train_kwargs {dict(train_kwargs)}" if train_kwargs else "the training environment"
+            evaluation = f"eval_kwargs {dict(eval_kwargs)}" if eval_kwargs else "the evaluation environment"
             raise UsageError(
-                f"{env_id} must have the same {what} in training and evaluation, got {got} with {cause} and "
-                f"{expected} without. Use data.env_kwargs for what changes both."
+                f"{env_id} must have the same {what} in training and evaluation, got {got} with {training} and "
+                f"{expected} with {evaluation}. Use data.env_kwargs for what changes both."
             )

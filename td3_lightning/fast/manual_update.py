@@ -122,7 +122,7 @@ class ManualUpdate:
 
     def update_targets(self) -> None:
         """Polyak average of all target networks in one call."""
-        torch._foreach_lerp_(self.targets, self.online, self.module.settings.tau)
+        torch._foreach_lerp_(self.targets, self.online, self.module.scheduled(self.module.settings.tau))
 
 
 class GradientPasses:

@@ -92,7 +92,7 @@ def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Se
     noiseless = copy.copy(data)
     noiseless.wrappers = [wrapper for wrapper in data.wrappers if not _adds_noise(wrapper)]
     for level in levels:
-        env = noiseless.make_env()
+        env = noiseless.make_eval_env()
         env = ActionNoise(ObservationNoise(env, level.observation_noise), level.action_noise)
         try:
             yield Measurement(level, [Episode(env, seed).play(policy) for seed in seeds])

@@ -87,7 +87,10 @@ STATES: dict[str, form.Check] = {
     "Progress": form.fields({"best": form.fields({}, {"return": form.number, "env_steps": form.count})}),
     "LogRollback": form.fields({}, {"position": POSITION}),
     "ModelCheckpoint": MODEL_CHECKPOINT,
-    "StopWhenSolved": form.fields({"returns": form.series(form.number), "played": form.count}),
+    "StopWhenSolved": form.fields(
+        {"returns": form.series(form.number), "played": form.count},
+        {"best_return": form.number, "best_mean": form.number},
+    ),
     "SaveEvaluations": form.fields(
         {"env_steps": form.series(form.count), "returns": form.series(form.series(form.number))}
     ),

@@ -87,4 +87,6 @@ PARTS: dict[str, form.Check] = {
     "lr_schedulers": form.series(form.mapping),
     "stopped_early": form.series(form.by_name(form.optional(form.plain))),
     "target_noise": noise_states,
+    "act_noise": noise_states,
+    "exploration_noise": form.optional(form.mapping),
 }

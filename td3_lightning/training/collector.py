@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
+from td3_lightning.algorithm.exploration import with_noise
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
@@ -80,6 +81,7 @@ class Collector(Callback):
         its policy.
         """
         module, data = _module_and_data(trainer)
+        module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         # A checkpoint without its replay is not refilled: sampling raises an error.
         has_steps = data.replay.steps_before + data.replay.steps_stored > 0
         fill = data.empty_replay or has_steps or trainer.ckpt_path is None
@@ -157,10 +159,8 @@ class Collector(Callback):
             return self.rng.uniform(low, high, (data.num_envs, len(low))).astype(np.float32)
         action = module.act(data.envs.obs)
         check_action(action, module.updates)
-        noise = self.rng.standard_normal(action.shape, dtype=np.float32) * (high - low) / 2
-        noisy = action + np.float32(self.exploration_noise(module.env_steps)) * noise
-        clipped: NDArray[np.float32] = np.minimum(np.maximum(noisy, low), high)  # np.clip is 3x slower here
-        return clipped
+        normal = self.rng.standard_normal(action.shape, dtype=np.float32)
+        return with_noise(action, normal, self.exploration_noise(module.env_steps), module.action_box)
 
     def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Step all environments once and store the transitions."""
@@ -181,12 +181,10 @@ class Collector(Callback):
         self._clock = (module.env_steps, time.perf_counter())
         speed = (module.env_steps - steps) / max(self._clock[1] - seconds, 1e-9)
         losses = {name: value.item() for name, value in self._losses.items()}
-        rates = {
-            "actor_lr": module.settings.actor_lr,
-            "critic_lr": module.settings.critic_lr,
-            "noise": self.exploration_noise,
-        }
-        scheduled = {name: rate(module.env_steps) for name, rate in rates.items() if not isinstance(rate, Constant)}
+        schedules = module.settings.varying
+        if not isinstance(self.exploration_noise, Constant):
+            schedules["noise"] = self.exploration_noise
+        scheduled = {name: schedule(module.env_steps) for name, schedule in schedules.items()}
         self._log(trainer, module, losses | scheduled | {"steps_per_second": speed})
 
     def _log(self, trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:

@@ -50,6 +50,7 @@ class ReplayData(L.LightningDataModule):
             same `ReplayData(...)`, not from the command line.
         env_kwargs: Keyword arguments of all environments.
         train_kwargs: Additional keyword arguments of the training environments.
+        eval_kwargs: Additional keyword arguments of the evaluation environment. `{render_mode: human}` opens a window.
         wrappers: Wrappers of the training and evaluation environments, innermost first.
         pixels: How frames become observations, if the environment observes frames.
         num_envs: Number of training environments, which step together.
@@ -79,6 +80,7 @@ class ReplayData(L.LightningDataModule):
         env_id: EnvId,
         env_kwargs: dict[str, Any] | None = None,
         train_kwargs: dict[str, Any] | None = None,
+        eval_kwargs: dict[str, Any] | None = None,
         wrappers: list[Wrapper] | None = None,
         pixels: Pixels | None = None,
         num_envs: int = 1,
@@ -104,9 +106,9 @@ class ReplayData(L.LightningDataModule):
         self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
         self.test_seeds = seed_range("test", test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
-        self.env_kwargs, self.train_kwargs = env_kwargs or {}, train_kwargs or {}
+        self.env_kwargs, self.train_kwargs, self.eval_kwargs = env_kwargs or {}, train_kwargs or {}, eval_kwargs or {}
         self.wrappers, self.pixels, self.step_timeout = wrappers or [], pixels, step_timeout
-        self.eval_env = self._make_eval_env()
+        self.eval_env = self._make_checked_eval_env()
         make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
         self.replay = make_replay(
             action_dim=len(self.action_low),
@@ -123,9 +125,9 @@ class ReplayData(L.LightningDataModule):
         self._last_episodes: dict[str, Any] | None = None  # running episodes at the end of the last fit
         self._saved_replay: SavedReplay = Replay.state_dict
 
-    def _make_eval_env(self) -> gym.Env:
+    def _make_checked_eval_env(self) -> gym.Env:
         """Make the evaluation environment and read the sizes of its spaces."""
-        env = self.make_env()
+        env = self.make_eval_env()
         check_keeps_no_statistics(env)
         if not isinstance(self._source, str):
             self.env_id = name_of(env)
@@ -156,6 +158,10 @@ class ReplayData(L.LightningDataModule):
             wrappers = [*wrappers, frames]
         return make_wrapped(self._source, {**self.env_kwargs, **kwargs}, wrappers, self.step_timeout)
 
+    def make_eval_env(self, **kwargs: Any) -> gym.Env:
+        """Make the evaluation environment with its wrappers. Keyword arguments override `eval_kwargs`."""
+        return self.make_env(**{**self.eval_kwargs, **kwargs})
+
     def begin_episodes(self) -> None:
         """Reset every training environment and mark the running episodes as truncated."""
         for ring in self.replay.rings:
@@ -176,7 +182,7 @@ class ReplayData(L.LightningDataModule):
             try:
                 for env in envs.envs:
                     check_is_new(env, self.eval_env, self.env_id)
-                    check_same_spaces(env, self.eval_env, self.env_id, self.train_kwargs)
+                    check_same_spaces(env, self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
             except UsageError:
                 envs.close()
                 raise

@@ -32,6 +32,7 @@ class StopWhenSolved(Callback):
         self.threshold, self.window = threshold, window
         self.played = 0
         self.returns: list[float] = []  # the last ones, at most `window`
+        self.best_return = self.best_mean = float("-inf")  # of one episode, and of a full window
 
     @property
     def solved(self) -> bool:
@@ -58,8 +59,17 @@ class StopWhenSolved(Callback):
             self.played += 1
             self.returns = [*self.returns, report["return"]][-self.window :]
             values = {"eval/episode_return": report["return"], "eval/running_mean": float(np.mean(self.returns))}
+            values |= self._update_best()
             for logger in trainer.loggers:
                 logger.log_metrics(values, module.env_steps)
+
+    def _update_best(self) -> dict[str, float]:
+        """Include the last return in the maxima, and return those that exist."""
+        self.best_return = max(self.best_return, self.returns[-1])
+        if len(self.returns) == self.window:
+            self.best_mean = max(self.best_mean, float(np.mean(self.returns)))
+        best = {"eval/best_episode_return": self.best_return, "eval/best_running_mean": self.best_mean}
+        return {name: value for name, value in best.items() if np.isfinite(value)}
 
     def _stop_if_solved(self, trainer: L.Trainer) -> None:
         """Stop all processes when rank 0, which plays the episodes, has solved the task."""
@@ -73,12 +83,15 @@ class StopWhenSolved(Callback):
         rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last returns and the number of episodes played."""
-        return {"returns": list(self.returns), "played": self.played}
+        """Return the last returns, their maxima and the number of episodes played."""
+        best = {"best_return": self.best_return, "best_mean": self.best_mean}
+        return {"returns": list(self.returns), "played": self.played, **best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the last returns and the number of episodes played."""
+        """Restore the last returns, their maxima and the number of episodes played."""
         self.returns, self.played = list(state_dict["returns"])[-self.window :], state_dict["played"]
+        self.best_return = state_dict.get("best_return", float("-inf"))
+        self.best_mean = state_dict.get("best_mean", float("-inf"))
 
 
 class SaveEvaluations(Callback):

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Linear, ReplayData, Trunk, UsageError
+from td3_lightning.algorithm.settings import SCHEDULED
 from td3_lightning.errors import EnvError
 
 
@@ -288,15 +289,16 @@ def test_an_evaluations_numbers_are_kept_where_the_module_is() -> None:
     assert (kept.device.type, kept.dtype) == ("meta", torch.float64)
 
 
-def test_processes_exchange_no_learning_rate_that_cannot_differ(
-    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_exchange_only_scheduled_values(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     monkeypatch.setattr(
-        "td3_lightning.algorithm.td3.broadcast_from_rank_zero", lambda rate, device: asked.append(rate) or rate
+        "td3_lightning.algorithm.agent.broadcast_from_rank_zero", lambda rate, device: asked.append(rate) or rate
     )
     fit(new_data(), new_module(new_data(), critic_lr=Linear(1e-3, 0, 100)), make_trainer)
     assert len(asked) == 20, "the critics' alone"
+    asked.clear()
+    fit(new_data(), new_module(new_data(), tau=Linear(1e-3, 1e-2, 100)), make_trainer)
+    assert len(asked) == 10, "the updates of the targets alone"
 
 
 def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +375,10 @@ def test_other_optimizers_follow_the_schedules_in_all_their_groups(make_trainer:
         ("tau", 0.0, "0.0"),
         ("tau", 1.1, "1.1"),
         ("tau", float("nan"), "nan"),
+        ("tau", Linear(0.0, 0.5, 100), "0.0"),
+        ("tau", Linear(0.5, 1.5, 100), "1.5"),
+        ("policy_noise", Linear(0.5, -0.5, 100), "-0.5"),
+        ("noise_clip", Linear(0.5, -0.5, 100), "-0.5"),
         ("policy_freq", 0, "0"),
         ("num_critics", 0, "0"),
         ("policy_noise", -0.1, "-0.1"),
@@ -501,7 +507,13 @@ def saved(make_trainer: Any, path: Path, **kwargs: Any) -> tuple[TD3, ReplayData
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "schedules": {"actor_lr": Linear(1e-3, 1e-4, 100), "critic_lr": Linear(1e-4, 1e-3, 50, begin=5)},
+    "schedules": {
+        "actor_lr": Linear(1e-3, 1e-4, 100),
+        "critic_lr": Linear(1e-4, 1e-3, 50, begin=5),
+        "tau": Linear(0.1, 0.01, 60),
+        "policy_noise": Linear(0.3, 0.1, 50),
+        "noise_clip": Linear(0.2, 0.6, 70),
+    },
     "other": {"num_critics": 3, "layer_norm": True, "hidden_dims": [6], "policy_freq": 3, "max_grad_norm": 1.0},
 }
 
@@ -516,11 +528,11 @@ def test_a_checkpoint_alone_gives_a_policy_that_acts_the_same(settings: str, mak
     assert (loaded.env_steps, loaded.updates, loaded.episodes) == (30, 20, module.episodes)
     obs = np.random.default_rng(0).normal(size=(50, data.obs_dim))
     np.testing.assert_array_equal(loaded.act(obs), module.act(obs))
-    for name in ("tau", "policy_noise", "noise_clip", "policy_freq", "max_grad_norm"):
+    for name in ("policy_freq", "max_grad_norm"):
         assert getattr(loaded.settings, name) == getattr(module.settings, name)
     for env_steps in (0, 30, 1000):
-        assert loaded.settings.actor_lr(env_steps) == module.settings.actor_lr(env_steps)
-        assert loaded.settings.critic_lr(env_steps) == module.settings.critic_lr(env_steps)
+        for name in SCHEDULED:
+            assert getattr(loaded.settings, name)(env_steps) == getattr(module.settings, name)(env_steps), name
     assert torch.equal(loaded.noise_generator.get_state(), module.noise_generator.get_state())
     np.testing.assert_array_equal(loaded.action_box, module.action_box)
     assert not any(parameter.requires_grad for parameter in loaded.critics_target.parameters())
@@ -592,7 +604,7 @@ def test_a_resumed_run_is_the_same_run(run: str, at: int, file: str, make_traine
     for resumed in (False, True):
         L.seed_everything(9 if resumed else 5, verbose=False)  # nothing may come from the process's own seed
         data = new_data(**RUNS[run])
-        module = new_module(data, actor_lr=Linear(1e-3, 1e-4, 60))
+        module = new_module(data, **SETTINGS["schedules"])
         folder = tmp_path / str(resumed)
         trainer = make_trainer(callbacks=[Collector(11, Linear(0.3, 0.1, 50)), SaveAt(folder, at)], max_epochs=3)
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "False" / file if resumed else None)

@@ -143,7 +143,7 @@ def test_rejected_arguments_are_named(source: Any, settings: dict[str, Any], why
         pytest.importorskip("mujoco")
     said = message(source, UsageError, **settings)
     assert f" does not accept the arguments {settings} ({why}" in said
-    assert said.endswith("Change data.env_kwargs, data.train_kwargs or, for a record, env_kwargs.")
+    assert said.endswith("Change data.env_kwargs, data.train_kwargs, data.eval_kwargs or, for a record, env_kwargs.")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch PWNED", 
 
 
 @pytest.mark.parametrize("value", [(POPEN,), [POPEN], POPEN, OrderedDict(POPEN), [[{"a": (POPEN,)}]]], ids=str)
-@pytest.mark.parametrize("name", ["train_kwargs", "env_kwargs"])
+@pytest.mark.parametrize("name", ["train_kwargs", "eval_kwargs", "env_kwargs"])
 def test_free_arguments_cannot_name_a_class(run: Any, capsys: Any, name: str, value: Any) -> None:
     run["config"]["data"][name] = {"g": value}
     refused(capsys, run, f'names "subprocess.Popen" in data.{name}', "add the configuration of the run")

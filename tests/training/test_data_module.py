@@ -144,7 +144,7 @@ def test_train_kwargs_must_not_change_actions(kwargs: dict[str, Any], said: str)
 
 
 def test_train_kwargs_must_not_change_observations() -> None:
-    with pytest.raises(UsageError, match=r"the same observations .*, got \(1, 3\) with .* and \(3,\) without\. Use"):
+    with pytest.raises(UsageError, match=r"the same observations .*, got \(1, 3\) with .* and \(3,\) with .*\. Use"):
         new_data("toys/Spaces-v0", train_kwargs={"observation": "2-d"}).setup("fit")
 
 

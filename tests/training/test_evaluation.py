@@ -45,7 +45,14 @@ def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_
     assert stop.played in (module.episodes, module.episodes - 1)
     expected = [seeded_return(data, 300 + number) for number in range(stop.played)]
     assert stop.returns == expected[-4:]
-    points = read_metrics(Path(logger.log_dir, "metrics.csv"), ["eval/episode_return", "eval/running_mean"])
+    names = ["episode_return", "running_mean", "best_episode_return", "best_running_mean"]
+    points = read_metrics(Path(logger.log_dir, "metrics.csv"), [f"eval/{name}" for name in names])
+    np.testing.assert_array_equal(points["eval/best_episode_return"][:, 1], np.maximum.accumulate(expected))
+    full = [np.mean(expected[end - 4 : end]) for end in range(4, len(expected) + 1)]
+    np.testing.assert_allclose(points["eval/best_running_mean"][:, 1], np.maximum.accumulate(full), rtol=1e-12)
+    resumed = StopWhenSolved(threshold=1e9, window=4)
+    resumed.load_state_dict(stop.state_dict())
+    assert (resumed.best_return, resumed.best_mean) == (max(expected), max(full))
     np.testing.assert_array_equal(points["eval/episode_return"][:, 1], expected)
     means = [np.mean(expected[max(0, end - 4) : end]) for end in range(1, len(expected) + 1)]
     np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
@@ -55,8 +62,9 @@ def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_
 
 def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> None:
     data, falling, logger = new_data(), Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
-    callbacks = [Collector(10, exploration_noise=falling), StopWhenSolved(threshold=1e9)]
-    module = new_module(data, actor_lr=falling, critic_lr=falling)
+    callbacks = [Collector(10, exploration_noise=falling), StopWhenSolved(threshold=1e9, window=1)]
+    schedules = dict.fromkeys(("actor_lr", "critic_lr", "policy_noise", "noise_clip"), falling)
+    module = new_module(data, **schedules, tau=Linear(0.1, 0.01, 30))
     make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
     columns = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
     of_info = {"steps", "even"}
