@@ -162,7 +162,7 @@ class CommandLine(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Require a checkpoint if the command loads one, and make all paths absolute."""
         require_checkpoint(str(self.subcommand), self.checkpoint)
-        for name in ("env_kwargs", "train_kwargs"):
+        for name in ("env_kwargs", "train_kwargs", "eval_kwargs"):
             check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
         config = self.config[self.subcommand]
         self.given = config.clone()  # config.yaml keeps the paths as the user wrote them

@@ -82,7 +82,7 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     "actor_lr": SCHEDULES,
     "critic_lr": SCHEDULES,
     "n_step": SCHEDULES,
-    "exploration_noise": SCHEDULES,
+    **dict.fromkeys(("exploration_noise", "noise_clip", "policy_noise", "tau"), SCHEDULES),
     "encoder": {"td3_lightning": ("Trunk", "Convolutions")},
     "pixels": {"td3_lightning": ("Pixels",)},
     "wrappers": {

@@ -114,12 +114,12 @@ class RunLogger(TensorBoardLogger):
     def log_summary(
         self, text: str, settings: dict[str, bool | int | float | str], metrics: dict[str, float], step: int
     ) -> None:
-        """Write a configuration as text, and hyperparameters with final metrics, to TensorBoard.
+        """Write a configuration as text, and hyperparameters with metrics, to TensorBoard.
 
         Args:
             text: Configuration as YAML.
             settings: Names and values of the hyperparameters.
-            metrics: Names and final values of metrics that have been logged.
+            metrics: Names and values of logged metrics that TensorBoard shows beside the hyperparameters.
             step: Environment steps.
         """
         from torch.utils.tensorboard.summary import hparams  # slow to import, and not needed before the end

@@ -1,4 +1,4 @@
-"""Show the configuration of a run and its final metrics in TensorBoard."""
+"""Show the configuration of a run and its hyperparameters in TensorBoard."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,9 +9,13 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.reporting.logger import RunLogger
 
+METRICS = ("eval/return_mean", "eval/return_std", "eval/length_mean")
+
 
 class TensorBoardSummary(Callback):
-    """Write the configuration as text, and the hyperparameters with the final metrics, when training ends.
+    """Write the configuration as text, and the hyperparameters, at the first evaluation of a process.
+
+    TensorBoard shows the hyperparameters beside the last value of each metric.
 
     Args:
         text: Configuration as YAML.
@@ -20,16 +24,17 @@ class TensorBoardSummary(Callback):
 
     def __init__(self, text: str, settings: Mapping[str, Any]) -> None:
         self.text, self.settings = text, settings
+        self._is_written = False
 
     @rank_zero_only
-    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Write the summary if the run has a `RunLogger` with at least one metric."""
+    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Write the summary if training has a `RunLogger` with at least one metric."""
         logger = next((logger for logger in trainer.loggers if isinstance(logger, RunLogger)), None)
-        if logger is None or not logger.has_logged:
+        if self._is_written or logger is None or not logger.has_logged or trainer.sanity_checking:
             return
-        names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
-        metrics = {name: float(trainer.callback_metrics[name]) for name in names if name in trainer.callback_metrics}
+        metrics = {name: float(trainer.callback_metrics[name]) for name in METRICS if name in trainer.callback_metrics}
         logger.log_summary(self.text, dict(flatten(self.settings)), metrics, pl_module.env_steps)
+        self._is_written = True
 
 
 def flatten(value: Any, name: str = "") -> Iterator[tuple[str, bool | int | float | str]]:

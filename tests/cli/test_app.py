@@ -697,8 +697,8 @@ INVALID_LINES = {
         "model.actor_lr must be a single value, got an argument of it. Use --model.actor_lr td3_lightning.Linear",
     ),
     "an argument for a number": (
-        ["fit", "--config", "here.yaml", "--model.tau.init_args.start", "0.1"],
-        "model.tau must be a single value, got an argument of it. Use --model.tau with a value.",
+        ["fit", "--config", "here.yaml", "--model.policy_freq.init_args.start", "1"],
+        "model.policy_freq must be a single value, got an argument of it. Use --model.policy_freq with a value.",
     ),
     "an argument for the seed": (
         ["fit", "--config", "here.yaml", "--seed_everything.start", "1"],

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from td3_lightning import TD3, Batch, Collector, ReplayData
+from td3_lightning import TD3, Batch, Collector, Constant, ReplayData
 from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, make_rule, supports
 from td3_lightning.fast.mlp import (
     LANES,
@@ -160,8 +160,8 @@ def test_recorded_passes_are_the_same_to_the_bit(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda module: setattr(module.settings, "policy_noise", 0.9),
-        lambda module: setattr(module.settings, "noise_clip", 0.01),
+        lambda module: setattr(module.settings, "policy_noise", Constant(0.9)),
+        lambda module: setattr(module.settings, "noise_clip", Constant(0.01)),
         lambda module: module.actor.scale.mul_(0.5),
         lambda module: module.actor.centre.add_(1),
         lambda module: module.actor_target.scale.mul_(0.5),

@@ -1,10 +1,12 @@
 """Recompute the tables of the documentation from the committed metrics and their index."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks import robust_laps
 from benchmarks.laps import HEADER, main, read_evaluations, summarize
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,6 +25,34 @@ def test_laps_tables_follow_from_the_metrics() -> None:
     runs = [summarize(read_evaluations(path)) for path in metrics_of_cars()]
     for cells in found:
         assert runs.count(cells) == 1, cells
+
+
+def test_table_of_the_car_follows_from_its_laps(capsys: pytest.CaptureFixture[str]) -> None:
+    robust_laps.main([str(REFERENCE / "car")])
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    page = re.sub(r"\[(\d+)\]\([^)]*\)", r"\1", (DOCS / "results" / "car.md").read_text())
+    assert len(rows) == 4
+    assert all(f"\n{row}\n" in page for row in (header, *rows))
+
+
+def test_laps_are_counted_at_each_level_of_noise() -> None:
+    def lap(level: tuple[str, str], whole: str, frames: str) -> dict[str, str]:
+        return {"observation_noise": level[0], "action_noise": level[1], "lap": whole, "frames": frames}
+
+    _, low, high = robust_laps.LEVELS
+    laps = [lap(low, "1.0", "800.0"), lap(low, "1.0", "810.0"), lap(low, "0.0", "900.0"), lap(high, "0.0", "1000.0")]
+    evaluations = [
+        {"env_steps": str(step), "eval/lap": share, "eval/frames": frames, "eval/lap_return": value}
+        for step, share, frames, value in (
+            (1000, "0.5", "700", "450.0"),
+            (2000, "1.0", "811", "919.0"),
+            (3000, "1.0", "809", "918.5"),
+        )
+    ]
+    assert robust_laps.summarize(evaluations, laps) == [
+        *("2,000", "0 of 0", "2 of 3, 805.0 frames", "0 of 1"),
+        *("83.3%", "2", "3,000"),
+    ]
 
 
 def test_commits_and_cpus_equal_the_index() -> None:

@@ -221,7 +221,7 @@ def test_convolutions_are_shared_or_separate(shared: bool) -> None:
 
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--data.env_id", "CarRacing-v3", "--data.pixels", "{stack: 2}"]) == 2
-    assert "add model.encoder" in capsys.readouterr().err
+    assert "data.pixels requires model.encoder, got none. Use for example" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])

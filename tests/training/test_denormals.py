@@ -23,6 +23,12 @@ def gradients(shape: torch.Size, updates: int) -> Iterator[torch.Tensor]:
         yield gradient
 
 
+@pytest.fixture(autouse=True)
+def keep_denormals() -> None:
+    """Undo what a test before this one, or a library that it imported, may have set for this thread."""
+    torch.set_flush_denormal(False)
+
+
 def memories(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [memory for state in optimizer.state.values() for memory in state.values() if memory.ndim]
 
