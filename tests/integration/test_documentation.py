@@ -25,6 +25,11 @@ SMALL = shlex.split(
     "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
     "--data.eval_episodes 1 --trainer.enable_progress_bar false"
 )
+SMALL_COMMANDS = {
+    "fit": SMALL,
+    "test": ["--data.test_episodes", "2"],
+    **{command: ["--episodes", "1"] for command in ("plot", "record", "robustness")},
+}
 SMALL_PYTHON = [
     (r"max_epochs=\d+", "max_epochs=1"),
     (r"steps_per_epoch=\d+", "steps_per_epoch=4"),
@@ -107,7 +112,10 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         run(words, capsys)
         target.write_text(capsys.readouterr().out)
         return
-    small = {"fit": SMALL, "record": ["--episodes", "1"], "test": ["--data.test_episodes", "2"]}.get(words[0], [])
+    one = ["--episodes", "1"]
+    small = {"fit": SMALL, "record": one, "plot": one, "robustness": one, "test": ["--data.test_episodes", "2"]}.get(
+        words[0], []
+    )
     if words[0] == "fit" and (STAGES & set(words) or "--data.empty_replay" in words):
         small = [*small, "--trainer.max_epochs", "2"]  # the first epoch belongs to the stage before
     if "--trainer.devices" in words:  # Lightning starts the other processes with the command of this one
@@ -126,6 +134,8 @@ def run_benchmark(name: str, words: list[str]) -> None:
         flags = ["--trainer.max_epochs", "1", "--data.steps_per_epoch", "4", "--collector.warmup_steps", "20"]
         small = ["--seeds", "1", "--jobs", "1", "--data.batch_size", "8", "--data.eval_episodes", "1", *flags]
         assert importlib.import_module(name).main([*words, *small]) == 0
+    elif name == "benchmarks.robust_laps":
+        assert importlib.import_module(name).main(words) == 0
     elif name == "benchmarks.laps":
         paths = [path for word in words for path in sorted(glob(word))]  # as a shell expands them
         assert len(paths) >= 9
