@@ -1,7 +1,8 @@
 """python -m benchmarks.reference: complete the index of the published runs from their metrics, and write its README.
 
 `lightning_logs/reference/index.csv` has one row for each metrics file. A person enters `path`, `task`, `seed`, `note`,
-`commit`, `added_by` and `cpu`, and leaves unknown values empty. This command computes the other columns.
+`commit`, `added_by` and `cpu`, and leaves unknown values empty. This command computes the other columns. It computes
+`settings`, the hash of the task's configuration, only for a new row, so that a later change of the configuration shows.
 """
 
 import csv
@@ -11,12 +12,14 @@ from pathlib import Path
 
 from benchmarks.laps import Evaluation, read_rows
 from benchmarks.records import markdown_table
+from benchmarks.settings_hash import config_of, settings_hash
 from benchmarks.workloads import ROOT
 
 REFERENCE = ROOT / "lightning_logs" / "reference"
 MEAN = "eval/return_mean"
 ENTERED = ("path", "task", "seed", "note", "commit", "added_by", "cpu")
-COMPUTED = ("env_steps", "best_return", "best_at", "last_return")
+SHOWN = ("note", "commit", "added_by", "cpu", "settings")
+COMPUTED = ("settings", "env_steps", "best_return", "best_at", "last_return")
 MAX_BYTES = 40_000_000  # of all published files
 INTRODUCTION = """# Published runs
 
@@ -38,6 +41,8 @@ no checkpoint.
 - `commit` is the commit that trained the run. `added by` is the commit that added its metrics.
 - `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best
   one is a maximum and therefore biased upwards.
+- `settings` is the hash of the run's configuration, which a test compares with the configuration that ships. A run
+  with earlier settings and a first stage have none.
 - `env_steps` counts actions, at the last row of the metrics.
 - An empty cell means that the value was not recorded.
 
@@ -67,8 +72,15 @@ def complete(row: dict[str, str]) -> dict[str, str]:
     rows = read_rows(REFERENCE / row["path"])
     evaluations = [each for each in rows if each[MEAN]]
     best = max(evaluations, key=lambda each: float(each[MEAN]))
-    computed = [last_step(rows), f"{float(best[MEAN]):.1f}", best["env_steps"], f"{float(evaluations[-1][MEAN]):.1f}"]
+    returns = [f"{float(best[MEAN]):.1f}", best["env_steps"], f"{float(evaluations[-1][MEAN]):.1f}"]
+    computed = [row.get("settings") or first_hash(row), last_step(rows), *returns]
     return {name: row[name] for name in ENTERED} | dict(zip(COMPUTED, computed, strict=True))
+
+
+def first_hash(row: dict[str, str]) -> str:
+    """Return the hash of the configuration, or an empty value for earlier settings and for another configuration."""
+    differs = row["path"].startswith("superseded/") or row["note"] == "first stage"
+    return "" if differs else settings_hash(config_of(row["task"]))
 
 
 def last_step(rows: Sequence[Evaluation]) -> str:
@@ -78,7 +90,18 @@ def last_step(rows: Sequence[Evaluation]) -> str:
 
 def readme(rows: Sequence[dict[str, str]]) -> str:
     """Return the README: the layout and one table row for each run."""
-    header = ["metrics", "note", "commit", "added by", "CPU", "env_steps", "best return", "after", "last return"]
+    header = [
+        "metrics",
+        "note",
+        "commit",
+        "added by",
+        "CPU",
+        "settings",
+        "env_steps",
+        "best return",
+        "after",
+        "last return",
+    ]
     return f"{INTRODUCTION}\n{markdown_table(header, list(map(cells, rows)))}\n"
 
 
@@ -87,7 +110,7 @@ def cells(row: dict[str, str]) -> list[str]:
     path, steps, after = row["path"], int(row["env_steps"]), int(row["best_at"])
     best, last = (f"{float(row[name]):,.1f}" for name in ("best_return", "last_return"))
     link = f"[{path.removesuffix('.csv.gz')}]({path})"
-    return [link, row["note"], row["commit"], row["added_by"], row["cpu"], f"{steps:,}", best, f"{after:,}", last]
+    return [link, *(row[name] for name in SHOWN), f"{steps:,}", best, f"{after:,}", last]
 
 
 def published_files() -> Iterator[Path]:

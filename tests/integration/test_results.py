@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks import robust_laps
 from benchmarks.laps import HEADER, main, read_evaluations, summarize
+from benchmarks.reference import first_hash, read_index
+from benchmarks.settings_hash import config_of, settings_hash
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS.parent / "lightning_logs" / "reference"
@@ -64,6 +66,26 @@ def test_commits_and_cpus_equal_the_index() -> None:
     with (REFERENCE / "index.csv").open() as file:
         index = [[row["path"], row["commit"], row["added_by"], row["cpu"]] for row in csv.DictReader(file)]
     assert sorted(found) == sorted(row for row in index if not row[0].startswith("superseded"))
+
+
+@pytest.mark.parametrize("row", read_index(), ids=lambda row: row["path"])
+def test_published_runs_have_the_settings_that_ship(row: dict[str, str]) -> None:
+    assert row["settings"] == first_hash(row), (
+        f"configs/{config_of(row['task']).name} has changed since {row['path']} was trained. Train the task again, or "
+        "move its metrics to superseded/."
+    )
+
+
+def test_hash_of_settings_changes_with_values_only(tmp_path: Path) -> None:
+    def hash_of(text: str) -> str:
+        path = tmp_path / "task.yaml"
+        path.write_text(text)
+        return settings_hash(path)
+
+    text = "data: {gamma: 0.99, wrappers: [{class_path: a.b.Noise, init_args: {std: 0.1}}]}\nseed_everything: 1\n"
+    same = "# note\nseed_everything: 2\ndata: {wrappers: [{init_args: {std: 0.1}, class_path: Noise}], gamma: 0.99}\n"
+    assert hash_of(text) == hash_of(same)
+    assert len({hash_of(text), hash_of(text.replace("0.1", "0.2")), hash_of(text.replace("Noise", "Other"))}) == 3
 
 
 def metrics_of_cars() -> list[Path]:
