@@ -1,0 +1,89 @@
+"""Tests of benchmarks.time_to_score."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from benchmarks import score_run, time_to_score
+from benchmarks.score_callback import frames_per_action
+from benchmarks.score_run import START, TASKS, Scorer, mean_return
+from benchmarks.time_to_score import ended, table
+from benchmarks.workloads import ROOT
+from td3_lightning.envs.wrappers import ActionRepeat
+
+LANDER = TASKS["lander"]
+
+
+def point(frames: float, seconds: float, value: float) -> dict[str, float]:
+    return {"frames": frames, "seconds": seconds, "return": value}
+
+
+def test_run_without_the_score_counts_as_longest() -> None:
+    arrived = [[point(7500, 10.0, -100.0), point(15000, seconds, 200.0)] for seconds in (20.4, 30.0)]
+    lost = [point(480_000, 900.0, 199.9)]
+    lines = table(LANDER, {"ours": [*arrived, lost], "other": [lost, arrived[0], []]}).splitlines()
+    assert lines[2] == "| ours | 2 of 3 | 30 (20, 30, never) | 15,000 (15,000, 15,000, never) |"
+    assert lines[3] == "| other | 1 of 3 | never (never, 20, never) | never (never, 15,000, never) |"
+
+
+def test_run_has_ended_at_the_score_or_at_the_last_frame() -> None:
+    assert ended(LANDER, [point(7500, 1.0, 200.0)])
+    assert ended(LANDER, [point(480_000, 1.0, 0.0)])
+    assert not ended(LANDER, [point(7500, 1.0, 199.0)])
+    assert not ended(LANDER, [])
+
+
+def test_stopwatch_excludes_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_mean(*_: object) -> float:
+        time.sleep(0.5)
+        return 0.0
+
+    monkeypatch.setenv(START, str(time.time() - 10.0))
+    monkeypatch.setattr(score_run, "mean_return", slow_mean)
+    scorer = Scorer(LANDER, tmp_path / "evaluations.jsonl")
+    for frames in (7_499, 7_503, 14_999, 15_000):
+        scorer.evaluate(frames, lambda obs: obs, lambda: gymnasium.make("Pendulum-v1"))
+    points = time_to_score.read(tmp_path / "evaluations.jsonl")
+    assert [each["frames"] for each in points] == [7_503, 15_000]
+    assert all(10.0 <= each["seconds"] < 10.4 for each in points)
+
+
+def test_mean_return_is_that_of_fixed_seeds() -> None:
+    env = gymnasium.make("Pendulum-v1", max_episode_steps=20)
+
+    def policy(obs: object) -> object:
+        return env.action_space.high
+
+    assert mean_return(policy, env, 2) == mean_return(policy, env, 2) != mean_return(policy, env, 1)
+
+
+def test_held_frames_are_multiplied() -> None:
+    env = gymnasium.make("Pendulum-v1")
+    assert frames_per_action(env) == 1
+    assert frames_per_action(gymnasium.wrappers.FlattenObservation(ActionRepeat(ActionRepeat(env, 3), 2))) == 6
+
+
+SHORT_RUN = """
+import dataclasses
+from benchmarks import score_run
+from td3_lightning.cli.app import main
+
+lander = score_run.TASKS["lander"]
+score_run.TASKS["lander"] = dataclasses.replace(lander, episodes=1, interval=90, max_frames=180)
+callback = '{"class_path": "benchmarks.score_callback.ScoreCallback", "init_args": {"path": "scores.jsonl"}}'
+settings = ["--collector.warmup_steps=10", "--data.eval_episodes=1", "--data.batch_size=8", "--trainer.callbacks=[]"]
+main(["fit", "--config=lander.yaml", *settings, f"--trainer.callbacks+={callback}"])
+"""
+
+
+def test_our_run_is_scored_until_its_last_frame(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), START: str(time.time()), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SHORT_RUN]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [each["frames"] for each in time_to_score.read(tmp_path / "scores.jsonl")] == [90.0, 180.0]
