@@ -12,11 +12,12 @@ author = "the td3_lightning authors"
 copyright = f"2026, {author}"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference"]
 exclude_patterns = ["_extensions"]
 html_theme = "furo"
 html_title = f"td3_lightning {release}"
 
+nb_execution_mode = "off"  # the notebook's outputs are saved in it; a test executes it
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 suppress_warnings = ["config.cache"]

@@ -1,0 +1,26 @@
+"""Execute the notebook of the car on a short run."""
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(300)
+def test_notebook_trains_tests_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(ROOT / "docs" / "notebooks" / "car.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("EPOCHS = 25", "EPOCHS = 1").replace("LAPS = 20", "LAPS = 1")
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    *_, curve, robustness, lap, policy = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    assert "image/png" in curve[-1].data
+    assert "0.01" in robustness[-1].text
+    assert "video/mp4" in lap[-1].data or "<video" in lap[-1].data["text/html"]
+    assert " of 322 tiles in " in policy[-1].text
+    assert os.listdir(tmp_path / "lightning_logs" / "car") == ["version_0"]
