@@ -67,7 +67,7 @@ INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument
     *((line, name, f"Linear.{name}") for name in ("steps", "begin")),
     *((Pixels, name, f"pixels.{name}") for name in ("stack", "height", "width", "shift")),
     *((Convolutions, name, f"Convolutions.{name}") for name in ("features", "stack", "height", "width")),
-    *((CarRacing, name, name) for name in ("track_seed", "stall_limit")),
+    *((CarRacing, name, name) for name in ("track_seed", "stall_limit", "missed_limit")),
     (repeated, "repeat", "repeat of ActionRepeat"),
 ]
 NUMBERS: list[tuple[Callable[..., Any], str, str]] = [

@@ -13,54 +13,24 @@ from gymnasium.utils import EzPickle
 from td3_lightning.errors import UsageError, refuse, require_bool, require_float, require_int
 
 Floats = npt.NDArray[np.float64]
-
-
 Observation = npt.NDArray[np.float32]
 
-
 RAY_DEGREES = np.array([-45.0, -15.0, -5.0, 0.0, 5.0, 15.0, 45.0])  # negative is left, as for the steering action
-
-
 RAY_RANGES = np.array([30.0, 60.0, 100.0, 140.0, 100.0, 60.0, 30.0])  # track units that are scaled to 1
-
-
 TILES_AHEAD = (3, 5, 7, 10, 15, 20)
-
-
 PASSED = range(3, 13)  # tiles this far behind a wheel count as passed
-
-
 POINTS_AHEAD = TILES_AHEAD[-1] + 2  # enough to interpolate between the last tile and the next one
-
-
 TOP_SPEED = 100.0  # units/s: Box2D limits a body to 2 units per step of 1/50 s
-
-
 WHEEL_LIMIT = 0.4  # radians, the limit of the wheel's joint
-
-
 SCALES = np.array([TOP_SPEED, *RAY_RANGES, WHEEL_LIMIT] + 6 * [math.pi / 2], np.float32)
-
-
 LOW = np.array([0.0] + 7 * [-1.0] + [-1.0] + 6 * [-2.0], np.float32)
-
-
 HIGH = np.array([1.0] + 7 * [1.0] + [1.0] + 6 * [2.0], np.float32)
-
-
 _ANGLES = np.radians(RAY_DEGREES)
-
-
 _COSINES = np.cos(_ANGLES)
-
 
 # Maps (right, ahead) to ahead and to the distance from each ray's line, positive to its right.
 _PROBES = np.array([[0.0, 1.0], *([1.0, -tangent] for tangent in np.tan(_ANGLES))])
-
-
 _DIRECTIONS = np.stack([np.sin(_ANGLES), np.cos(_ANGLES)])  # (2, 7), in the car's frame
-
-
 _LINE_COLOR, _DOT_COLOR = (255, 255, 0), (220, 0, 220)
 
 
@@ -101,6 +71,8 @@ class CarRacing(car_racing.CarRacing):
         missed_cost: Cost per missed tile, which CarRacing-v3 does not have. It is subtracted from the reward once per
             tile, when the car reaches a new tile. A tile is missed if it is 3 to 12 tiles behind a tile under a wheel,
             and no wheel has touched it. Use this for training, because the discount makes cutting corners profitable.
+        missed_limit: Largest number of missed tiles that are charged at once. None means no limit. With 1, a car that
+            returns to the road is not charged for the whole way beside it.
 
     Raises:
         UsageError: An argument is out of range.
@@ -119,6 +91,7 @@ class CarRacing(car_racing.CarRacing):
         stall_limit: int | None = None,
         draw_rays: bool = False,
         missed_cost: float = 0.0,
+        missed_limit: int | None = None,
     ) -> None:
         if render_mode not in (None, "human", "rgb_array"):
             raise refuse("render_mode", '"human", "rgb_array" or None', render_mode, 'Use "rgb_array" for frames.')
@@ -126,12 +99,14 @@ class CarRacing(car_racing.CarRacing):
         stall_limit = None if stall_limit is None else require_int("stall_limit", stall_limit, least=1)
         draw_rays = require_bool("draw_rays", draw_rays)
         missed_cost = require_float("missed_cost", missed_cost, least=0)
+        missed_limit = None if missed_limit is None else require_int("missed_limit", missed_limit, least=1)
         super().__init__(render_mode=render_mode)
-        EzPickle.__init__(self, render_mode, track_seed, stall_limit, draw_rays, missed_cost)
+        EzPickle.__init__(self, render_mode, track_seed, stall_limit, draw_rays, missed_cost, missed_limit)
         self.track_seed = track_seed
         self.stall_limit = stall_limit
         self.draw_rays = draw_rays
         self.missed_cost = missed_cost
+        self.missed_limit = missed_limit
         self.observation_space = gymnasium.spaces.Box(LOW, HIGH)
 
     def reset(
@@ -158,7 +133,7 @@ class CarRacing(car_racing.CarRacing):
         if self.tile_visited_count > self._tiles_seen:
             self._tiles_seen, self._last_new_tile = self.tile_visited_count, self.frames
             if self.missed_cost:
-                reward -= self.missed_cost * self._newly_missed()
+                reward -= self.missed_cost * min(self._newly_missed(), self.missed_limit or math.inf)
         stalled = self.stall_limit is not None and self.frames - self._last_new_tile >= self.stall_limit
         truncated = truncated or (stalled and not terminated)
         return observation, float(reward), terminated, truncated, {**info, **self._progress()}

@@ -335,8 +335,9 @@ def test_stall_limit_truncates_without_terminating(make, limit, drives_for):
     assert env.step(action)[3] == (limit == 1)
 
 
-def test_missed_tile_is_charged_once(make):
-    costly, plain = (make(track_seed=123, missed_cost=cost).unwrapped for cost in (5.0, 0.0))
+@pytest.mark.parametrize("limit", [None, 3, 1])
+def test_missed_tile_is_charged_once(make, limit):
+    costly, plain = (make(track_seed=123, missed_cost=cost, missed_limit=limit).unwrapped for cost in (5.0, 0.0))
     charged, counts = set(), []
     for env in (costly, plain):
         env.reset()
@@ -349,12 +350,13 @@ def test_missed_tile_is_charged_once(make):
         touched = {other.idx for wheel in plain.car.wheels for other in wheel.tiles}
         passed = {number for end in touched for number in range(322) if 3 <= end - number <= 12} - visited - charged
         charged |= passed
-        assert rewards[0] == pytest.approx(rewards[1] - 5 * len(passed))
+        assert rewards[0] == pytest.approx(rewards[1] - 5 * min(len(passed), limit or 11))
         counts.append(len(passed))
     assert counts == [5, 2, 11, 1, 5, 6, 11]
-    costly.reset()
-    put(costly, 8)
-    assert costly.step(np.zeros(3))[1] < 0  # a new episode charges missed tiles again
+    for env in (costly, plain):
+        env.reset()
+        put(env, 8)
+    assert costly.step(np.zeros(3))[1] < plain.step(np.zeros(3))[1]  # a new episode charges missed tiles again
 
 
 def test_leaving_the_playfield_terminates_at_stall_limit(make):
@@ -462,9 +464,10 @@ def test_rendered_frames_match_gymnasium_plus_rays(make):
 
 
 def test_pickling_preserves_arguments():
-    given = ("rgb_array", 123, 50, True, 5.0)
+    given = ("rgb_array", 123, 50, True, 5.0, 2)
     again = pickle.loads(pickle.dumps(CarRacing(*given)))
-    assert (again.render_mode, again.track_seed, again.stall_limit, again.draw_rays, again.missed_cost) == given
+    assert (again.render_mode, again.track_seed, again.stall_limit, again.draw_rays) == given[:4]
+    assert (again.missed_cost, again.missed_limit) == given[4:]
 
 
 @pytest.mark.parametrize(
@@ -477,6 +480,7 @@ def test_pickling_preserves_arguments():
         {"stall_limit": 0},
         {"stall_limit": "100"},
         {"stall_limit": False},
+        {"missed_limit": 0},
     ],
 )
 def test_invalid_argument_is_named(keywords):
