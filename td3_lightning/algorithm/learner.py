@@ -23,6 +23,7 @@ class Learner(Agent):
     """
 
     settings: TD3Settings
+    algorithm = "TD3"  # name of the agent in a checkpoint, which a subclass of the user keeps
 
     def __init__(self, settings: TD3Settings) -> None:
         super().__init__(settings.obs_dim, settings.action_box())
@@ -35,6 +36,11 @@ class Learner(Agent):
     def build_networks(self) -> tuple[Any, Any]:
         """Build the actor and the critics with fresh parameters."""
         raise NotImplementedError
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the name of the agent."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["algorithm"] = self.algorithm
 
     def compute_gradients(self, loss: Tensor, network: nn.Module) -> None:
         """Compute the loss's gradients in the network's own parameters only, averaged over all processes."""

@@ -50,6 +50,7 @@ class TD7(TD3):
     """
 
     settings: TD7Settings
+    algorithm = "TD7"
     actor: SALEActor
 
     def __init__(
