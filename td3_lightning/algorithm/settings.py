@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from td3_lightning.algorithm.critic_losses import CriticLoss
 from td3_lightning.algorithm.encoders import as_encoder
 from td3_lightning.errors import (
     UsageError,
@@ -121,6 +122,7 @@ class TD7Settings(TD3Settings):
         UsageError: A setting is out of its range.
     """
 
+    critic_loss: CriticLoss
     zs_dim: int
     encoder_lr: Any
     scheduled: ClassVar[tuple[str, ...]] = (*SCHEDULED, "encoder_lr")
@@ -134,6 +136,7 @@ class TD7Settings(TD3Settings):
     def _check_update(self) -> None:
         super()._check_update()
         check_schedule("encoder_lr", self.encoder_lr)
+        require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
         if self.target_update_freq is None:
             raise UsageError("target_update_freq must be an integer for TD7, got None. The paper uses 250.")
 

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.sale import SALE, SALEActor, SALECritics, ValueRange
 from td3_lightning.algorithm.settings import TD7Settings
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
-
-MIN_PRIORITY = 1.0  # TD error at which the critic loss becomes linear, and smallest priority in the replay buffer
 
 
 class TD7(TD3):
@@ -44,6 +43,7 @@ class TD7(TD3):
         policy_freq: Critic updates per update of the actor.
         target_update_freq: Critic updates per update of the targets and of the fixed encoders.
         max_grad_norm: Largest norm of each network's gradient; None for no clipping.
+        critic_loss: "huber", LAP's, or "mse", TD3's.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -51,6 +51,7 @@ class TD7(TD3):
 
     settings: TD7Settings
     algorithm = "TD7"
+    _td_error: dict[str, Tensor]  # of the last batch, if the critic loss returns it
     actor: SALEActor
 
     def __init__(
@@ -70,12 +71,13 @@ class TD7(TD3):
         policy_freq: int = 2,
         target_update_freq: int = 250,
         max_grad_norm: float | None = None,
+        critic_loss: CriticLoss = "huber",
     ) -> None:
         settings = TD7Settings(
             obs_dim=obs_dim, action_low=action_low, action_high=action_high, hidden_dims=hidden_dims, zs_dim=zs_dim,
             num_critics=num_critics, actor_lr=actor_lr, critic_lr=critic_lr, encoder_lr=encoder_lr, tau=tau,
             policy_noise=policy_noise, noise_clip=noise_clip, policy_freq=policy_freq,
-            target_update_freq=target_update_freq, max_grad_norm=max_grad_norm,
+            target_update_freq=target_update_freq, max_grad_norm=max_grad_norm, critic_loss=critic_loss,
             layer_norm=False, encoder=None, gradients="autograd",
         )  # fmt: skip
         # Lightning compares the arguments with the saved values, which fails for arrays.
@@ -139,13 +141,14 @@ class TD7(TD3):
         return target
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum over critics of LAP's mean Huber loss, and the Q-values (N, batch)."""
+        """Return the sum over critics of the mean loss of the TD error, and the Q-values (N, batch)."""
         with torch.no_grad():
             target = self.td_target(batch, noise)
             z_s = self.fixed_encoder.embed_state(batch.obs)
             z_sa = self.fixed_encoder.embed_action(z_s, batch.action)
         q = self.critics(batch.obs, batch.action, z_sa, z_s)
-        return lap_huber((q - target).abs()).mean(dim=1).sum(), q
+        loss, self._td_error = CRITIC_LOSSES[self.settings.critic_loss](q - target)
+        return loss, q
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return minus the mean value that the critics assign to the actor's actions."""
@@ -158,6 +161,10 @@ class TD7(TD3):
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
         """Create Adam for the actor, the critics and the encoder."""
         return *super().configure_optimizers(), self.new_adam(self.encoder, self.settings.encoder_lr)
+
+    def policy_modules(self) -> tuple[nn.Module, ...]:
+        """Return the modules that `forward` uses."""
+        return self.actor, self.fixed_encoder
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return greedy actions (batch, action_dim) for observations (batch, obs_dim), in the environment's units."""
@@ -175,8 +182,3 @@ def _copy(source: nn.Module, target: nn.Module) -> None:
     targets: list[Tensor] = list(target.parameters())
     sources: list[Tensor] = list(source.parameters())
     torch._foreach_copy_(targets, sources)
-
-
-def lap_huber(error: Tensor) -> Tensor:
-    """Return LAP's loss of absolute TD errors: quadratic below `MIN_PRIORITY`, linear above (Fujimoto et al., 2020)."""
-    return torch.where(error < MIN_PRIORITY, 0.5 * error.square(), MIN_PRIORITY * error)

@@ -147,7 +147,7 @@ class InNumpy:
 
     def critic_loss(self, critic: Net, batch: Any, action: Any, target: Any) -> Any:
         error = absolute(self.q(critic, self.fixed, batch.obs, action) - target)
-        return np.where(error.real < 1, 0.5 * error**2, error).mean()
+        return np.where(error.real < 1, 0.5 * error**2, error - 0.5).mean()
 
     def actor_loss(self, batch: Any) -> Any:
         action = self.policy(self.actor, batch.obs, self.z_s(self.fixed, batch.obs))
@@ -376,7 +376,7 @@ class Loop:
             zs = self.fixed.zs(batch.obs)
             zsa = self.fixed.zsa(zs, action)
         errors = [(critic(batch.obs, action, zsa, zs)[:, 0] - target).abs() for critic in self.critics]
-        self.step(self.adams[1], sum(F.huber_loss(error, 0 * error) for error in errors))  # other loss, same gradient
+        self.step(self.adams[1], sum(F.huber_loss(error, 0 * error) for error in errors))
         if self.updates % 2 == 0:
             ours = self.actor(batch.obs, zs)
             zsa = self.fixed.zsa(zs, ours)
@@ -459,6 +459,25 @@ def test_the_actor_step_leaves_the_critics_gradients() -> None:
     module.update_actor(in_torch(new_batch(1)))
     for parameter, grad in zip(module.critics.parameters(), before, strict=True):
         assert torch.equal(parameter.grad, grad)
+
+
+def test_the_td_errors_of_a_batch_are_kept_for_priorities() -> None:
+    module, batch = new_module(), in_torch(new_batch())
+    noise = torch.zeros(BATCH_SIZE, 2, dtype=torch.float64)
+    target = module.td_target(batch, noise)
+    _, q = module.critic_loss(batch, noise)
+    expected = torch.maximum((q[0] - target).abs(), (q[1] - target).abs())
+    assert torch.equal(module._td_error["td_error"], expected)
+
+
+def test_the_policy_is_the_actor_and_the_fixed_encoder() -> None:
+    module, obs = new_module(), new_batch().obs
+    before = module.act(obs)
+    policy = {id(parameter) for each in module.policy_modules() for parameter in each.parameters()}
+    for parameter in module.parameters():
+        if id(parameter) not in policy:
+            parameter.data.zero_()
+    np.testing.assert_array_equal(module.act(obs), before)
 
 
 def test_acts_with_the_fixed_encoder_in_the_units_of_the_environment() -> None:
