@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from td3_lightning.algorithm.networks import Actor, Critics
     from td3_lightning.algorithm.pixel_encoder import Convolutions
     from td3_lightning.algorithm.td3 import TD3
+    from td3_lightning.algorithm.td7 import TD7
     from td3_lightning.envs.car_racing import Pedals
     from td3_lightning.envs.noise import ActionNoise, ObservationNoise
     from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
@@ -28,6 +29,7 @@ __version__ = "0.2.0"
 # Public names and their modules. A module is imported when one of its names is first used.
 _MODULES = {
     "TD3": "algorithm.td3",
+    "TD7": "algorithm.td7",
     "ActionNoise": "envs.noise",
     "ActionRepeat": "envs.wrappers",
     "Actor": "algorithm.networks",
@@ -53,6 +55,7 @@ _MODULES = {
 }
 __all__ = [
     "TD3",
+    "TD7",
     "ActionNoise",
     "ActionRepeat",
     "Actor",

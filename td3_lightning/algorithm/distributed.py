@@ -112,6 +112,19 @@ def broadcast_from_rank_zero(value: float, device: torch.device) -> float:
     return float(shared)
 
 
+def maximum_over_ranks(value: Tensor) -> Tensor:
+    """Return the largest value of all processes.
+
+    Raises:
+        RunError: Another process has ended.
+    """
+    if world_size() > 1:
+        value = value.clone()
+        with _explain_lost_peer("The largest value of the processes could not be computed"):
+            distributed.all_reduce(value, distributed.ReduceOp.MAX)
+    return value
+
+
 @contextmanager
 def _explain_lost_peer(failure: str) -> Iterator[None]:
     try:

@@ -1,13 +1,22 @@
 """Settings of TD3: validation, and their form in a checkpoint."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from td3_lightning.algorithm.critic_losses import CriticLoss
 from td3_lightning.algorithm.encoders import as_encoder
-from td3_lightning.errors import require_bool, require_choice, require_float, require_floats, require_int, require_ints
+from td3_lightning.errors import (
+    UsageError,
+    require_bool,
+    require_choice,
+    require_float,
+    require_floats,
+    require_int,
+    require_ints,
+)
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.serialization.primitives import to_primitives
 
@@ -38,6 +47,8 @@ class TD3Settings:
     policy_freq: int
     max_grad_norm: float | None
     gradients: Gradients
+    target_update_freq: int | None
+    scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
 
     def __post_init__(self) -> None:
         self._check_networks()
@@ -54,7 +65,7 @@ class TD3Settings:
         self.encoder = as_encoder(self.encoder)
 
     def _check_update(self) -> None:
-        for name in SCHEDULED:
+        for name in self.scheduled:
             setattr(self, name, as_schedule(getattr(self, name), name))
         check_schedule("actor_lr", self.actor_lr)
         check_schedule("critic_lr", self.critic_lr)
@@ -62,6 +73,9 @@ class TD3Settings:
         check_schedule("policy_noise", self.policy_noise, fix="The paper uses 0.2.")
         check_schedule("noise_clip", self.noise_clip, fix="The paper uses 0.5.")
         self.policy_freq = require_int("policy_freq", self.policy_freq, least=1, fix="The paper uses 2.")
+        if self.target_update_freq is not None:
+            fix = "Use 250, for example, or omit it for an update of the targets with each update of the actor."
+            self.target_update_freq = require_int("target_update_freq", self.target_update_freq, least=1, fix=fix)
         if self.max_grad_norm is not None:
             fix = "Omit max_grad_norm for no clipping."
             self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
@@ -73,16 +87,21 @@ class TD3Settings:
         return self.encoder is not None and self.encoder.shared
 
     @property
+    def target_interval(self) -> int:
+        """Critic updates per update of the targets."""
+        return self.policy_freq if self.target_update_freq is None else self.target_update_freq
+
+    @property
     def varying(self) -> dict[str, Schedule]:
         """The schedules that are not constant, by the names of their settings."""
-        schedules = {name: getattr(self, name) for name in SCHEDULED}
+        schedules = {name: getattr(self, name) for name in self.scheduled}
         return {name: schedule for name, schedule in schedules.items() if not isinstance(schedule, Constant)}
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the settings as plain Python values, as a checkpoint holds them."""
         values = dict(vars(self))
         values["encoder"] = None if self.encoder is None else self.encoder.plain()
-        values |= {name: values[name].plain() for name in SCHEDULED}
+        values |= {name: values[name].plain() for name in self.scheduled}
         for name in ("tau", "policy_noise", "noise_clip"):  # numbers, as in older checkpoints
             if isinstance(schedule := getattr(self, name), Constant):
                 values[name] = schedule.value
@@ -93,6 +112,33 @@ class TD3Settings:
         """Return the smallest and largest actions (action_dim,), as float32 inside the box of float64 bounds."""
         low, high = np.array(self.action_low, np.float64), np.array(self.action_high, np.float64)
         return _round_up(low), -_round_up(-high)
+
+
+@dataclass
+class TD7Settings(TD3Settings):
+    """Validated settings of TD7; `TD7` documents each of them.
+
+    Raises:
+        UsageError: A setting is out of its range.
+    """
+
+    critic_loss: CriticLoss
+    zs_dim: int
+    encoder_lr: Any
+    scheduled: ClassVar[tuple[str, ...]] = (*SCHEDULED, "encoder_lr")
+
+    def _check_networks(self) -> None:
+        super()._check_networks()
+        self.zs_dim = require_int("zs_dim", self.zs_dim, least=1, fix="The paper uses 256.")
+        if not self.hidden_dims:
+            raise UsageError("hidden_dims must have at least one width for TD7, got []. Use [256, 256], for example.")
+
+    def _check_update(self) -> None:
+        super()._check_update()
+        check_schedule("encoder_lr", self.encoder_lr)
+        require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
+        if self.target_update_freq is None:
+            raise UsageError("target_update_freq must be an integer for TD7, got None. The paper uses 250.")
 
 
 def _round_up(bounds: NDArray[np.float64]) -> NDArray[np.float32]:

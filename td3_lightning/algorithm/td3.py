@@ -1,16 +1,13 @@
 """TD3 (Fujimoto, van Hoof and Meger, 2018, https://arxiv.org/abs/1802.09477) as a LightningModule."""
 
-import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from lightning.pytorch.core.optimizer import LightningOptimizer
-from torch import Tensor, nn
+from torch import Tensor
 
-from td3_lightning.algorithm.agent import Agent
-from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.encoders import Encoder
+from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.networks import build_networks
 from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.algorithm.settings import Gradients, TD3Settings
@@ -19,7 +16,7 @@ from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
 
 
-class TD3(Agent):
+class TD3(Learner):
     """Twin Delayed DDPG: the actor, N critics, their targets and the update.
 
     Args:
@@ -35,16 +32,19 @@ class TD3(Agent):
         tau: Share of the online parameters in each Polyak average, in (0, 1], a number or a schedule over env_steps.
         policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
         noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
-        policy_freq: Critic updates per update of the actor and the targets.
+        policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient; None for no clipping.
         gradients: "manual" computes the same gradients faster for plain networks in one process on a CPU, and uses
             autograd elsewhere; "autograd"; or "compiled", which passes the losses to torch.compile (experimental).
+        target_update_freq: Critic updates per update of the targets; None means `policy_freq`. With tau = 1, the
+            targets become copies (hard updates).
 
     Raises:
         UsageError: A setting is out of its range.
     """
 
-    settings: TD3Settings
+    _rule: UpdateRule | None = None
+    _rule_is_current = False
 
     def __init__(
         self,
@@ -63,32 +63,31 @@ class TD3(Agent):
         policy_freq: int = 2,
         max_grad_norm: float | None = None,
         gradients: Gradients = "manual",
+        target_update_freq: int | None = None,
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
-            tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients,
+            tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
         )  # fmt: skip
-        super().__init__(settings.obs_dim, settings.action_box())
         # Lightning compares the arguments with the saved values, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
-        self.save_hyperparameters(settings.hyperparameters())
-        self.settings = settings
-        self.actor, self.critics = build_networks(settings)
-        self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
-        self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
-        self._rule: UpdateRule | None = None
-        self._rule_is_current = False
+        super().__init__(settings)
+
+    def build_networks(self) -> tuple[Any, Any]:
+        """Build the actor and the critics with fresh parameters."""
+        return build_networks(self.settings)
 
     # The update (Algorithm 1 of the paper).
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Update the critics, and every `policy_freq` updates the actor and the targets."""
+        """Update the critics, and less often the actor (`policy_freq`) and the targets (`target_update_freq`)."""
         rule = self.update_rule
         self.updates += 1
         critic_loss, q = rule.update_critics(batch)
         logs = {"critic_loss": critic_loss, "q_mean": q.mean()}
         if self.updates % self.settings.policy_freq == 0:
             logs["actor_loss"] = rule.update_actor(batch)
+        if self.updates % self.settings.target_interval == 0:
             rule.update_targets()
         return logs
 
@@ -152,43 +151,6 @@ class TD3(Agent):
         """Return the critics' features if the actor shares their encoder, else the observations."""
         return features if self.settings.shares_encoder else obs
 
-    def compute_gradients(self, loss: Tensor, network: nn.Module) -> None:
-        """Compute the loss's gradients in the network's own parameters only, averaged over all processes."""
-        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        network.zero_grad()
-        self.manual_backward(loss, inputs=parameters)
-        average_gradients(parameters)
-
-    # Optimizers.
-
-    def configure_optimizers(self) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
-        """Create Adam for the actor and Adam for the critics."""
-        fused = True if self.settings.max_grad_norm is None else None  # Lightning cannot clip for a fused Adam
-        return (
-            torch.optim.Adam(self.actor.parameters(), lr=self.settings.actor_lr(self.env_steps), fused=fused),
-            torch.optim.Adam(self.critics.parameters(), lr=self.settings.critic_lr(self.env_steps), fused=fused),
-        )
-
-    def prepare_step(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
-        """Set the learning rate and clip the gradients."""
-        rate = self.scheduled(lr)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        if self.settings.max_grad_norm is not None:
-            self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.settings.max_grad_norm)
-
-    def step_critics(self) -> None:
-        """Take an optimizer step along the critics' gradients."""
-        _, optimizer = cast(list[LightningOptimizer], self.optimizers())
-        self.prepare_step(optimizer, self.settings.critic_lr)
-        optimizer.step()
-
-    def step_actor(self) -> None:
-        """Take an optimizer step along the actor's gradients."""
-        optimizer, _ = cast(list[LightningOptimizer], self.optimizers())
-        self.prepare_step(optimizer, self.settings.actor_lr)
-        optimizer.step()
-
     # Update rule: autograd (this class) or a faster one with the same gradients, chosen once per epoch.
 
     @property
@@ -211,6 +173,11 @@ class TD3(Agent):
         """Return greedy actions (batch, action_dim) for observations (batch, obs_dim), in the environment's units."""
         action: Tensor = self.actor(self.critics.encoder(obs) if self.settings.shares_encoder else obs)
         return action
+
+    def estimate(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the first critic's values (batch,) of actions (batch, action_dim) in the environment's units."""
+        q: Tensor = self.critics.first(self.critics.encoder(obs), action)
+        return q
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the update rule, which is found again, out of copies and pickles."""

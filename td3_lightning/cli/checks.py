@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
 )
 
 from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.save_triggers import saves_within_epochs
@@ -118,6 +119,8 @@ def require_checkpoint(command: str, given: object) -> None:
 def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
     """Raise `UsageError` if the observations are images and the model has no encoder for them."""
     if data.pixels is not None and model.hparams["encoder"] is None:
+        if isinstance(model, TD7):
+            raise UsageError("data.pixels requires TD3 with model.encoder, got TD7. Use --model td3_lightning.TD3.")
         raise UsageError(
             "data.pixels requires model.encoder, got none. Use for example --model.encoder td3_lightning.Convolutions."
         )

@@ -16,10 +16,10 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning import checkpointing
-from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.interruption import ExitOnSignal
 from td3_lightning.cli import completion
+from td3_lightning.cli.agent_class import AgentClass, OtherAgentError, class_path, with_class_flags
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
     check_callbacks,
@@ -79,9 +79,15 @@ class CommandLine(LightningCLI):
         self.start = Path.cwd()
         self.typed = args[0] if args else ""
         self.rendezvous = Rendezvous.of_launcher() if self.typed in DISTRIBUTED else None
+        args = with_class_flags(args)
         with self.rendezvous.guard() if self.rendezvous else nullcontext():
             try:
-                self._run(args)
+                self.agent = AgentClass.named_in(args)
+                try:
+                    self._run(args)
+                except OtherAgentError as other:
+                    self.agent = AgentClass(other.path, is_named=True)
+                    self._run(args)
             except ExitOnSignal:
                 self._print_resume_command()
                 raise
@@ -89,7 +95,7 @@ class CommandLine(LightningCLI):
     def _run(self, args: Sequence[str]) -> None:
         accelerator = "cpu" if torch.backends.mps.is_available() else "auto"  # mps has no float64
         super().__init__(
-            TD3,
+            self.agent.kind,
             ReplayData,
             trainer_class=Trainer,
             trainer_defaults={"accelerator": accelerator, **TRAINER_DEFAULTS},
@@ -126,7 +132,9 @@ class CommandLine(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the settings of the objects in the order of `--help`. Lightning would add the Trainer first."""
         register_array_arguments()
-        parser.add_lightning_class_args(TD3, "model")
+        parser.add_lightning_class_args(self.agent.kind, "model")
+        known = "td3_lightning.TD3 or td3_lightning.TD7; it decides which settings the model has."
+        parser.add_argument("--model.class_path", type=class_path, default=self.agent.path, help=f"Agent: {known}")
         parser.add_lightning_class_args(ReplayData, "data")
         parser.add_lightning_class_args(Collector, "collector")
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
@@ -147,9 +155,10 @@ class CommandLine(LightningCLI):
                 parser.parse_args(args)
             if args and args[0].split("=")[0] == completion.FLAG:
                 completion.print_script(parser, args)
-            precedence = Precedence(parser, command_of(args, self.subcommands()), args[1:], self.start)
+            precedence = Precedence(parser, command_of(args, self.subcommands()), args[1:], self.start, self.agent)
             self.config = precedence.decide()
         except argparse.ArgumentError as error:
+            self.agent.check_setting(str(error))
             known = self._subcommand_parsers[args[0]].get_defaults(skip_validation=True).keys()
             raise UsageError(explain_parser_error(str(error), known, args)) from error
         self.checkpoint, self.run_dir = precedence.checkpoint, precedence.run_dir
@@ -166,6 +175,7 @@ class CommandLine(LightningCLI):
             check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
         config = self.config[self.subcommand]
         self.given = config.clone()  # config.yaml keeps the paths as the user wrote them
+        config.model.pop("class_path")  # the parser knows the class
         make_absolute(config)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

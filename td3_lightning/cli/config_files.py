@@ -59,16 +59,40 @@ def without_empty_sections(path: Path) -> Path | str:
     """Return a configuration file, or its content as YAML without the sections that have no content.
 
     YAML reads a section whose keys are all commented out as null. It must not discard the settings of an earlier
-    file.
+    file. `model.init_args` becomes part of `model`, beside its class_path.
     """
     text = path.read_text()
     content = yaml.load(text, Strict)
     empty = [name for name in SECTIONS if name in content and content[name] is None]
-    if not empty:
+    model = content.get("model")
+    is_flat = not isinstance(model, str) and not (isinstance(model, dict) and "init_args" in model)
+    if not empty and is_flat:
         return path
     if any(value is not None for value in content.values()):
         content = get_loader("yaml")(text)  # the loader of the parser reads 1e3 as a number
+    if not is_flat:
+        content["model"] = flat(content["model"], path)
     return as_yaml({name: value for name, value in content.items() if name not in empty})
+
+
+def flat(model: str | dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the settings of the agent beside its class_path.
+
+    Args:
+        model: The name of the class, or a mapping with class_path and init_args.
+        path: The file.
+
+    Raises:
+        UsageError: `init_args` is not a mapping, or a setting is also outside of it.
+    """
+    if isinstance(model, str):
+        return {"class_path": model}
+    arguments = model.get("init_args") or {}
+    outside = model.keys() - {"class_path", "init_args"}
+    if not isinstance(arguments, dict) or outside:
+        got = ", ".join(sorted(outside)) or repr(arguments)
+        raise UsageError(f"model in {path} must have only class_path and init_args, got {got}. Move it to init_args.")
+    return {**({"class_path": model["class_path"]} if "class_path" in model else {}), **arguments}
 
 
 def as_yaml(settings: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_only
 
+from td3_lightning.cli.agent_class import AgentClass
 from td3_lightning.cli.checks import check_own_stage, check_stage_before, has_name, require_checkpoint
 from td3_lightning.cli.config_files import as_yaml, find_config, without_empty_sections
 from td3_lightning.cli.differences import check_same_environment, differences
@@ -31,14 +32,17 @@ class Precedence:
         command: Name of the command.
         words: Words after the command.
         start: Working directory of the command.
+        agent: Class of the agent, for which the parser was made.
 
     Attributes:
         checkpoint: The checkpoint that the command loads, None without one.
         run_dir: Folder of the run that `fit` resumes, None for a new run.
     """
 
-    def __init__(self, parser: LightningArgumentParser, command: str, words: list[str], start: Path) -> None:
-        self._parser, self._command, self._start = parser, command, start
+    def __init__(
+        self, parser: LightningArgumentParser, command: str, words: list[str], start: Path, agent: AgentClass
+    ) -> None:
+        self._parser, self._command, self._start, self._agent = parser, command, start, agent
         named, typed = _file_flags().parse_known_args(words)
         self._files = [find_config(name) for name in named.config]
         self._configs = [f"--config={without_empty_sections(file)}" for file in self._files]
@@ -115,6 +119,7 @@ class Precedence:
     def _read(self, path: str) -> str:
         """Read the checkpoint, and return its settings as a flag."""
         self.checkpoint = read_checkpoint(path)
+        self._agent.check(self.checkpoint, path)
         if self._command == "fit":
             check_format(self.checkpoint, path)
             self._require_config(path)

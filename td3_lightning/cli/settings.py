@@ -10,6 +10,7 @@ import yaml
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.cli.agent_class import AGENTS, DEFAULT
 from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.checkpoint_schema import missing_part
@@ -50,7 +51,7 @@ KEPT = {
 LEAVES = (type(None), bool, int, float, str)
 
 
-SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder")
+SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder", "zs_dim")
 
 
 def saved_settings(
@@ -76,6 +77,7 @@ def saved_settings(
             settings = {key: value for key, value in settings.items() if KEPT[key] is None}
         for key, value in settings.items():
             CHECKS[key](value, key, named)
+        _check_same_agent(settings.get("model", {}), checkpoint)
         if missing := missing_part(checkpoint, training=command == "fit"):
             raise InvalidValueError(missing, "in the checkpoint", None)
         check_sizes_of(settings.get("model", {}), checkpoint["state_dict"], "model")
@@ -110,6 +112,16 @@ def _check_seed(value: Any, setting: str, named: Named) -> None:
     integer(value, setting)
     if not 0 <= value < 2**32:
         raise InvalidValueError(setting, "an integer from 0 to 2**32 - 1", value)
+
+
+def _check_model(value: Any, setting: str, named: Named) -> None:
+    """Check the agent's settings against its class, which must be one of `AGENTS`."""
+    mapping(value, setting)
+    path = value.get("class_path", DEFAULT)
+    if not isinstance(path, str) or path not in AGENTS:
+        raise InvalidValueError(f"{setting}.class_path", " or ".join(AGENTS), path)
+    arguments = {name: held for name, held in value.items() if name != "class_path"}
+    check_arguments(arguments, AGENTS[path], setting, named)
 
 
 def _check_data(value: Any, setting: str, named: Named) -> None:
@@ -167,7 +179,7 @@ TRAINER = {
 
 
 CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
-    "model": lambda value, setting, named: check_arguments(value, TD3, setting, named),
+    "model": _check_model,
     "data": _check_data,
     "collector": lambda value, setting, named: check_arguments(value, Collector, setting, named),
     "seed_everything": _check_seed,
@@ -176,13 +188,20 @@ CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
 }
 
 
+def _check_same_agent(model: Mapping[str, Any], checkpoint: Mapping[str, Any]) -> None:
+    """Check that the configuration in a checkpoint names the agent whose weights it holds."""
+    held = AGENTS[model.get("class_path", DEFAULT)].algorithm
+    if model and held != checkpoint.get("algorithm", "TD3"):
+        raise InvalidValueError("algorithm", f"{held!r}, as in config.model", checkpoint.get("algorithm"))
+
+
 def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
     """Raise `UsageError` if a checkpoint belongs to networks of other sizes than the model's."""
     held = checkpoint.get("hyper_parameters", {})
     other = [
         f"{name} must be {one_line(held.get(name))[:100]}, as in the checkpoint, got {model.hparams[name]}"
         for name in SIZES
-        if held.get(name) != model.hparams[name]
+        if name in model.hparams and held.get(name) != model.hparams[name]
     ]
     if other:
         raise UsageError(

@@ -18,6 +18,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.fast.eligibility import PLAIN_PRECISION, overrides
 from td3_lightning.training.data_module import ReplayData
 
@@ -133,7 +134,7 @@ def _is_supported(trainer: Any) -> bool:
     module = trainer.lightning_module
     ours = (
         isinstance(module, TD3)
-        and not overrides(module, TD3, "training_step")
+        and any(not overrides(module, kind, "training_step") for kind in (TD3, TD7))
         and not overrides(module, Agent, "on_train_batch_start")
     )
     alone = type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN_PRECISION

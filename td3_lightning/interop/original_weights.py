@@ -82,6 +82,8 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: A file is missing or invalid, or its shapes or settings of Adam differ from those of the model.
     """
+    if model.algorithm != "TD3":
+        raise UsageError(f"import requires TD3, got {model.algorithm}. Use --model td3_lightning.TD3.")
     for name, prefix in NETWORKS.items():
         _read_network(model, path, name, prefix)
     stack = partial(_stack, critics=model.critics.num_critics)
@@ -179,6 +181,10 @@ def _check_shapes(ours: Tensors, theirs: Tensors, file: Path) -> None:
 
 def _check_representable(checkpoint: Mapping[str, Any]) -> None:
     settings, weights = checkpoint["hyper_parameters"], checkpoint["state_dict"]
+    if checkpoint.get("algorithm", "TD3") != "TD3":
+        raise UsageError(
+            f"export requires a checkpoint of TD3, got one of {checkpoint['algorithm']}. Use another checkpoint."
+        )
     if settings["layer_norm"] or settings.get("encoder"):
         raise UsageError(
             "export requires an agent without LayerNorm and encoder, got one with LayerNorm or an encoder. Use another "

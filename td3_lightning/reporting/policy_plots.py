@@ -129,7 +129,7 @@ def _estimates(module: TD3, trajectory: Trajectory) -> NDArray[np.float64]:
         torch.as_tensor(np.array(rows), device=device, dtype=dtype) for rows in (trajectory.obs, trajectory.actions)
     )
     with torch.no_grad():
-        values: torch.Tensor = module.critics.first(module.critics.encoder(obs), actions)
+        values = module.estimate(obs, actions)
     return values.double().cpu().numpy().reshape(-1)
 
 

@@ -13,6 +13,7 @@ from td3_lightning.serialization.replay_states import DATA
 from td3_lightning.serialization.values import InvalidValueError
 
 SETTINGS = ("config", "hyper_parameters")
+ALGORITHMS = ("TD3", "TD7")  # without a name, a checkpoint holds the first
 VERSION = re.compile(r"[2-9][0-9]{0,2}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[0-9]{1,8})?(\+[a-z0-9.]{1,40})?")
 
 
@@ -70,10 +71,17 @@ def averaging_state(value: Any, name: str) -> None:
         raise InvalidValueError(name, "a mapping with one tensor, n_averaged", value)
 
 
+def algorithm(value: Any, name: str) -> None:
+    """Check for the name of an agent of this package."""
+    if value not in ALGORITHMS:
+        raise InvalidValueError(name, f"one of {', '.join(ALGORITHMS)}", value)
+
+
 COUNTS = form.by_name(form.count)
 TENSORS = form.by_name(form.check_tensor)
 PARTS: dict[str, form.Check] = {
     "format": form.count,
+    "algorithm": algorithm,
     "epoch": form.count,
     "global_step": form.count,
     "pytorch-lightning_version": version,

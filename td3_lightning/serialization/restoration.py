@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.callback_states import check_callbacks
-from td3_lightning.serialization.checkpoint_schema import averaging_state, check_checkpoint, missing_part
+from td3_lightning.serialization.checkpoint_schema import ALGORITHMS, averaging_state, check_checkpoint, missing_part
 from td3_lightning.serialization.configurable import Configurable, known_classes
 from td3_lightning.serialization.loop_states import check_loops
 from td3_lightning.serialization.optimizer_states import check_optimizers
@@ -43,6 +43,7 @@ def check_restoration(checkpoint: dict[str, Any], module: L.LightningModule, str
         check_checkpoint(checkpoint)
         if missing := missing_part(checkpoint, training):
             raise InvalidValueError(missing, "in the checkpoint", None)
+        check_algorithm(checkpoint, type(module))
         check_weights(checkpoint, module, strict)
         if trainer is not None:
             _check_for_trainer(checkpoint, trainer, training)
@@ -51,6 +52,13 @@ def check_restoration(checkpoint: dict[str, Any], module: L.LightningModule, str
     except InvalidValueError as error:
         path = trainer.ckpt_path if trainer is not None else None
         raise refused(error, path or "The checkpoint") from error
+
+
+def check_algorithm(checkpoint: Mapping[str, Any], kind: type) -> None:
+    """Check that a checkpoint holds the agent of a class, or of its base class; raise `InvalidValueError` if not."""
+    expected, held = getattr(kind, "algorithm", None), checkpoint.get("algorithm", ALGORITHMS[0])
+    if expected not in (None, held):
+        raise InvalidValueError("algorithm", f"{expected!r}, the agent that loads it", held)
 
 
 def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: Iterable[str]) -> dict[str, Any]:
@@ -69,6 +77,7 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
     own: dict[str, Any] = {}
     try:
         form.mapping(stored, "hyper_parameters")
+        check_algorithm(checkpoint, kind)
         for taker in _constructors(kind):
             known = inspect.signature(taker).parameters
             _check_required(known, {*stored, *given})

@@ -27,6 +27,9 @@ def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None
         raise InvalidValueError(f"{name}.num_critics", f"at most {most:,}, as the checkpoint's weights", critics)
     _check_widths(settings.get("hidden_dims", []), most // max(critics, 1), f"{name}.hidden_dims")
     _check_widths(settings.get("encoder"), most, f"{name}.encoder")
+    if isinstance(widths := settings.get("hidden_dims"), list) and isinstance(settings.get("zs_dim"), int):
+        for width in widths:  # the embedding is an input or an output of layers of these widths
+            _check_widths([width, settings["zs_dim"]], most, f"{name}.zs_dim")
 
 
 def _check_widths(value: Any, most: int, name: str) -> None:

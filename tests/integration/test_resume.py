@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import conftest  # noqa: F401  # no screen, one thread
 from run_comparison import Stops, differences, events, rows
-from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning import TD3, TD7, Collector, ReplayData
 from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
@@ -58,6 +58,8 @@ DATA: dict[str, dict[str, Any]] = {
     "Pendulum, averaged": PENDULUM,
     "Pendulum, doubles": PENDULUM,
     "Pendulum, averaged doubles": PENDULUM,
+    "TD7": {**PENDULUM, "n_step": 2},
+    "TD7, averaged": PENDULUM,
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -67,9 +69,7 @@ for package, env_id in SIMULATORS.items():
 COLLECTORS: dict[str, dict[str, Any]] = {
     "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
 }
-AVERAGED: dict[str, list[Callback]] = {
-    case: [AveragedWeights(decay=0.9)] for case in ("Pendulum, averaged", "Pendulum, averaged doubles")
-}
+AVERAGED: dict[str, list[Callback]] = {case: [AveragedWeights(decay=0.9)] for case in DATA if "averaged" in case}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -91,9 +91,11 @@ class Run:
         settings = {"batch_size": 4, "capacity": 2_000, "eval_episodes": 2, **DATA[case]}
         updates_per_step = settings.setdefault("updates_per_step", 1.0)
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
-        self.module = TD3(
-            self.data.obs_dim, self.data.action_low, self.data.action_high, hidden_dims=(8,), policy_freq=3
-        )
+        sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
+        if case.startswith("TD7"):  # the targets change between, in and at the end of epochs
+            self.module: TD3 = TD7(*sizes, hidden_dims=(8,), zs_dim=4, policy_freq=3, target_update_freq=4)
+        else:
+            self.module = TD3(*sizes, hidden_dims=(8,), policy_freq=3)
         self.folder = folder
         self.last = folder / "last.ckpt"
         self.trainer = L.Trainer(

@@ -56,7 +56,9 @@ WORLDS: dict[str, dict[str, Any]] = {
     },
     "LunarLander": {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"max_episode_steps": 50}, "num_envs": 2},
     "Pendulum": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 25}},
+    "TD7": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 25}},
 }
+MODELS = {"TD7": {"class_path": "td3_lightning.TD7", "init_args": {"hidden_dims": [8], "target_update_freq": 9}}}
 ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
 STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
 # After `fit` a signal kills the process as usual. The run must be complete then.
@@ -255,7 +257,10 @@ def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> d
     kinds += [kind for kind in STATUS if kind.isupper() for _ in range(signals)]
     chance.shuffle(kinds)
     warm_up(root)
-    worlds = {name: {**COMMON, "data": {**COMMON["data"], **data}} for name, data in WORLDS.items()}
+    worlds = {
+        name: {**COMMON, "data": {**COMMON["data"], **data}, "model": MODELS.get(name, COMMON["model"])}
+        for name, data in WORLDS.items()
+    }
     for index, (name, world) in enumerate(worlds.items()):
         results[name] = World(name, world, root, chance).suffer(kinds[index :: len(worlds)])
     drawn = Counter[str]()

@@ -44,6 +44,7 @@ OTHERS: dict[str, list[Any]] = {
     "model.noise_clip": [linear(0.1, 0.6, 90)],
     "model.gradients": ["autograd"],
     "model.policy_freq": [1, 3],
+    "model.target_update_freq": [1, 7],
     "data.num_envs": [2, 3],
     "data.updates_per_step": [0.3, 0.5, 2],
     "data.n_step": [1, linear(4, 1, 80)],

@@ -1,0 +1,82 @@
+"""Optimization of an agent's networks: gradients, Adam, learning rates and clipping."""
+
+import copy
+from typing import Any, cast
+
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+
+from td3_lightning.algorithm.agent import Agent
+from td3_lightning.algorithm.distributed import average_gradients
+from td3_lightning.algorithm.settings import TD3Settings
+from td3_lightning.schedules import Schedule
+
+
+class Learner(Agent):
+    """Base class of agents with an actor, critics and their targets. Each network has its own Adam.
+
+    A subclass defines `build_networks`.
+
+    Args:
+        settings: Validated settings, which are saved as hyperparameters.
+    """
+
+    settings: TD3Settings
+    algorithm = "TD3"  # name of the agent in a checkpoint, which a subclass of the user keeps
+
+    def __init__(self, settings: TD3Settings) -> None:
+        super().__init__(settings.obs_dim, settings.action_box())
+        self.save_hyperparameters(settings.hyperparameters())
+        self.settings = settings
+        self.actor, self.critics = self.build_networks()
+        self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
+        self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
+
+    def build_networks(self) -> tuple[Any, Any]:
+        """Build the actor and the critics with fresh parameters."""
+        raise NotImplementedError
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the name of the agent."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["algorithm"] = self.algorithm
+
+    def compute_gradients(self, loss: Tensor, network: nn.Module) -> None:
+        """Compute the loss's gradients in the network's own parameters only, averaged over all processes."""
+        parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        network.zero_grad()
+        self.manual_backward(loss, inputs=parameters)
+        average_gradients(parameters)
+
+    def configure_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Create Adam for the actor and Adam for the critics."""
+        settings = self.settings
+        return self.new_adam(self.actor, settings.actor_lr), self.new_adam(self.critics, settings.critic_lr)
+
+    def new_adam(self, network: nn.Module, lr: Schedule) -> torch.optim.Optimizer:
+        """Create Adam for a network, with the learning rate at `env_steps`."""
+        fused = True if self.settings.max_grad_norm is None else None  # Lightning cannot clip for a fused Adam
+        return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=fused)
+
+    def prepare_step(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
+        """Set the learning rate and clip the gradients."""
+        rate = self.scheduled(lr)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        if self.settings.max_grad_norm is not None:
+            self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.settings.max_grad_norm)
+
+    def step_critics(self) -> None:
+        """Take an optimizer step along the critics' gradients."""
+        self.step_optimizer(1, self.settings.critic_lr)
+
+    def step_actor(self) -> None:
+        """Take an optimizer step along the actor's gradients."""
+        self.step_optimizer(0, self.settings.actor_lr)
+
+    def step_optimizer(self, index: int, lr: Schedule) -> None:
+        """Take a step of one of the optimizers of `configure_optimizers`."""
+        optimizer = cast(list[LightningOptimizer], self.optimizers())[index]
+        self.prepare_step(optimizer, lr)
+        optimizer.step()

@@ -1,0 +1,267 @@
+"""The class of the agent on the command line, in configuration files and in checkpoints."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import yaml
+
+from td3_lightning import TD3, TD7, Collector, Pixels, ReplayData, UsageError
+from td3_lightning.cli.agent_class import AGENTS, with_class_flags
+from td3_lightning.cli.app import main
+from td3_lightning.cli.checks import check_pixel_encoder
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.serialization.checkpoint_schema import ALGORITHMS
+
+LAST = Path("lightning_logs/td7/version_0/checkpoints/last.ckpt")
+SETTINGS: dict[str, Any] = {
+    "data": {"env_id": "Pendulum-v1", "batch_size": 4, "steps_per_epoch": 12, "eval_episodes": 1, "test_episodes": 1},
+    "collector": {"warmup_steps": 10},
+    "trainer": {"accelerator": "cpu", "max_epochs": 2, "enable_progress_bar": False},
+}
+ARGUMENTS = {"hidden_dims": [8, 8], "zs_dim": 6, "target_update_freq": 5}
+FORMS: dict[str, Any] = {
+    "nested": {"class_path": "td3_lightning.TD7", "init_args": ARGUMENTS},
+    "flat": {"class_path": "td3_lightning.TD7", **ARGUMENTS},
+    "short": {"class_path": "TD7", **ARGUMENTS},
+    "whole path": {"class_path": "td3_lightning.algorithm.td7.TD7", "init_args": ARGUMENTS},
+}
+
+
+def write(name: str, model: Any = None, **sections: Any) -> str:
+    content = {**SETTINGS, **({} if model is None else {"model": model}), **sections}
+    Path(name).write_text(yaml.safe_dump(content))
+    return name
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained TD7."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["fit", "--config", write("td7.yaml", FORMS["nested"])]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
+
+
+def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*words, "--print_config"])
+    return yaml.safe_load(capsys.readouterr().out)["model"]
+
+
+def error_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(words) == 2
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    return error
+
+
+def test_the_class_and_its_settings_are_saved() -> None:
+    for config in (
+        yaml.safe_load(LAST.parents[1].joinpath("config.yaml").read_text()),
+        read_checkpoint(LAST)["config"],
+    ):
+        assert config["model"].items() >= {"class_path": "td3_lightning.TD7", **ARGUMENTS}.items()
+    assert read_checkpoint(LAST)["algorithm"] == "TD7"
+    assert len(read_checkpoint(LAST)["optimizer_states"]) == 3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_in_a_file(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(["fit", "--config", write("form.yaml", FORMS[form])], capsys)
+    assert found.items() >= {"class_path": "td3_lightning.TD7", **ARGUMENTS}.items()
+    assert "layer_norm" not in found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "TD7"],
+        ["--model=td3_lightning.TD7"],
+        ["--model.class_path", "td3_lightning.TD7"],
+        ["--model.class_path=TD7"],
+    ],
+)
+def test_forms_of_the_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(["fit", "--config", write("plain.yaml"), *words, "--model.init_args.zs_dim", "9"], capsys)
+    assert (found["class_path"], found["zs_dim"]) == ("td3_lightning.TD7", 9)
+
+
+def test_a_flag_wins_over_files_and_a_later_file_over_an_earlier(capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["fit", "--config", write("one.yaml", FORMS["nested"]), "--config", write("two.yaml", {"actor_lr": 0.5})]
+    found = printed(files, capsys)
+    assert (found["class_path"], found["zs_dim"], found["actor_lr"]) == ("td3_lightning.TD7", 6, 0.5)
+    files[-1] = write("two.yaml", "td3_lightning.TD7")
+    assert printed(["fit", *files[3:], "--model", "TD3"], capsys)["class_path"] == "td3_lightning.TD3"
+
+
+def test_without_a_class_the_agent_is_td3(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(["fit", "--config", write("plain.yaml", {"layer_norm": True})], capsys)
+    assert (found["class_path"], found["layer_norm"]) == ("td3_lightning.TD3", True)
+
+
+def test_a_printed_configuration_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "--config", write("one.yaml", FORMS["nested"])]
+    model = printed(words, capsys)
+    assert printed(["fit", "--config", write("two.yaml", model)], capsys) == model
+
+
+ERRORS = {
+    "--model TD9": "model.class_path must be td3_lightning.TD3 or td3_lightning.TD7, got TD9. Use TD7.",
+    "--model.class_path os.system": "td3_lightning.TD3 or td3_lightning.TD7, got os.system. Use TD7, for example.",
+    "--model.class_path td3_lightning.TD8": "got td3_lightning.TD8. Use TD7.",
+    "--model.class_path=": "model.class_path must be td3_lightning.TD3 or td3_lightning.TD7, got",
+    "--model.layer_norm true": "td3_lightning.TD7 has no setting layer_norm. Remove it, or use --model td3",
+    "--model.gradients manual": "td3_lightning.TD7 has no setting gradients. Remove it, or use --model td3",
+    "--model.encoder Trunk": "td3_lightning.TD7 has no setting encoder. Remove it, or use --model td3_lightning.TD3.",
+    "--model.hidden_dims []": "hidden_dims must have at least one width for TD7, got []. Use [256, 256], for example.",
+    "--model.zs_dim 0": "zs_dim must be at least 1, got 0. The paper uses 256.",
+    "--model.target_update_freq 0": "target_update_freq must be at least 1, got 0. Use 250, for example",
+    "--model.target_update_freq null": "model.target_update_freq must be an integer, got null.",
+    "--model.encoder_lr -1": "encoder_lr must be at least 0, got -1.0.",
+    "--model TD3": "td3_lightning.TD3 has no setting zs_dim. Remove it, or use --model td3_lightning.TD7.",
+}
+
+
+@pytest.mark.parametrize("typed", ERRORS)
+def test_each_mistake_is_one_sentence(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ERRORS[typed] in error_of(["fit", "--config", "td7.yaml", *typed.split()], capsys)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ({"class_path": "evil.Agent", "init_args": {}}, "got evil.Agent. Use TD7, for example."),
+        ({"class_path": ["td3_lightning.TD7"]}, "got ['td3_lightning.TD7']. Use TD7."),
+        (
+            {"class_path": "TD7", "init_args": {}, "zs_dim": 3},
+            "class_path and init_args, got zs_dim. Move it to init_args.",
+        ),
+        ({"class_path": "TD7", "init_args": [3]}, "must have only class_path and init_args, got [3]. Move it to"),
+    ],
+)
+def test_each_mistake_in_a_file_is_one_sentence(model: Any, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text in error_of(["fit", "--config", write("wrong.yaml", model)], capsys)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["test"],
+        ["validate"],
+        ["record", "--episodes=1", "--data.env_kwargs.max_episode_steps=5"],
+        ["plot", "--episodes=1"],
+        ["robustness", "--episodes=2", "--observation_noise=[0]", "--action_noise=[0]"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_take_the_class_from_the_checkpoint(command: list[str]) -> None:
+    assert main([*command, "--ckpt_path", str(LAST), "--data.eval_kwargs.max_episode_steps=20"]) == 0
+
+
+def test_a_named_checkpoint_has_its_class() -> None:
+    assert main(["validate", "--ckpt_path=last", "--name=td7", "--data.eval_kwargs.max_episode_steps=20"]) == 0
+
+
+def test_resume_without_naming_the_class_again(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--ckpt_path", str(LAST), "--trainer.max_epochs=3", "--name=resumed"]
+    assert main(["fit", "--config", write("unnamed.yaml"), *words]) == 0
+    resumed = read_checkpoint("lightning_logs/resumed/version_0/checkpoints/last.ckpt")
+    assert (resumed["algorithm"], resumed["clocks"]["updates"]) == ("TD7", 36)
+    assert resumed["config"]["model"]["zs_dim"] == 6
+
+
+def test_a_checkpoint_of_td3_is_not_a_td7(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--config", write("td3.yaml", {"hidden_dims": [8]}), "--name=td3"]) == 0
+    path = "lightning_logs/td3/version_0/checkpoints/last.ckpt"
+    text = f"model.class_path must be td3_lightning.TD3, as in {path}, got td3_lightning.TD7."
+    assert text in error_of(["fit", "--config", "td7.yaml", "--ckpt_path", path], capsys)
+    with pytest.raises(UsageError, match="algorithm must be 'TD7', the agent that loads it, got 'TD3'"):
+        TD7.load_from_checkpoint(path)
+
+
+def test_export_and_import_are_for_td3(capsys: pytest.CaptureFixture[str]) -> None:
+    exported = error_of(["export", "--ckpt_path", str(LAST), "--files", "x"], capsys)
+    assert exported == "export requires a checkpoint of TD3, got one of TD7. Use another checkpoint."
+    imported = error_of(["import", "--config", "td7.yaml", "--files", "x"], capsys)
+    assert imported == "import requires TD3, got TD7. Use --model td3_lightning.TD3."
+
+
+def test_pixels_require_td3() -> None:
+    data: Any = SimpleNamespace(pixels=Pixels())
+    with pytest.raises(UsageError, match=r"pixels requires TD3 .*, got TD7\. Use --model td3_lightning\.TD3\."):
+        check_pixel_encoder(data, TD7(3, [-1.0], [1.0], hidden_dims=[4]))
+
+
+def test_load_from_checkpoint() -> None:
+    module = TD7.load_from_checkpoint(LAST)
+    assert type(module) is TD7
+    assert module.hparams["zs_dim"] == 6
+    assert module.value_range.low < module.value_range.high
+    for name, value in torch.load(LAST, weights_only=True)["state_dict"].items():
+        assert torch.equal(module.state_dict()[name], value), name
+    with pytest.raises(UsageError, match="algorithm must be 'TD3', the agent that loads it, got 'TD7'"):
+        TD3.load_from_checkpoint(LAST)
+
+
+def test_a_trainer_refuses_the_checkpoint_of_another_agent() -> None:
+    data = ReplayData("Pendulum-v1", eval_episodes=1, steps_per_epoch=12, batch_size=4)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8, 8])
+    trainer = L.Trainer(accelerator="cpu", max_epochs=3, callbacks=[Collector(10)], logger=False)
+    with pytest.raises(UsageError, match="algorithm must be 'TD3', the agent that loads it, got 'TD7'"):
+        trainer.fit(module, datamodule=data, ckpt_path=LAST)
+
+
+class Custom(TD7):
+    """An agent of a user."""
+
+
+def test_a_users_subclass_loads_the_checkpoint() -> None:
+    assert type(Custom.load_from_checkpoint(LAST)) is Custom
+
+
+HOSTILE = {
+    "unknown algorithm": (("algorithm",), "os.system", "algorithm must be one of TD3, TD7, got 'os.system'"),
+    "no text": (("algorithm",), ["TD7"], "algorithm must be one of TD3, TD7, got a value of type list"),
+    "another class": (("config", "model", "class_path"), "evil.Agent", "got 'evil.Agent'"),
+    "not a class": (("config", "model", "class_path"), 3, "model.class_path must be td3_lightning.TD3 or"),
+    "classes differ": (("algorithm",), "TD3", "model must be one of"),
+    "huge embedding": (("config", "model", "zs_dim"), 10_000, "model.zs_dim must be of at most"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_checkpoint_cannot_choose_what_is_imported(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (*keys, last), value, text = HOSTILE[case]
+    checkpoint = torch.load(LAST, weights_only=True)
+    part = checkpoint
+    for key in keys:
+        part = part[key]
+    part[last] = value
+    torch.save(checkpoint, "hostile.ckpt")
+    error = error_of(["test", "--ckpt_path=hostile.ckpt"], capsys)
+    assert text in error or "algorithm must be 'TD7', as in config.model" in error
+
+
+def test_the_lists_of_agents_agree() -> None:
+    assert tuple(kind.algorithm for kind in AGENTS.values()) == ALGORITHMS
+    assert [path.split(".")[-1] for path in AGENTS] == list(ALGORITHMS)
+
+
+def test_other_words_are_kept() -> None:
+    words = ["fit", "--model", "model.yaml", "--model", "{zs_dim: 3}", "--model.tau", "1", "--model"]
+    assert with_class_flags(words) == words
+    for first, second in itertools.pairwise(["--model", "TD7"]):
+        assert with_class_flags([first, second]) == ["--model.class_path", "TD7"]
