@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from td3_lightning.algorithm.critic_losses import CriticLoss
 from td3_lightning.algorithm.encoders import as_encoder
 from td3_lightning.errors import require_bool, require_choice, require_float, require_floats, require_int, require_ints
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
@@ -38,6 +39,7 @@ class TD3Settings:
     policy_freq: int
     max_grad_norm: float | None
     gradients: Gradients
+    critic_loss: CriticLoss
 
     def __post_init__(self) -> None:
         self._check_networks()
@@ -66,6 +68,7 @@ class TD3Settings:
             fix = "Omit max_grad_norm for no clipping."
             self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
         require_choice("gradients", self.gradients, get_args(Gradients))
+        require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
 
     @property
     def shares_encoder(self) -> bool:

@@ -9,10 +9,10 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.agent import Agent
+from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.networks import build_networks
-from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.algorithm.settings import Gradients, TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
 from td3_lightning.replay.buffer import Batch
@@ -39,6 +39,7 @@ class TD3(Agent):
         max_grad_norm: Largest norm of the actor's and of the critics' gradient; None for no clipping.
         gradients: "manual" computes the same gradients faster for plain networks in one process on a CPU, and uses
             autograd elsewhere; "autograd"; or "compiled", which passes the losses to torch.compile (experimental).
+        critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -63,10 +64,11 @@ class TD3(Agent):
         policy_freq: int = 2,
         max_grad_norm: float | None = None,
         gradients: Gradients = "manual",
+        critic_loss: CriticLoss = "mse",
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
-            tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients,
+            tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, critic_loss,
         )  # fmt: skip
         super().__init__(settings.obs_dim, settings.action_box())
         # Lightning compares the arguments with the saved values, which fails for arrays.
@@ -76,6 +78,7 @@ class TD3(Agent):
         self.actor, self.critics = build_networks(settings)
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
+        self._td_error: dict[str, Tensor] = {}  # of the last batch, if the critic loss returns it
         self._rule: UpdateRule | None = None
         self._rule_is_current = False
 
@@ -86,7 +89,7 @@ class TD3(Agent):
         rule = self.update_rule
         self.updates += 1
         critic_loss, q = rule.update_critics(batch)
-        logs = {"critic_loss": critic_loss, "q_mean": q.mean()}
+        logs = {"critic_loss": critic_loss, "q_mean": q.mean(), **self._td_error}
         if self.updates % self.settings.policy_freq == 0:
             logs["actor_loss"] = rule.update_actor(batch)
             rule.update_targets()
@@ -135,11 +138,12 @@ class TD3(Agent):
         return batch.reward + batch.discount * next_q
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum over critics of the mean squared TD error, and the Q-values (N, batch)."""
+        """Return the sum over critics of the mean loss of the TD error, and the Q-values (N, batch)."""
         with torch.no_grad():
             target = self.td_target(batch, noise)
         q = self.critics(self.critics.encoder(batch.obs), batch.action)
-        return (q - target).square().mean(dim=1).sum(), q
+        loss, self._td_error = CRITIC_LOSSES[self.settings.critic_loss](q - target)
+        return loss, q
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return minus the mean value that the first critic assigns to the actor's actions."""
@@ -202,10 +206,6 @@ class TD3(Agent):
     def on_train_epoch_start(self) -> None:
         """Choose the update rule again: hooks, layers or the precision may have changed."""
         self._rule_is_current = False
-
-    def on_fit_start(self) -> None:
-        """Refuse a precision in which the networks cannot learn."""
-        check_precision(self.trainer, self.settings.max_grad_norm)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return greedy actions (batch, action_dim) for observations (batch, obs_dim), in the environment's units."""
