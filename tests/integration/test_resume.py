@@ -33,6 +33,7 @@ from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.car_racing import Pedals
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.training import prioritization
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 from td3_lightning.training.weight_averaging import AveragedWeights
 
@@ -58,6 +59,7 @@ DATA: dict[str, dict[str, Any]] = {
     "Pendulum, averaged": PENDULUM,
     "Pendulum, doubles": PENDULUM,
     "Pendulum, averaged doubles": PENDULUM,
+    "prioritized": {**PENDULUM, "num_envs": 2, "n_step": 3, "capacity": 100, "priority_alpha": 0.4},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -92,8 +94,14 @@ class Run:
         updates_per_step = settings.setdefault("updates_per_step", 1.0)
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
         self.module = TD3(
-            self.data.obs_dim, self.data.action_low, self.data.action_high, hidden_dims=(8,), policy_freq=3
+            self.data.obs_dim,
+            self.data.action_low,
+            self.data.action_high,
+            hidden_dims=(8,),
+            policy_freq=3,
+            critic_loss="huber" if case == "prioritized" else "mse",
         )
+        prioritization.RESET_INTERVAL = 5  # several resets of the largest priority in a run
         self.folder = folder
         self.last = folder / "last.ckpt"
         self.trainer = L.Trainer(

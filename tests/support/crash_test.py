@@ -256,6 +256,11 @@ def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> d
     chance.shuffle(kinds)
     warm_up(root)
     worlds = {name: {**COMMON, "data": {**COMMON["data"], **data}} for name, data in WORLDS.items()}
+    worlds["prioritized"] = {
+        **worlds["LunarLander"],
+        "model": {**COMMON["model"], "critic_loss": "huber"},
+        "data": {**worlds["LunarLander"]["data"], "priority_alpha": 0.4},
+    }
     for index, (name, world) in enumerate(worlds.items()):
         results[name] = World(name, world, root, chance).suffer(kinds[index :: len(worlds)])
     drawn = Counter[str]()
