@@ -224,13 +224,14 @@ STOPS = [
 ]
 
 
-def test_resume_after_a_chain_of_stops_is_bit_exact(tmp_path: Path) -> None:
-    Run("short", tmp_path / "whole").fit()
+@pytest.mark.parametrize("case", ["short", "prioritized"])
+def test_resume_after_a_chain_of_stops_is_bit_exact(case: str, tmp_path: Path) -> None:
+    Run(case, tmp_path / "whole").fit()
     for count, stop in enumerate(STOPS):
-        run = Run("short", tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
+        run = Run(case, tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
         with pytest.raises(ExitOnSignal):
             run.fit(run.last if count else None)
-    run = Run("short", tmp_path / "chain")
+    run = Run(case, tmp_path / "chain")
     run.fit(run.last)
     assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
     assert rows(run.folder) == rows(tmp_path / "whole")
