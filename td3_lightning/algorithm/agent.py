@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import stored_schedule, with_noise
+from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.errors import UsageError, refuse
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import new_generator
@@ -35,7 +36,7 @@ class Episode(Protocol):
 class Agent(L.LightningModule):
     """Base class of the agents. It acts, evaluates episodes, and saves its clocks and noise generators.
 
-    A subclass defines `actor`, `forward` and `training_step`.
+    A subclass defines `actor`, `settings`, `forward` and `training_step`.
 
     Args:
         obs_dim: Numbers in an observation.
@@ -43,6 +44,7 @@ class Agent(L.LightningModule):
     """
 
     actor: Any
+    settings: Any
 
     def __init__(self, obs_dim: int, action_box: tuple[NDArray[np.float32], NDArray[np.float32]]) -> None:
         super().__init__()
@@ -137,6 +139,10 @@ class Agent(L.LightningModule):
     def setup(self, stage: str) -> None:
         """Convert to the Trainer's precision before Lightning loads weights: later, it would round doubles."""
         self.trainer.precision_plugin.convert_module(self)
+
+    def on_fit_start(self) -> None:
+        """Refuse a precision in which the networks cannot learn."""
+        check_precision(self.trainer, self.settings.max_grad_norm)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Disable DDP's gradient averaging, which requires every parameter in every loss."""

@@ -32,6 +32,7 @@ class Learner(Agent):
         self.actor, self.critics = self.build_networks()
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
+        self._td_error: dict[str, Tensor] = {}  # of the last batch, if the critic loss returns it
 
     def build_networks(self) -> tuple[Any, Any]:
         """Build the actor and the critics with fresh parameters."""

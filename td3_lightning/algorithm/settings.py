@@ -48,6 +48,7 @@ class TD3Settings:
     max_grad_norm: float | None
     gradients: Gradients
     target_update_freq: int | None
+    critic_loss: CriticLoss
     scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
 
     def __post_init__(self) -> None:
@@ -80,6 +81,7 @@ class TD3Settings:
             fix = "Omit max_grad_norm for no clipping."
             self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
         require_choice("gradients", self.gradients, get_args(Gradients))
+        require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
 
     @property
     def shares_encoder(self) -> bool:
@@ -122,7 +124,6 @@ class TD7Settings(TD3Settings):
         UsageError: A setting is out of its range.
     """
 
-    critic_loss: CriticLoss
     zs_dim: int
     encoder_lr: Any
     scheduled: ClassVar[tuple[str, ...]] = (*SCHEDULED, "encoder_lr")
@@ -136,7 +137,6 @@ class TD7Settings(TD3Settings):
     def _check_update(self) -> None:
         super()._check_update()
         check_schedule("encoder_lr", self.encoder_lr)
-        require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
         if self.target_update_freq is None:
             raise UsageError("target_update_freq must be an integer for TD7, got None. The paper uses 250.")
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.networks import build_networks
-from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.algorithm.settings import Gradients, TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
 from td3_lightning.replay.buffer import Batch
@@ -38,6 +38,7 @@ class TD3(Learner):
             autograd elsewhere; "autograd"; or "compiled", which passes the losses to torch.compile (experimental).
         target_update_freq: Critic updates per update of the targets; None means `policy_freq`. With tau = 1, the
             targets become copies (hard updates).
+        critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -64,10 +65,12 @@ class TD3(Learner):
         max_grad_norm: float | None = None,
         gradients: Gradients = "manual",
         target_update_freq: int | None = None,
+        critic_loss: CriticLoss = "mse",
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
             tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
+            critic_loss,
         )  # fmt: skip
         # Lightning compares the arguments with the saved values, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
@@ -84,7 +87,7 @@ class TD3(Learner):
         rule = self.update_rule
         self.updates += 1
         critic_loss, q = rule.update_critics(batch)
-        logs = {"critic_loss": critic_loss, "q_mean": q.mean()}
+        logs = {"critic_loss": critic_loss, "q_mean": q.mean(), **self._td_error}
         if self.updates % self.settings.policy_freq == 0:
             logs["actor_loss"] = rule.update_actor(batch)
         if self.updates % self.settings.target_interval == 0:
@@ -134,11 +137,12 @@ class TD3(Learner):
         return batch.reward + batch.discount * next_q
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum over critics of the mean squared TD error, and the Q-values (N, batch)."""
+        """Return the sum over critics of the mean loss of the TD error, and the Q-values (N, batch)."""
         with torch.no_grad():
             target = self.td_target(batch, noise)
         q = self.critics(self.critics.encoder(batch.obs), batch.action)
-        return (q - target).square().mean(dim=1).sum(), q
+        loss, self._td_error = CRITIC_LOSSES[self.settings.critic_loss](q - target)
+        return loss, q
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return minus the mean value that the first critic assigns to the actor's actions."""
@@ -164,10 +168,6 @@ class TD3(Learner):
     def on_train_epoch_start(self) -> None:
         """Choose the update rule again: hooks, layers or the precision may have changed."""
         self._rule_is_current = False
-
-    def on_fit_start(self) -> None:
-        """Refuse a precision in which the networks cannot learn."""
-        check_precision(self.trainer, self.settings.max_grad_norm)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return greedy actions (batch, action_dim) for observations (batch, obs_dim), in the environment's units."""

@@ -51,7 +51,6 @@ class TD7(TD3):
 
     settings: TD7Settings
     algorithm = "TD7"
-    _td_error: dict[str, Tensor]  # of the last batch, if the critic loss returns it
     actor: SALEActor
 
     def __init__(
@@ -91,14 +90,10 @@ class TD7(TD3):
     def build_networks(self) -> tuple[Any, Any]:
         """Build the actor and the critics with fresh parameters."""
         settings = self.settings
-        obs_dim, action_dim, widths, zs_dim = (
-            settings.obs_dim,
-            len(settings.action_low),
-            settings.hidden_dims,
-            settings.zs_dim,
-        )
-        actor = SALEActor(obs_dim, settings.action_low, settings.action_high, widths, zs_dim)
-        return actor, SALECritics(obs_dim, action_dim, widths, zs_dim, settings.num_critics)
+        obs_dim, action_dim = settings.obs_dim, len(settings.action_low)
+        sizes = settings.hidden_dims, settings.zs_dim
+        actor = SALEActor(obs_dim, settings.action_low, settings.action_high, *sizes)
+        return actor, SALECritics(obs_dim, action_dim, *sizes, settings.num_critics)
 
     # The update (algorithm 1 of the paper).
 

@@ -58,6 +58,7 @@ def supports(module: TD3) -> bool:
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
         and module.settings.encoder is None
+        and module.settings.critic_loss == "mse"
         and world_size() == 1
         and not overrides(module, TD3, *REPLACED_METHODS)
         and all(_are_trained(network.parameters()) for network in networks)

@@ -13,6 +13,7 @@ from td3_lightning.errors import UsageError
 from td3_lightning.replay.batch import Batch as Batch
 from td3_lightning.replay.batch import SampledIndices
 from td3_lightning.replay.memory import lazy_zeros
+from td3_lightning.replay.priorities import Priorities
 from td3_lightning.replay.ring import RUNNING, SHIFT, TERMINATED, TRUNCATED, Ring, TransitionIndex
 from td3_lightning.replay.settings import ReplaySettings
 from td3_lightning.schedules import Schedule
@@ -20,13 +21,13 @@ from td3_lightning.seeding import new_generator
 
 
 class Replay(IterableDataset[Batch]):
-    """Store transitions in one ring per environment, and yield batches sampled uniformly from all rings.
+    """Store transitions in one ring per environment, and yield batches sampled from all rings.
 
     Args:
         obs_dim: Size of an observation.
         action_dim: Size of an action.
         capacity: Number of rows in all rings together; new rows overwrite the oldest.
-        batch_size: Transitions in a batch, sampled uniformly with replacement.
+        batch_size: Transitions in a batch, sampled with replacement.
         batches_per_epoch: Batches of one iteration, which is the length of the dataset.
         n_step: Number of summed rewards: an integer, or a schedule over env_steps that begins with its largest value.
             A sum ends early at the end of an episode.
@@ -34,6 +35,7 @@ class Replay(IterableDataset[Batch]):
         num_envs: Number of environments.
         reward_scale: Factor for the stored rewards.
         history: Number of rows before a transition that are read with it.
+        priority_alpha: Exponent of the priorities, in [0, 1]; 0 samples uniformly.
 
     Raises:
         UsageError: A setting is out of its range, or the memory for the rows cannot be reserved.
@@ -51,11 +53,13 @@ class Replay(IterableDataset[Batch]):
         num_envs: int = 1,
         reward_scale: float = 1.0,
         history: int = 0,
+        priority_alpha: float = 0.0,
     ) -> None:
         super().__init__()
         self.settings = settings = ReplaySettings(
-            obs_dim, action_dim, capacity, batch_size, batches_per_epoch, n_step, gamma, num_envs, reward_scale, history
-        )
+            obs_dim, action_dim, capacity, batch_size, batches_per_epoch, n_step, gamma, num_envs, reward_scale,
+            history, priority_alpha,
+        )  # fmt: skip
         self.obs_dim, self.action_dim, self.capacity = settings.obs_dim, settings.action_dim, settings.capacity
         self.batch_size, self.batches_per_epoch = settings.batch_size, settings.batches_per_epoch
         self.n_step_schedule, self.n_step = settings.n_step_schedule, settings.max_n_step
@@ -65,6 +69,8 @@ class Replay(IterableDataset[Batch]):
         self.steps_before = 0  # env_steps before the first stored one, for the schedule of n_step
         self._allocate_rings(settings)
         self._make_windows(settings)
+        alpha = settings.priority_alpha
+        self.priorities = Priorities(self.rings, alpha) if alpha else None  # None for uniform sampling
 
     def _allocate_rings(self, settings: ReplaySettings) -> None:
         """Make the rings in shared arrays, so that one operation gathers rows from all of them."""
@@ -102,8 +108,9 @@ class Replay(IterableDataset[Batch]):
 
     @property
     def transition_bytes(self) -> int:
-        """Return the memory of one transition in bytes: its row and its entry in the index."""
-        return self.rows[0].nbytes + self._offsets.itemsize
+        """Return the memory of one transition in bytes: its row, its entry in the index and its priority."""
+        priority = 0 if self.priorities is None else self.priorities.itemsize
+        return self.rows[0].nbytes + self._offsets.itemsize + priority
 
     def add(
         self,
@@ -132,7 +139,7 @@ class Replay(IterableDataset[Batch]):
         self.rings[env].add(obs, action, reward * self.reward_scale, end, next_obs)
 
     def sample(self) -> Batch:
-        """Sample a batch uniformly with replacement."""
+        """Sample a batch with replacement, uniformly or in proportion to the priorities."""
         windows, reward, discount, steps = self._transitions(self._draw())
         obs, action = windows[:, 0, : self.obs_dim], windows[:, 0, self.obs_dim : -2]
         next_obs = self._after(windows, steps)[:, : self.obs_dim]
@@ -189,13 +196,15 @@ class Replay(IterableDataset[Batch]):
         return rewards[:, 0] + later, 1 + np.count_nonzero(continues, axis=1)
 
     def _draw(self) -> Tensor:
-        """Sample the first rows (batch,) of transitions uniformly from all rings."""
+        """Sample the first rows (batch,) of transitions from all rings."""
         num_transitions = self.num_transitions
         if not num_transitions:
             raise UsageError(
                 "Cannot sample: the replay buffer holds no complete transition. Increase the Collector's warmup_steps "
                 f"to n_step x num_envs = {self.n_step * len(self.rings)}, or add it to the Trainer's callbacks."
             )
+        if self.priorities is not None:
+            return self.priorities.draw(self.batch_size, self.generator)
         ring = self.rings[0]
         if len(self.rings) == 1:  # faster than the general case below
             rows = ring.index.rows(self._random_choice(ring.index.places))
@@ -215,6 +224,31 @@ class Replay(IterableDataset[Batch]):
         drawn = torch.randint(numbers.start, numbers.stop, (self.batch_size,), generator=self.generator)
         return drawn.numpy()
 
+    def update_priorities(self, td_error: Tensor) -> None:
+        """Set the priorities of the last sampled batch to max(|TD error|, 1)^priority_alpha.
+
+        Args:
+            td_error: Absolute TD errors (batch,), the largest over the critics.
+
+        Raises:
+            UsageError: No batch was sampled since the last call, or the replay buffer samples uniformly.
+        """
+        self._require_priorities().update(td_error.float().cpu().numpy())
+
+    def reset_max_priority(self) -> None:
+        """Set the priority of new transitions to the largest one in the replay buffer.
+
+        Otherwise, it is the largest one since the last call, whose transition may have a smaller priority now.
+        """
+        self._require_priorities().reset_largest()
+
+    def _require_priorities(self) -> Priorities:
+        if self.priorities is None:
+            raise UsageError(
+                "priority_alpha must be greater than 0 for priorities, got 0. Use 0.4, for example, or omit the call."
+            )
+        return self.priorities
+
     def __len__(self) -> int:
         return self.batches_per_epoch
 
@@ -229,6 +263,7 @@ class Replay(IterableDataset[Batch]):
             "steps_stored": self.steps_stored,
             "steps_before": self.steps_before,
             "generator": self.generator.get_state(),
+            **({} if self.priorities is None else {"priorities": self.priorities.state_dict()}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -248,3 +283,5 @@ class Replay(IterableDataset[Batch]):
         self.steps_stored = state["steps_stored"]
         self.steps_before = state.get("steps_before", 0)  # older checkpoints do not have it
         self.generator.set_state(state["generator"])
+        if self.priorities is not None:
+            self.priorities.load_state_dict(state.get("priorities", {}))  # uniform sampling saves none

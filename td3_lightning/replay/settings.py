@@ -33,6 +33,7 @@ class ReplaySettings:
     num_envs: int
     reward_scale: float
     history: int
+    priority_alpha: float
     n_step_schedule: Schedule = field(init=False)
     max_n_step: int = field(init=False)
 
@@ -49,6 +50,8 @@ class ReplaySettings:
         fix = "Use 1 for unscaled rewards."
         self.reward_scale = require_float("reward_scale", self.reward_scale, above=0, fix=fix)
         self.gamma = require_float("gamma", self.gamma, least=0, most=1, fix="Use 0.99, for example.")
+        fix = "Use 0.4 for the paper's priorities, or 0 for uniform sampling."
+        self.priority_alpha = require_float("priority_alpha", self.priority_alpha, least=0, most=1, fix=fix)
 
     def _check_n_step(self) -> None:
         """Check that n_step is an integer or a schedule that begins with its largest value."""

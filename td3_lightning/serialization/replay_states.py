@@ -26,6 +26,20 @@ def rows(value: Any, name: str) -> None:
         raise InvalidValueError(f"{name}.1", "a float32 tensor with two axes", value[1])
 
 
+def priorities(value: Any, name: str) -> None:
+    """Check for the priorities of a ring's transitions, which are at least 1 and finite."""
+    form.check_tensor(value, name)
+    if value.ndim != 1 or value.dtype != torch.float32 or not ((value >= 1) & value.isfinite()).all():
+        raise InvalidValueError(name, "a float32 tensor with one axis and finite numbers of at least 1", value)
+
+
+def largest_priority(value: Any, name: str) -> None:
+    """Check for a priority that a float32 number can represent."""
+    form.number(value, name)
+    if not 1 <= value <= torch.finfo(torch.float32).max:
+        raise InvalidValueError(name, "a finite number of at least 1", value)
+
+
 def ring(value: Any, name: str) -> None:
     """Check for the state of a ring, whose counters must agree."""
     RING(value, name)
@@ -48,6 +62,15 @@ def replay(value: Any, name: str) -> None:
         for _, part in saved["rows"]:
             if part.shape[1] != width:
                 raise InvalidValueError(f"{name}.rings.{index}.rows", f"{width} numbers wide", part)
+    if "priorities" in value:
+        _check_priorities(value["priorities"]["rings"], rings, f"{name}.priorities.rings")
+
+
+def _check_priorities(held: list[Any], rings: list[Any], name: str) -> None:
+    """Check for one priority of each transition."""
+    expected = [saved["transitions"] for saved in rings]
+    if [len(each) for each in held] != expected:
+        raise InvalidValueError(name, f"a list of {len(rings)} tensors of the sizes {expected}"[:200], held)
 
 
 def episode(value: Any, name: str) -> None:
@@ -81,7 +104,10 @@ REPLAY = form.fields(
         "generator": torch_generator,
         "rings": form.series(ring),
     },
-    {"steps_before": form.count},
+    {
+        "steps_before": form.count,
+        "priorities": form.fields({"largest": largest_priority, "rings": form.series(priorities)}),
+    },
 )
 EPISODE = form.fields(
     {"actions": form.check_tensor, "obs": form.check_tensor},

@@ -21,6 +21,7 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
 from td3_lightning.training.launcher import check_launcher
+from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
 
@@ -73,6 +74,7 @@ class Collector(Callback):
             _check_dimensions(module, data)
             if stage == "fit":
                 _check_trainable(module)
+                check_critic_loss(module, data.replay)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
@@ -107,8 +109,10 @@ class Collector(Callback):
         module, data = _module_and_data(trainer)
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
         logs = bool(every) and module.updates % every == 0
+        losses = {name: value for name, value in outputs.items() if name != TD_ERROR}
         if logs or module.device.type == "cpu":  # reading a loss from a GPU synchronizes
-            check_losses(outputs, module.updates)
+            check_losses(losses, module.updates)
+        update_priorities(module, data.replay, outputs)
         if module.updates % FLUSH_INTERVAL == 0:
             for optimizer in trainer.optimizers:
                 flush_denormals(optimizer)
@@ -119,7 +123,7 @@ class Collector(Callback):
                 self._collect(trainer, module, data)
             finally:  # if an environment fails, the steps before the failure are stored and count
                 self.updates_ahead -= (module.env_steps - start) * data.updates_per_step
-        self._losses.update(outputs)
+        self._losses.update(losses)
         if logs:
             self._log_losses(trainer, module)
 

@@ -70,6 +70,8 @@ class ReplayData(L.LightningDataModule):
         step_timeout: Time limit of a step or a reset in seconds. None means no limit.
         empty_replay: Start with an empty replay buffer and new episodes instead of those in the checkpoint. The
             Collector first fills the buffer with `warmup_steps` steps of the policy.
+        priority_alpha: Exponent of the priorities for sampling (LAP), in [0, 1]. 0 samples uniformly. A value above 0
+            requires `model.critic_loss: huber`.
 
     Raises:
         UsageError: A setting is out of range, the environment cannot be created, or a space is not a `Box`.
@@ -98,6 +100,7 @@ class ReplayData(L.LightningDataModule):
         on_device: bool = False,
         step_timeout: float | None = 600.0,
         empty_replay: bool = False,
+        priority_alpha: float = 0.0,
     ) -> None:
         super().__init__()
         settings = DataSettings(num_envs, steps_per_epoch, updates_per_step, on_device, empty_replay)
@@ -119,6 +122,7 @@ class ReplayData(L.LightningDataModule):
             gamma=gamma,
             num_envs=self.num_envs,
             reward_scale=reward_scale,
+            priority_alpha=priority_alpha,
         )
         self._names = ReportNames()  # names in the evaluation reports
         self._envs: TrainingVectorEnv | None = None

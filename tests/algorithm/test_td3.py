@@ -207,7 +207,10 @@ def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, 
     assert not all(torch.equal(parameter, old.to(parameter)) for parameter, old in actor)  # as `precision` rounds it
 
 
-def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("critic_loss", ["mse", "huber"])
+def test_compiled_losses_train_as_others_do(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch, critic_loss: Any
+) -> None:
     """With torch.compile's own tracing of both passes, but without its code generator, which takes half a minute."""
     compiled, left = [], set()
     compile_, move_targets = torch.compile, TD3.update_targets
@@ -225,8 +228,8 @@ def test_compiled_losses_train_as_others_do(make_trainer: Any, monkeypatch: pyte
     weights = {}
     for gradients in ("autograd", "compiled"):
         L.seed_everything(3)
-        data = new_data()
-        module = new_module(data, gradients=gradients)
+        data = new_data(priority_alpha=0.4 if critic_loss == "huber" else 0.0)
+        module = new_module(data, gradients=gradients, critic_loss=critic_loss)
         fit(data, module, make_trainer)
         assert module.updates == 20
         weights[gradients] = module.state_dict()

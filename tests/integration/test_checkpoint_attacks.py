@@ -356,7 +356,8 @@ def test_stored_counts_are_bounded(run: Any, capsys: Any, name: str, most: int) 
 
 
 EPISODE = {"actions": torch.ones(1, 1), "obs": torch.ones(3)}
-RING = "ReplayData.ranks.0.replay.rings.0."
+REPLAY = "ReplayData.ranks.0.replay."
+RING = REPLAY + "rings.0."
 
 
 @pytest.mark.parametrize(
@@ -372,6 +373,23 @@ RING = "ReplayData.ranks.0.replay.rings.0."
         (RING + "written", 2**50, "must hold the rows"),
         (RING + "transitions", 10**6, "transitions must be at most"),
         (RING + "rows", "x", "rows must be a list, got 'x'"),
+        (REPLAY + "priorities", 3, "priorities must be a mapping, got 3"),
+        (REPLAY + "priorities", {"largest": 1.0}, 'priorities must be a mapping with the key "rings"'),
+        (
+            REPLAY + "priorities",
+            {"largest": float("inf"), "rings": []},
+            "largest must be a finite number of at least 1",
+        ),
+        (
+            REPLAY + "priorities",
+            {"largest": float("nan"), "rings": []},
+            "largest must be a finite number of at least 1",
+        ),
+        (REPLAY + "priorities", {"largest": 1, "rings": []}, "rings must be a list of 1 tensors of the sizes"),
+        (REPLAY + "priorities", {"largest": 1, "rings": [torch.ones(2)]}, "rings must be a list of 1 tensors"),
+        (REPLAY + "priorities", {"largest": 1, "rings": [torch.zeros(2)]}, "finite numbers of at least 1"),
+        (REPLAY + "priorities", {"largest": 1, "rings": [torch.ones(2) / 0]}, "finite numbers of at least 1"),
+        (REPLAY + "priorities", {"largest": 1, "rings": [torch.ones(2).double()]}, "must be a float32 tensor"),
         ("ReplayData.ranks.0.replay.rings", [], "layout.num_envs must be 0"),
         ("ReplayData.ranks.0.replay.layout", {}, 'must be a mapping with the key "obs_dim"'),
         ("ReplayData.ranks.0.replay.generator", torch.ones(3), "generator must be the state of a torch generator"),

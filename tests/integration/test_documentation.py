@@ -144,6 +144,9 @@ def run_benchmark(name: str, words: list[str]) -> None:
         small = ["--workloads", "L", "--blocks", "1", "--updates", "1"]
         line = [sys.executable, "-m", name, *words, *small]  # it changes its process: cores, threads and denormals
         subprocess.run(line, cwd=ROOT, check=True)
+    elif name == "benchmarks.priorities":
+        line = [sys.executable, "-m", name, *words, "--rows", "300", "--batch", "8", "--calls", "3"]
+        subprocess.run(line, cwd=ROOT, check=True)  # it changes its process: cores and threads
     elif name == "benchmarks.car_frames":
         assert importlib.import_module(name).main([*words, "--windows", "1", "--seconds", "0.1"]) == 0
     else:

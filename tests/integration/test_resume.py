@@ -33,6 +33,7 @@ from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.car_racing import Pedals
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.training import prioritization
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 from td3_lightning.training.weight_averaging import AveragedWeights
 
@@ -60,6 +61,7 @@ DATA: dict[str, dict[str, Any]] = {
     "Pendulum, averaged doubles": PENDULUM,
     "TD7": {**PENDULUM, "n_step": 2},
     "TD7, averaged": PENDULUM,
+    "prioritized": {**PENDULUM, "num_envs": 2, "n_step": 3, "capacity": 100, "priority_alpha": 0.4},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -91,11 +93,13 @@ class Run:
         settings = {"batch_size": 4, "capacity": 2_000, "eval_episodes": 2, **DATA[case]}
         updates_per_step = settings.setdefault("updates_per_step", 1.0)
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
+        loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
         if case.startswith("TD7"):  # the targets change between, in and at the end of epochs
             self.module: TD3 = TD7(*sizes, hidden_dims=(8,), zs_dim=4, policy_freq=3, target_update_freq=4)
         else:
-            self.module = TD3(*sizes, hidden_dims=(8,), policy_freq=3)
+            self.module = TD3(*sizes, hidden_dims=(8,), policy_freq=3, critic_loss=loss)
+        prioritization.RESET_INTERVAL = 5  # several resets of the largest priority in a run
         self.folder = folder
         self.last = folder / "last.ckpt"
         self.trainer = L.Trainer(
@@ -218,13 +222,14 @@ STOPS = [
 ]
 
 
-def test_resume_after_a_chain_of_stops_is_bit_exact(tmp_path: Path) -> None:
-    Run("short", tmp_path / "whole").fit()
+@pytest.mark.parametrize("case", ["short", "prioritized"])
+def test_resume_after_a_chain_of_stops_is_bit_exact(case: str, tmp_path: Path) -> None:
+    Run(case, tmp_path / "whole").fit()
     for count, stop in enumerate(STOPS):
-        run = Run("short", tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
+        run = Run(case, tmp_path / "chain", seed=count + 1, callbacks=(Stops(*stop),))
         with pytest.raises(ExitOnSignal):
             run.fit(run.last if count else None)
-    run = Run("short", tmp_path / "chain")
+    run = Run(case, tmp_path / "chain")
     run.fit(run.last)
     assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
     assert rows(run.folder) == rows(tmp_path / "whole")

@@ -87,14 +87,15 @@ class Copied(ReplayData):
         return type(loader)(DeviceReplay(self.replay, CPU))
 
 
-def test_training_is_bit_exact(make_trainer: Any) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.4])
+def test_training_is_bit_exact(make_trainer: Any, alpha: float) -> None:
     runs = []
     for kind in (ReplayData, Copied):
         torch.manual_seed(1)
         collector = Collector(warmup_steps=20)
         collector.rng = np.random.default_rng(1)
-        data = kind("toys/Seeded-v0", steps_per_epoch=60, batch_size=8, eval_episodes=1, n_step=2)
-        module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,))
+        data = kind("toys/Seeded-v0", steps_per_epoch=60, batch_size=8, eval_episodes=1, n_step=2, priority_alpha=alpha)
+        module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,), critic_loss="huber")
         make_trainer(callbacks=[collector]).fit(module, datamodule=data)
         assert module.updates == 60
         runs.append(module.state_dict())

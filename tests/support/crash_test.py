@@ -57,8 +57,17 @@ WORLDS: dict[str, dict[str, Any]] = {
     "LunarLander": {"env_id": "LunarLanderContinuous-v3", "env_kwargs": {"max_episode_steps": 50}, "num_envs": 2},
     "Pendulum": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 25}},
     "TD7": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 25}},
+    "prioritized": {
+        "env_id": "LunarLanderContinuous-v3",
+        "env_kwargs": {"max_episode_steps": 50},
+        "num_envs": 2,
+        "priority_alpha": 0.4,
+    },
 }
-MODELS = {"TD7": {"class_path": "td3_lightning.TD7", "init_args": {"hidden_dims": [8], "target_update_freq": 9}}}
+MODELS = {
+    "TD7": {"class_path": "td3_lightning.TD7", "init_args": {"hidden_dims": [8], "target_update_freq": 9}},
+    "prioritized": {"hidden_dims": [8], "critic_loss": "huber"},
+}
 ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
 STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
 # After `fit` a signal kills the process as usual. The run must be complete then.

@@ -45,10 +45,12 @@ OTHERS: dict[str, list[Any]] = {
     "model.gradients": ["autograd"],
     "model.policy_freq": [1, 3],
     "model.target_update_freq": [1, 7],
+    "model.critic_loss": ["huber"],
     "data.num_envs": [2, 3],
     "data.updates_per_step": [0.3, 0.5, 2],
     "data.n_step": [1, linear(4, 1, 80)],
     "data.reward_scale": [0.1],
+    "data.priority_alpha": [0.4, 1.0],
     "data.eval_episodes": [2, 3],
     "data.wrappers": [[{"class_path": "td3_lightning.ActionRepeat", "init_args": {"repeat": 2}}]],
     "data.capacity": [45, 60],
@@ -78,4 +80,6 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
         section, _, key = name.partition(".")
         if chance.random() < 1 / 3:
             settings[section][key] = chance.choice(values)
+    if "priority_alpha" in settings["data"]:
+        settings["model"]["critic_loss"] = "huber"
     return settings

@@ -30,8 +30,9 @@ from td3_lightning.serialization.segment_files import FOLDER, names_in, with_row
 def train(folder: Path, epochs: int, ckpt_path: str | None, devices: int, seed: int) -> None:
     """Run the part of one rank."""
     L.seed_everything(seed, verbose=False)
-    data = ReplayData("toys/Seeded-v0", batch_size=4, capacity=100, steps_per_epoch=10, eval_episodes=2, num_envs=2)
-    module = TD3(3, data.action_low, data.action_high, hidden_dims=(4,))
+    settings: dict[str, Any] = {"batch_size": 4, "capacity": 100, "steps_per_epoch": 10, "eval_episodes": 2}
+    data = ReplayData("toys/Seeded-v0", **settings, num_envs=2, priority_alpha=0.4)
+    module = TD3(3, data.action_low, data.action_high, hidden_dims=(4,), critic_loss="huber")
     trainer = L.Trainer(
         accelerator="cpu",
         devices=devices,
@@ -114,6 +115,10 @@ def test_every_rank_resumes_its_own_state(tmp_path: Path) -> None:
         for ring, other in zip(left["rings"], right["rings"], strict=True):
             assert torch.equal(ring["rows"], other["rows"])
         assert torch.equal(left["generator"], right["generator"])
+        assert left["priorities"]["largest"] == right["priorities"]["largest"]
+        assert all(map(torch.equal, left["priorities"]["rings"], right["priorities"]["rings"]))
+    assert not torch.equal(one["priorities"]["rings"][0], two["priorities"]["rings"][0])
+    assert max(part.max() for state in (one, two) for part in state["priorities"]["rings"]) > 1
 
     last, resumed = (read_checkpoint(folder / "last.ckpt") for folder in (whole, again))
     assert len(last["target_noise"]) == 2

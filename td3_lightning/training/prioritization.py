@@ -1,0 +1,42 @@
+"""Update of the priorities after each update of the critics."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.errors import UsageError
+from td3_lightning.replay.buffer import Replay
+
+TD_ERROR = "td_error"  # name in the outputs of a training step
+RESET_INTERVAL = 250  # updates; that of the authors' TD7
+
+
+def check_critic_loss(module: TD3, replay: Replay) -> None:
+    """Raise `UsageError` if the replay is prioritized and the critic loss does not correct for it."""
+    loss = module.settings.critic_loss
+    if replay.priorities is not None and loss != "huber":
+        raise UsageError(
+            f"model.critic_loss must be huber if data.priority_alpha is above 0, got {loss}. Use --model.critic_loss "
+            "huber, or --data.priority_alpha 0."
+        )
+
+
+def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]) -> None:
+    """Set the priorities of the last batch, if the replay is prioritized, before the next batch is sampled.
+
+    The priority of new transitions is reset every `target_update_freq` updates, or every 250 without that setting.
+
+    Raises:
+        UsageError: The training step did not return the TD errors.
+    """
+    if replay.priorities is None:
+        return
+    if TD_ERROR not in outputs:
+        raise UsageError(
+            f"data.priority_alpha requires a training_step that returns {TD_ERROR}, got {', '.join(outputs)}. Use "
+            "TD3.critic_loss, or --data.priority_alpha 0."
+        )
+    replay.update_priorities(outputs[TD_ERROR])
+    if module.updates % (getattr(module.settings, "target_update_freq", None) or RESET_INTERVAL) == 0:
+        replay.reset_max_priority()
