@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
     from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
+    from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
     from td3_lightning.training.weight_averaging import AveragedWeights
 
 __version__ = "0.2.0"
@@ -43,6 +44,7 @@ _MODULES = {
     "ObservationNoise": "envs.noise",
     "Pedals": "envs.car_racing",
     "Pixels": "replay.pixels",
+    "PolicyCheckpoint": "training.policy_checkpoint",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",
     "SaveEvaluations": "training.evaluation",
@@ -68,6 +70,7 @@ __all__ = [
     "ObservationNoise",
     "Pedals",
     "Pixels",
+    "PolicyCheckpoint",
     "Replay",
     "ReplayData",
     "SaveEvaluations",
