@@ -65,6 +65,8 @@ OTHERS: dict[str, list[Any]] = {
         [evaluation("StopWhenSolved", threshold=-1e9, window=2)],
         [early_stopping(-1e9), evaluation("AveragedWeights", decay=0.5)],
         [early_stopping(1e9)],
+        [evaluation("PolicyCheckpoint", switch_after=50, late_episodes=2)],
+        [early_stopping(1e9), evaluation("PolicyCheckpoint", early_episodes=2, late_episodes=4, switch_after=20)],
         [evaluation("StopWhenSolved", threshold=1e9, window=2), evaluation("SaveEvaluations")],
     ],
 }
@@ -77,4 +79,6 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
         section, _, key = name.partition(".")
         if chance.random() < 1 / 3:
             settings[section][key] = chance.choice(values)
+    if any("PolicyCheckpoint" in each["class_path"] for each in settings["trainer"].get("callbacks", [])):
+        settings["collector"].pop("collect", None)  # refused
     return settings
