@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
     from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
+    from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
     from td3_lightning.training.weight_averaging import AveragedWeights
 
 __version__ = "0.2.0"
@@ -45,6 +46,7 @@ _MODULES = {
     "ObservationNoise": "envs.noise",
     "Pedals": "envs.car_racing",
     "Pixels": "replay.pixels",
+    "PolicyCheckpoint": "training.policy_checkpoint",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",
     "SaveEvaluations": "training.evaluation",
@@ -71,6 +73,7 @@ __all__ = [
     "ObservationNoise",
     "Pedals",
     "Pixels",
+    "PolicyCheckpoint",
     "Replay",
     "ReplayData",
     "SaveEvaluations",

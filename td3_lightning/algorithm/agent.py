@@ -10,6 +10,7 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import WeightAveraging
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
@@ -36,7 +37,7 @@ class Episode(Protocol):
 class Agent(L.LightningModule):
     """Base class of the agents. It acts, evaluates episodes, and saves its clocks and noise generators.
 
-    A subclass defines `actor`, `settings`, `forward` and `training_step`.
+    A subclass defines `actor`, `critics`, `settings`, `forward` and `training_step`.
 
     Args:
         obs_dim: Numbers in an observation.
@@ -44,6 +45,7 @@ class Agent(L.LightningModule):
     """
 
     actor: Any
+    critics: Any
     settings: Any
 
     def __init__(self, obs_dim: int, action_box: tuple[NDArray[np.float32], NDArray[np.float32]]) -> None:
@@ -111,6 +113,16 @@ class Agent(L.LightningModule):
         inputs = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
         actions: NDArray[np.float32] = self.forward(inputs).float().cpu().numpy()
         return actions
+
+    def policy_modules(self) -> tuple[nn.Module, ...]:
+        """Return the modules that `forward` uses."""
+        return (self.actor, self.critics.encoder) if self.settings.shares_encoder else (self.actor,)
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Return the weights and buffers of the policy by their names in `state_dict`. The memory is shared."""
+        modules = self.policy_modules()
+        prefixes = tuple(f"{name}." for name, module in self.named_modules() if module in modules)
+        return {name: value for name, value in self.state_dict().items() if name.startswith(prefixes)}
 
     # Evaluation: one validation step is one episode.
 
@@ -202,9 +214,11 @@ class Agent(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and restore the clocks, the exploration noise and this process's noise generators.
 
-        A run that continues without averaged weights takes the weights that were trained, not their mean.
+        A run that continues takes the weights that were trained. Averaged weights restore both themselves.
         """
         check_restoration(checkpoint, self, self.strict_loading)
+        if self._is_trained():
+            _restore_trained_policy(checkpoint)
         if "current_model_state" in checkpoint and self._trains_without_mean():
             checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name, value in checkpoint["clocks"].items():
@@ -216,18 +230,24 @@ class Agent(L.LightningModule):
 
     def _trains_without_mean(self) -> bool:
         """Return whether a Trainer is about to train the module without a running mean of its weights."""
-        if not self._is_attached or self.trainer.state.fn != "fit":
+        if not self._is_trained():
             return False
         callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]
         return not any(isinstance(callback, WeightAveraging) for callback in callbacks)
 
-    @property
-    def _is_attached(self) -> bool:
-        """Whether a Trainer runs the module."""
+    def _is_trained(self) -> bool:
+        """Return whether a Trainer is about to train the module."""
         try:
-            return self.trainer is not None
+            return self.trainer is not None and self.trainer.state.fn == "fit"
         except RuntimeError:  # Lightning raises it for a module without a Trainer
             return False
+
+
+def _restore_trained_policy(checkpoint: dict[str, Any]) -> None:
+    """Move the policy in `state_dict` to `deployed_policy`, and the policy that was trained into its place."""
+    state, trained = checkpoint["state_dict"], checkpoint.get("trained_policy", {})
+    checkpoint["deployed_policy"] = {name: state[name] for name in trained}
+    checkpoint["state_dict"] = {**state, **trained}
 
 
 def _restore(generator: torch.Generator, states: list[torch.Tensor]) -> None:

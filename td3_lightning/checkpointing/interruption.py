@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -55,6 +56,8 @@ class StopOnSignal(Callback):
         self.received = None
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._collectors = [callback for callback in callbacks if isinstance(callback, Collector)]
+        for collector in self._collectors:
+            collector.stops_directly = partial(_can_stop_after_update, trainer)
         if any(callbacks.index(collector) > callbacks.index(self) for collector in self._collectors):
             raise UsageError(
                 "StopOnSignal must come after the Collector in the Trainer's callbacks, got it before the Collector. "
@@ -93,7 +96,7 @@ class StopOnSignal(Callback):
         """Stop after the Collector's step, unless an evaluation follows, which stops at its first episode."""
         if self._is_single_process and self.received is None:
             return
-        if not trainer.is_last_batch and not evaluation_is_due(trainer):
+        if _can_stop_after_update(trainer):
             self._stop_if_requested(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -135,6 +138,11 @@ class StopOnSignal(Callback):
         self._previous = {}
         for collector in self._collectors:
             collector.stopping = False
+
+
+def _can_stop_after_update(trainer: L.Trainer) -> bool:
+    """Return whether neither the end of an epoch nor an evaluation follows the current update."""
+    return not trainer.is_last_batch and not evaluation_is_due(trainer)
 
 
 def save_last(trainer: L.Trainer) -> str:

@@ -81,6 +81,16 @@ MODEL_CHECKPOINT = form.fields(
 )
 
 
+ASSESSMENT = form.fields(
+    {
+        "episodes": form.count,
+        "counts": form.series(form.flag),
+        "finished": form.count,
+        "min_return": form.number,
+    }
+)
+
+
 # By the name of the class that defines the state.
 STATES: dict[str, form.Check] = {
     "Collector": form.fields({"ranks": form.series(RANK)}),
@@ -90,6 +100,14 @@ STATES: dict[str, form.Check] = {
     "StopWhenSolved": form.fields(
         {"returns": form.series(form.number), "played": form.count},
         {"best_return": form.number, "best_mean": form.number},
+    ),
+    "PolicyCheckpoint": form.fields(
+        {
+            "best_return": form.number,
+            "assessments": form.count,
+            "is_late": form.flag,
+            "assessment": form.optional(ASSESSMENT),
+        }
     ),
     "SaveEvaluations": form.fields(
         {"env_steps": form.series(form.count), "returns": form.series(form.series(form.number))}

@@ -91,6 +91,7 @@ PARTS: dict[str, form.Check] = {
     "state_dict": TENSORS,
     "current_model_state": TENSORS,
     "averaging_state": TENSORS,
+    "trained_policy": TENSORS,
     "optimizer_states": form.series(form.fields({"state": form.mapping, "param_groups": form.series(form.mapping)})),
     "lr_schedulers": form.series(form.mapping),
     "stopped_early": form.series(form.by_name(form.optional(form.plain))),

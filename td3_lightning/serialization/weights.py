@@ -61,6 +61,17 @@ def check_weights(checkpoint: Mapping[str, Any], module: torch.nn.Module, strict
             raise InvalidValueError(f"{part}.{names[0][:60]}", "in the checkpoint and the model", held.get(names[0]))
         for name in held.keys() & ours.keys():
             check_shape(held[name], ours[name], f"{part}.{name}")
+    _check_policy(checkpoint, getattr(module, "policy_state", dict)())
+
+
+def _check_policy(checkpoint: Mapping[str, Any], ours: Mapping[str, Tensor]) -> None:
+    """Check that the policy that was trained, if a checkpoint holds one besides another policy, is whole."""
+    held = checkpoint.get("trained_policy", ours)
+    for name in ours.keys() | held.keys():
+        deployed = checkpoint.get("state_dict", {})
+        if name not in held or name not in ours or (held is not ours and name not in deployed):
+            raise InvalidValueError(f"trained_policy.{name[:60]}", "in the checkpoint and the model", held.get(name))
+        check_shape(held[name], ours[name], f"trained_policy.{name}")
 
 
 def check_shape(value: Any, like: Tensor, name: str) -> None:

@@ -1,6 +1,7 @@
 """Callback that steps the training environments and fills the replay buffer."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning as L
@@ -14,6 +15,7 @@ from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
 from td3_lightning.algorithm.exploration import with_noise
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
+from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import derive_seed
@@ -21,6 +23,7 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
 from td3_lightning.training.launcher import check_launcher
+from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
@@ -62,13 +65,19 @@ class Collector(Callback):
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
         self.last_return = float("nan")
-        self.stopping = False  # ends the warm-up early, so that the run can be saved and stopped
+        self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
+        self.stops_directly: Callable[[], bool] = _always  # whether a stop follows the current update directly
+        self._policy_checkpoint: PolicyCheckpoint | None = None
         self._losses: dict[str, Tensor] = {}
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Check the strategy and that the agent fits the environment."""
         check_launcher(trainer)
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        self._policy_checkpoint = next((each for each in callbacks if isinstance(each, PolicyCheckpoint)), None)
+        if self._policy_checkpoint is not None and self.collect != 1:
+            raise refuse("collect", "1 with PolicyCheckpoint", self.collect, "Use 1, or remove PolicyCheckpoint.")
         if stage == "fit" or isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]  # as below
             module, data = _module_and_data(trainer)
             _check_dimensions(module, data)
@@ -101,31 +110,24 @@ class Collector(Callback):
         ):
             self._step(trainer, module, data)
         self._clock = (module.env_steps, time.perf_counter())
+        if self._is_assessing:  # the run was stopped in an assessment
+            self._catch_up(trainer, module, data)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Take the environment steps that precede the next update, and log the last update."""
         module, data = _module_and_data(trainer)
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
-        logs = bool(every) and module.updates % every == 0
         losses = {name: value for name, value in outputs.items() if name != TD_ERROR}
-        if logs or module.device.type == "cpu":  # reading a loss from a GPU synchronizes
+        if module.device.type == "cpu" or _is_log_due(trainer, module):  # reading a loss from a GPU synchronizes
             check_losses(losses, module.updates)
         update_priorities(module, data.replay, outputs)
         if module.updates % FLUSH_INTERVAL == 0:
             for optimizer in trainer.optimizers:
                 flush_denormals(optimizer)
         self.updates_ahead += 1
-        while self.updates_ahead > ROUNDING:
-            start = module.env_steps
-            try:
-                self._collect(trainer, module, data)
-            finally:  # if an environment fails, the steps before the failure are stored and count
-                self.updates_ahead -= (module.env_steps - start) * data.updates_per_step
         self._losses.update(losses)
-        if logs:
-            self._log_losses(trainer, module)
+        self._catch_up(trainer, module, data)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop a diverged run before it is evaluated."""
@@ -140,8 +142,33 @@ class Collector(Callback):
         """
         check_weights(pl_module, pl_module.updates, *trainer.optimizers)
 
+    @property
+    def _is_assessing(self) -> bool:
+        """Whether an assessment is in progress. Between two updates, this is so only in a run that stops."""
+        return self._policy_checkpoint is not None and self._policy_checkpoint.assessment is not None
+
+    def _must_pause(self) -> bool:
+        return self.stopping and self.stops_directly()
+
+    def _catch_up(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
+        """Take the environment steps that precede the next update, and log the last update."""
+        while self.updates_ahead > ROUNDING or self._is_assessing:
+            start = module.env_steps
+            try:
+                self._collect(trainer, module, data)
+            finally:  # if an environment fails, the steps before the failure are stored and count
+                self.updates_ahead -= (module.env_steps - start) * data.updates_per_step
+            if self._is_assessing:  # the run stops, and continues here when it is resumed
+                return
+        if _is_log_due(trainer, module):
+            self._log_losses(trainer, module)
+
     def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
-        """Collect `collect` steps, or steps until an episode ends."""
+        """Collect `collect` steps, or steps until an episode or an assessment ends."""
+        if self._policy_checkpoint is not None:
+            assess = self._policy_checkpoint.assess
+            assess(trainer, module, data, lambda: self._step(trainer, module, data), self._must_pause)
+            return
         start, episodes, complete = module.env_steps, module.episodes, False
         while not complete:
             self._step(trainer, module, data)
@@ -166,7 +193,7 @@ class Collector(Callback):
         normal = self.rng.standard_normal(action.shape, dtype=np.float32)
         return with_noise(action, normal, self.exploration_noise(module.env_steps), module.action_box)
 
-    def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
+    def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> Step:
         """Step all environments once and store the transitions."""
         obs, action = data.envs.obs, self._act(module, data)
         step = data.envs.step(action)
@@ -178,6 +205,7 @@ class Collector(Callback):
             module.episodes += 1
             self.last_return = report["return"]
             self._log(trainer, module, report)
+        return step
 
     def _log_losses(self, trainer: L.Trainer, module: TD3) -> None:
         """Log the last losses, the scheduled values and the speed since the previous log."""
@@ -214,6 +242,15 @@ class Collector(Callback):
             self.rng.bit_generator.state = own["rng"]
             self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
             self._losses = dict(own["losses"])
+
+
+def _is_log_due(trainer: L.Trainer, module: TD3) -> bool:
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
+    return bool(every) and module.updates % every == 0
+
+
+def _always() -> bool:
+    return True
 
 
 def _module_and_data(trainer: L.Trainer) -> tuple[TD3, ReplayData]:

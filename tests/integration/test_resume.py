@@ -31,10 +31,13 @@ from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.car_racing import Pedals
+from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training import prioritization
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
+from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 EPOCH, EPOCHS = 12, 3  # updates in an epoch, epochs in a run
@@ -61,7 +64,15 @@ DATA: dict[str, dict[str, Any]] = {
     "Pendulum, averaged doubles": PENDULUM,
     "TD7": {**PENDULUM, "n_step": 2},
     "TD7, averaged": PENDULUM,
+    "TD7, complete": {**PENDULUM, "n_step": 2, "capacity": 100, "priority_alpha": 0.4},
     "prioritized": {**PENDULUM, "num_envs": 2, "n_step": 3, "capacity": 100, "priority_alpha": 0.4},
+    "Pendulum, policy checkpoints": PENDULUM,
+    "Lander, policy checkpoints": {
+        **LANDER,
+        "env_kwargs": {"max_episode_steps": 7},
+        "num_envs": 3,
+        "updates_per_step": 0.25,
+    },
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -71,7 +82,14 @@ for package, env_id in SIMULATORS.items():
 COLLECTORS: dict[str, dict[str, Any]] = {
     "Pendulum, by episodes": {"warmup_steps": 22, "random_steps": 40, "collect": "episode"},
 }
-AVERAGED: dict[str, list[Callback]] = {case: [AveragedWeights(decay=0.9)] for case in DATA if "averaged" in case}
+DEPLOYING: dict[str, list[Callback]] = {  # other weights than those that are trained
+    "TD7, complete": [PolicyCheckpoint(1, 2, switch_after=12)],
+    "TD7, averaged": [AveragedWeights(decay=0.9)],
+    "Pendulum, averaged": [AveragedWeights(decay=0.9)],
+    "Pendulum, averaged doubles": [AveragedWeights(decay=0.9)],
+    "Pendulum, policy checkpoints": [PolicyCheckpoint(1, 2, switch_after=12)],
+    "Lander, policy checkpoints": [PolicyCheckpoint(5, 2, switch_after=12)],
+}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -105,9 +123,9 @@ class Run:
         self.trainer = L.Trainer(
             accelerator="cpu",
             callbacks=[
-                *copy.deepcopy(averaged := AVERAGED.get(case, [])),
+                *copy.deepcopy(deploying := DEPLOYING.get(case, [])),
                 Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
-                *([] if averaged else [StopWhenSolved(threshold=1e9, window=3)]),  # never reached
+                *([] if deploying else [StopWhenSolved(threshold=1e9, window=3)]),  # never reached
                 SaveEvaluations(),
                 *callbacks,
                 StopOnSignal(),
@@ -233,6 +251,49 @@ def test_resume_after_a_chain_of_stops_is_bit_exact(case: str, tmp_path: Path) -
     run.fit(run.last)
     assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
     assert rows(run.folder) == rows(tmp_path / "whole")
+
+
+class StopsInStep:
+    """Send a signal to this process in a step of the training environments, and count the steps.
+
+    Args:
+        step: The method of `TrainingVectorEnv` that steps them.
+        at: Number of the step in which the signal is sent.
+    """
+
+    def __init__(self, step: Any, at: int) -> None:
+        self.step, self.at, self.taken = step, at, 0
+
+    def __call__(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == self.at:
+            signal.raise_signal(signal.SIGTERM)
+        return self.step(action)
+
+
+@pytest.mark.parametrize("case", ["Pendulum, policy checkpoints", "Lander, policy checkpoints"])
+def test_resume_within_assessments_is_bit_exact(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COLLECTORS, case, {"warmup_steps": 30})
+    Run(case, tmp_path / "whole").fit()
+    begin, last, states = TrainingVectorEnv.__init__, tmp_path / "chain" / "last.ckpt", []
+
+    def make(envs: Any, *arguments: Any) -> None:
+        begin(envs, *arguments)
+        envs.step = StopsInStep(envs.step, at=4)
+
+    monkeypatch.setattr(TrainingVectorEnv, "__init__", make)
+    while True:
+        run = Run(case, tmp_path / "chain", seed=len(states) + 1)
+        try:
+            run.fit(last if states else None)
+            break
+        except ExitOnSignal:
+            states.append(read_checkpoint(last)["callbacks"]["PolicyCheckpoint"])
+    running = [state["assessment"] for state in states if state["assessment"] is not None]
+    assert {bool(state["finished"]) for state in running} == {False, True}
+    assert {state["is_late"] for state in states} == {False, True}
+    assert differences(tmp_path / "whole" / "last.ckpt", last) == []
+    assert rows(tmp_path / "chain") == rows(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("updates", [6, 13, 14, 20, 21])

@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 import conftest  # noqa: F401  # no screen, one thread
-from random_settings import draw
+from random_settings import draw, evaluation
 from run_comparison import differences, rows
 from td3_lightning import Collector
 from td3_lightning.cli.app import main
@@ -63,11 +63,13 @@ WORLDS: dict[str, dict[str, Any]] = {
         "num_envs": 2,
         "priority_alpha": 0.4,
     },
+    "assessments": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 13}, "num_envs": 2},
 }
 MODELS = {
     "TD7": {"class_path": "td3_lightning.TD7", "init_args": {"hidden_dims": [8], "target_update_freq": 9}},
     "prioritized": {"hidden_dims": [8], "critic_loss": "huber"},
 }
+CALLBACKS = {"assessments": [evaluation("PolicyCheckpoint", early_episodes=3, late_episodes=5, switch_after=60)]}
 ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
 STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
 # After `fit` a signal kills the process as usual. The run must be complete then.
@@ -270,6 +272,8 @@ def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> d
         name: {**COMMON, "data": {**COMMON["data"], **data}, "model": MODELS.get(name, COMMON["model"])}
         for name, data in WORLDS.items()
     }
+    for name, own in CALLBACKS.items():
+        worlds[name]["trainer"] = {**COMMON["trainer"], "callbacks": own}
     for index, (name, world) in enumerate(worlds.items()):
         results[name] = World(name, world, root, chance).suffer(kinds[index :: len(worlds)])
     drawn = Counter[str]()

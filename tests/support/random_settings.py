@@ -68,6 +68,8 @@ OTHERS: dict[str, list[Any]] = {
         [evaluation("StopWhenSolved", threshold=-1e9, window=2)],
         [early_stopping(-1e9), evaluation("AveragedWeights", decay=0.5)],
         [early_stopping(1e9)],
+        [evaluation("PolicyCheckpoint", switch_after=50, late_episodes=2)],
+        [early_stopping(1e9), evaluation("PolicyCheckpoint", early_episodes=2, late_episodes=4, switch_after=20)],
         [evaluation("StopWhenSolved", threshold=1e9, window=2), evaluation("SaveEvaluations")],
     ],
 }
@@ -82,4 +84,6 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
             settings[section][key] = chance.choice(values)
     if "priority_alpha" in settings["data"]:
         settings["model"]["critic_loss"] = "huber"
+    if any("PolicyCheckpoint" in each["class_path"] for each in settings["trainer"].get("callbacks", [])):
+        settings["collector"].pop("collect", None)  # refused
     return settings

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning import TD3, Collector, Linear, PolicyCheckpoint, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.reports import LOGGED
@@ -61,11 +61,14 @@ def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_
 
 
 def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> None:
-    data, falling, logger = new_data(), Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
-    callbacks = [Collector(10, exploration_noise=falling), StopWhenSolved(threshold=1e9, window=1)]
+    falling, logger = Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
+    others = StopWhenSolved(threshold=1e9, window=1), PolicyCheckpoint()  # which exclude each other
     schedules = dict.fromkeys(("actor_lr", "critic_lr", "policy_noise", "noise_clip"), falling)
-    module = new_module(data, **schedules, tau=Linear(0.1, 0.01, 30))
-    make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
+    for other in others:
+        data = new_data()
+        module = new_module(data, **schedules, tau=Linear(0.1, 0.01, 30))
+        callbacks = [Collector(10, exploration_noise=falling), other]
+        make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
     columns = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
     of_info = {"steps", "even"}
     assert {name.split("/")[1] for name in columns if "/" in name} == LOGGED | of_info

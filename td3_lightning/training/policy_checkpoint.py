@@ -1,0 +1,213 @@
+"""Policy checkpoints: evaluate and save the policy with the best smallest return in training."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback, WeightAveraging
+from torch import Tensor
+
+from td3_lightning.algorithm.agent import Agent
+from td3_lightning.envs.episode import MAX_EPISODE_STEPS
+from td3_lightning.envs.vector_env import Step, TrainingVectorEnv
+from td3_lightning.errors import EnvError, UsageError, require_float, require_int
+from td3_lightning.training.assessment import Assessment
+from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.evaluation import StopWhenSolved
+
+
+class PolicyCheckpoint(Callback):
+    """Evaluate and save the policy with the best smallest return over several training episodes.
+
+    As in TD7 (Fujimoto et al., 2023), the Collector collects whole training episodes with a policy that
+    does not change. This is an assessment. It ends early after an episode with a smaller return than the best policy's
+    smallest return. Otherwise, the policy is copied. The updates for the collected steps follow.
+
+    The `state_dict` of a checkpoint contains the copied policy, which `test` and `act` use. A resumed run trains the
+    current weights. The current policy is used until the first assessment is complete. The defaults are those of the
+    authors' code.
+
+    Args:
+        early_episodes: Episodes of an assessment in the early phase.
+        late_episodes: Episodes of an assessment in the late phase.
+        switch_after: Updates in the early phase. The next assessment begins the late phase.
+        reset_weight: Factor on the best smallest return at the start of the late phase, in [0, 1]. A negative return
+            is reduced by the same amount, so that the bar is always lowered.
+
+    Raises:
+        UsageError: A setting is out of range.
+    """
+
+    def __init__(
+        self,
+        early_episodes: int = 1,
+        late_episodes: int = 20,
+        switch_after: int = 750_000,
+        reset_weight: float = 0.9,
+    ) -> None:
+        super().__init__()
+        self.early_episodes = require_int("early_episodes", early_episodes, least=1)
+        self.late_episodes = require_int("late_episodes", late_episodes, least=1)
+        self.switch_after = require_int("switch_after", switch_after, least=0)
+        self.reset_weight = require_float("reset_weight", reset_weight, least=0, most=1)
+        self.best_return = -math.inf  # smallest return of the copied policy
+        self.assessments = 0  # complete ones and those that ended early
+        self.is_late = False
+        self.assessment: Assessment | None = None  # the one in progress
+        self._policy: dict[str, Tensor] = {}  # the copied policy, or the current one during an evaluation
+        self._evaluating = False
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Check the other callbacks and the number of processes.
+
+        Raises:
+            UsageError: Another callback replaces or evaluates the weights, or several processes train.
+        """
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for each in callbacks:
+            if isinstance(each, WeightAveraging | StopWhenSolved):
+                other = "averages the weights" if isinstance(each, WeightAveraging) else "evaluates the current policy"
+                raise UsageError(
+                    f"PolicyCheckpoint must not be combined with {type(each).__name__}, which {other} instead of the "
+                    "copied policy. Use only one of them."
+                )
+        if stage == "fit" and trainer.world_size > 1:
+            raise UsageError(
+                f"PolicyCheckpoint requires one process, got {trainer.world_size}. Use --trainer.devices 1, or remove "
+                "it."
+            )
+
+    # The assessments.
+
+    def assess(
+        self,
+        trainer: L.Trainer,
+        module: Agent,
+        data: ReplayData,
+        take_step: Callable[[], Step],
+        must_pause: Callable[[], bool],
+    ) -> None:
+        """Begin an assessment of the current policy, or continue the one that is in progress.
+
+        Args:
+            trainer: Trainer with the loggers.
+            module: Agent whose policy acts.
+            data: Data module with the training environments.
+            take_step: Steps the training environments.
+            must_pause: Whether the run stops. A resumed run continues the assessment.
+
+        Raises:
+            EnvError: No episode ends within `MAX_EPISODE_STEPS` steps of each environment.
+        """
+        self._begin(module.updates, data.envs)
+        changed_at = module.env_steps
+        while self.assessment is not None and not must_pause():
+            step = take_step()
+            if step.reports and self._add(step, trainer, module):
+                changed_at = module.env_steps
+            elif module.env_steps - changed_at >= MAX_EPISODE_STEPS * data.num_envs:
+                raise EnvError(
+                    f"{data.env_id} must end an episode within {MAX_EPISODE_STEPS:,} steps with PolicyCheckpoint, got "
+                    "none. Set max_episode_steps in data.train_kwargs, or remove PolicyCheckpoint."
+                )
+
+    def _begin(self, updates: int, envs: TrainingVectorEnv) -> None:
+        if self.assessment is None or len(self.assessment.counts) != len(envs.envs):
+            if updates > self.switch_after and not self.is_late:
+                self._begin_late_phase()
+            episodes = self.late_episodes if self.is_late else self.early_episodes
+            self.assessment = Assessment.begin(episodes, [env.steps for env in envs.envs])
+
+    def _begin_late_phase(self) -> None:
+        """Lower the bar, because the smallest of many returns is smaller."""
+        self.is_late = True
+        self.best_return *= self.reset_weight if self.best_return > 0 else 2 - self.reset_weight
+
+    def _add(self, step: Step, trainer: L.Trainer, module: Agent) -> bool:
+        """Add the episodes that ended in a step, and return whether an episode of the assessment began or ended."""
+        assert self.assessment is not None
+        changed = self.assessment.add(step)
+        if self.assessment.is_over(self.best_return):
+            self._end(trainer, module, self.assessment.min_return)
+        return changed
+
+    def _end(self, trainer: L.Trainer, module: Agent, min_return: float) -> None:
+        """Copy the policy if it is at least as good as the copied one."""
+        self.assessment = None
+        self.assessments += 1
+        if min_return >= self.best_return:
+            self.best_return = min_return
+            self._policy = {name: value.clone() for name, value in module.policy_state().items()}
+        values = {"policy_checkpoint_return": self.best_return, "assessments": float(self.assessments)}
+        for logger in trainer.loggers:
+            logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.env_steps)
+
+    # Evaluations during `fit`.
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Swap in the copied policy for an evaluation during `fit`. Other commands load it already."""
+        if trainer.state.fn == "fit":
+            self._swap(pl_module)
+            self._evaluating = True
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Swap the current policy back."""
+        if self._evaluating:
+            self._swap(pl_module)
+            self._evaluating = False
+
+    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Swap the current policy back after a failed evaluation."""
+        self.on_validation_epoch_end(trainer, pl_module)
+
+    @torch.no_grad()
+    def _swap(self, module: Agent) -> None:
+        """Exchange the weights in the module and the stored ones in place, because optimizers refer to the former."""
+        for name, weight in module.policy_state().items() if self._policy else ():
+            current = weight.clone()
+            weight.copy_(self._policy[name])
+            self._policy[name].copy_(current)
+
+    # Checkpoints.
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Save the copied policy in `state_dict` and the current one beside it, also when they are swapped."""
+        if not self._policy:
+            return
+        state = checkpoint["state_dict"]
+        current = self._policy if self._evaluating else {name: state[name] for name in self._policy}
+        if not self._evaluating:
+            checkpoint["state_dict"] = {**state, **self._policy}
+        checkpoint["trained_policy"] = current
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Restore the copied policy for `fit`. Start anew if the replay does, because the task may have changed."""
+        if trainer.state.fn != "fit":
+            return
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set without a type
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state is None or (isinstance(data, ReplayData) and data.empty_replay):
+            checkpoint["callbacks"].pop(self.state_key, None)
+        else:
+            self._policy = {name: value.clone() for name, value in checkpoint.get("deployed_policy", {}).items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best return, the phase, the number of assessments and the one in progress."""
+        running = self.assessment and {
+            "episodes": self.assessment.episodes,
+            "counts": list(self.assessment.counts),
+            "finished": self.assessment.finished,
+            "min_return": self.assessment.min_return,
+        }
+        own = {"best_return": self.best_return, "assessments": self.assessments, "is_late": self.is_late}
+        return {**own, "assessment": running}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best return, the phase, the number of assessments and the one in progress."""
+        self.best_return, self.is_late = state_dict["best_return"], state_dict["is_late"]
+        self.assessments, running = state_dict["assessments"], state_dict["assessment"]
+        self.assessment = running and Assessment(
+            running["episodes"], list(running["counts"]), running["finished"], running["min_return"]
+        )
