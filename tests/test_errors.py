@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from td3_lightning import TD3, Actor, Collector, Constant, Critics, Linear, Replay, ReplayData, Trunk, UsageError
+from td3_lightning import TD3, TD7, Actor, Collector, Constant, Critics, Linear, Replay, ReplayData, Trunk, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
 from td3_lightning.algorithm.settings import SCHEDULED
 from td3_lightning.envs.car_racing import CarRacing
@@ -21,6 +21,11 @@ from toys import Counter
 
 def td3(**settings: Any) -> TD3:
     return TD3(**{"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0], "hidden_dims": (4,), **settings})
+
+
+def td7(**settings: Any) -> TD7:
+    sizes = {"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0], "hidden_dims": (4,), "zs_dim": 4}
+    return TD7(**{**sizes, **settings})
 
 
 def data(**settings: Any) -> ReplayData:
@@ -56,7 +61,8 @@ def deadline(**settings: Any) -> StepTimeout:
 
 
 INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument, and name in the error
-    *((td3, name, name) for name in ("obs_dim", "num_critics", "policy_freq")),
+    *((td3, name, name) for name in ("obs_dim", "num_critics", "policy_freq", "target_update_freq")),
+    *((td7, name, name) for name in ("zs_dim", "num_critics", "target_update_freq")),
     *((data, name, name) for name in ("num_envs", "capacity", "batch_size", "n_step", "steps_per_epoch")),
     *((data, name, name) for name in ("eval_episodes", "eval_seed", "test_episodes", "test_seed")),
     *((replay, name, name) for name in ("obs_dim", "action_dim", "capacity", "batch_size", "batches_per_epoch")),
@@ -72,6 +78,7 @@ INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument
 ]
 NUMBERS: list[tuple[Callable[..., Any], str, str]] = [
     *((td3, name, name) for name in ("tau", "policy_noise", "noise_clip", "max_grad_norm", "actor_lr", "critic_lr")),
+    *((td7, name, name) for name in ("encoder_lr", "tau", "max_grad_norm")),
     *((data, name, name) for name in ("gamma", "reward_scale", "updates_per_step", "step_timeout")),
     *((replay, name, name) for name in ("gamma", "reward_scale")),
     (Collector, "exploration_noise", "exploration_noise"),
@@ -91,6 +98,7 @@ BOOLS: list[tuple[Callable[..., Any], str, str]] = [
 ]
 LISTS: list[tuple[Callable[..., Any], str, str]] = [
     (td3, "hidden_dims", "hidden_dims"),
+    (td7, "hidden_dims", "hidden_dims"),
     (actor, "hidden_dims", "hidden_dims"),
     (critics, "hidden_dims", "hidden_dims"),
     (Trunk, "widths", "Trunk.widths"),
@@ -128,7 +136,7 @@ def test_integers_have_a_range(make: Callable[..., Any], argument: str, name: st
 def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
     for good in (1, np.float32(0.5), np.float64(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5)):
         make(**{argument: good})
-    kinds = "a number or a Schedule" if argument in (*SCHEDULED, "exploration_noise") else "a number"
+    kinds = "a number or a Schedule" if argument in (*SCHEDULED, "encoder_lr", "exploration_noise") else "a number"
     for wrong in ("0.5", True, [0.5], 1j):
         assert refused(make, argument, wrong).startswith(f"{name} must be {kinds}, got {wrong!r}. Use ")
     for wrong in (float("nan"), float("inf"), -float("inf"), 10**400):

@@ -51,6 +51,7 @@ class TD7(TD3):
 
     settings: TD7Settings
     algorithm = "TD7"
+    _embedded: tuple[Tensor, Tensor] | None = None  # observations of the running update, and their embedding
     actor: SALEActor
 
     def __init__(
@@ -101,7 +102,10 @@ class TD7(TD3):
         """Update the encoder, then the critics, the actor and the targets as TD3 does."""
         batch = batch._replace(action=self.actor.normalize(batch.action))
         encoder_loss = self.update_encoder(batch)
-        return {**super().training_step(batch, batch_idx), "encoder_loss": encoder_loss}
+        self._embedded = batch.obs, self._embed(batch.obs)  # the critics and the actor share the embedding
+        logs = super().training_step(batch, batch_idx)
+        self._embedded = None
+        return {**logs, "encoder_loss": encoder_loss}
 
     def update_encoder(self, batch: Batch) -> Tensor:
         """Take an Adam step on the encoder loss; return the loss before the step."""
@@ -139,7 +143,7 @@ class TD7(TD3):
         """Return the sum over critics of the mean loss of the TD error, and the Q-values (N, batch)."""
         with torch.no_grad():
             target = self.td_target(batch, noise)
-            z_s = self.fixed_encoder.embed_state(batch.obs)
+            z_s = self._embed(batch.obs)
             z_sa = self.fixed_encoder.embed_action(z_s, batch.action)
         q = self.critics(batch.obs, batch.action, z_sa, z_s)
         loss, self._td_error = CRITIC_LOSSES[self.settings.critic_loss](q - target)
@@ -147,11 +151,17 @@ class TD7(TD3):
 
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return minus the mean value that the critics assign to the actor's actions."""
-        with torch.no_grad():
-            z_s = self.fixed_encoder.embed_state(batch.obs)
+        z_s = self._embed(batch.obs)
         action = self.actor.normalized(batch.obs, z_s)
         q: Tensor = self.critics(batch.obs, action, self.fixed_encoder.embed_action(z_s, action), z_s)
         return -q.mean()
+
+    @torch.no_grad()
+    def _embed(self, obs: Tensor) -> Tensor:
+        """Return z_s of the fixed encoder, which one update computes once per batch."""
+        if self._embedded is not None and self._embedded[0] is obs:
+            return self._embedded[1]
+        return self.fixed_encoder.embed_state(obs)
 
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
         """Create Adam for the actor, the critics and the encoder."""

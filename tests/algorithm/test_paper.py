@@ -392,13 +392,13 @@ class Reference:
         if self.wrong == "mean of the critics":
             loss = loss / len(self.qs)
         self.descend(self.qs_adam, loss, self.settings["critic_lr"], number)
-        if number % (1 if self.wrong == "no delay" else self.settings["policy_freq"]) == 0:
+        every = 1 if self.wrong == "no delay" else self.settings["policy_freq"]
+        if number % every == 0:
             inputs = torch.cat([batch.obs, self.act(self.pi, batch.obs)], dim=1)
             values = torch.stack([q(inputs)[:, 0] for q in self.qs])
             mean = values.amin(0).mean() if self.wrong == "actor climbs the minimum" else values[0].mean()
             self.descend(self.pi_adam, -mean, self.settings["actor_lr"], number)
-            self.polyak()
-        elif self.wrong == "averages at every update":
+        if number % (self.settings["target_update_freq"] or every) == 0 or self.wrong == "averages at every update":
             self.polyak()
 
     def descend(self, adam: torch.optim.Adam, loss: Any, lr: Any, number: int) -> None:
@@ -452,6 +452,7 @@ PLAIN: dict[str, Any] = {
     "policy_freq": 2,
     "max_grad_norm": None,
     "gradients": "manual",
+    "target_update_freq": None,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -466,6 +467,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gradients clipped at times": {"max_grad_norm": 2.0},
     "asymmetric box": {"low": [-2.0, 0.3], "high": [0.5, 10.0], "policy_noise": 0.4},
     "schedules": {"actor_lr": Linear(1e-3, 1e-4, 400, 50), "critic_lr": Linear(1e-4, 3e-3, 300)},
+    "hard targets": {"tau": 1.0, "target_update_freq": 7},
+    "hard targets, autograd": {"tau": 1.0, "target_update_freq": 7, "gradients": "autograd"},
+    "targets less often than the actor": {"target_update_freq": 5},
     "tau 1, no noise": {"tau": 1.0, "policy_noise": 0.0},
 }
 OBS_DIM, BATCH = 5, 16

@@ -461,6 +461,23 @@ def test_the_actor_step_leaves_the_critics_gradients() -> None:
         assert torch.equal(parameter.grad, grad)
 
 
+def test_each_embedding_of_states_is_computed_once_per_update() -> None:
+    module, calls = plain(new_module(policy_freq=1, target_update_freq=1)), []
+    for name in ("encoder", "fixed_encoder", "fixed_encoder_target"):
+        state = getattr(module, name).state
+        state.register_forward_hook(lambda *_, name=name: calls.append(name))
+    batch = in_torch(new_batch())
+    for update in range(2):
+        module.training_step(batch, update)
+        assert sorted(calls) == ["encoder", "encoder", "fixed_encoder", "fixed_encoder_target"]
+        calls.clear()
+    before = module.actor_loss(batch)
+    module.fixed_encoder.load_state_dict(module.encoder.state_dict())
+    module.update_encoder(batch)
+    module.update_targets()
+    assert module.actor_loss(batch) != before  # no embedding is left from an earlier update
+
+
 def test_the_td_errors_of_a_batch_are_kept_for_priorities() -> None:
     module, batch = new_module(), in_torch(new_batch())
     noise = torch.zeros(BATCH_SIZE, 2, dtype=torch.float64)
