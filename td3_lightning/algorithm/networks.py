@@ -213,8 +213,9 @@ def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
     actor_encoder = nn.Identity() if settings.shares_encoder else build(settings.encoder, obs_dim)
     features = _num_features(critic_encoder, obs_dim)
     widths, layer_norm = settings.hidden_dims, settings.layer_norm
+    critic_widths = widths if settings.critic_hidden_dims is None else settings.critic_hidden_dims
     actor = Actor(features, settings.action_low, settings.action_high, widths, layer_norm, actor_encoder)
-    critics = Critics(features, action_dim, widths, settings.num_critics, layer_norm, critic_encoder)
+    critics = Critics(features, action_dim, critic_widths, settings.num_critics, layer_norm, critic_encoder)
     return actor, critics
 
 

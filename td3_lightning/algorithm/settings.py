@@ -38,6 +38,7 @@ class TD3Settings:
     policy_freq: int
     max_grad_norm: float | None
     gradients: Gradients
+    critic_hidden_dims: Any = None
 
     def __post_init__(self) -> None:
         self._check_networks()
@@ -49,6 +50,8 @@ class TD3Settings:
         self.action_low = require_floats("action_low", self.action_low)
         self.action_high = require_floats("action_high", self.action_high)
         self.hidden_dims = require_ints("hidden_dims", self.hidden_dims, 1)
+        if self.critic_hidden_dims is not None:
+            self.critic_hidden_dims = require_ints("critic_hidden_dims", self.critic_hidden_dims, 1)
         self.num_critics = require_int("num_critics", self.num_critics, least=1)
         self.layer_norm = require_bool("layer_norm", self.layer_norm)
         self.encoder = as_encoder(self.encoder)

@@ -26,7 +26,8 @@ class TD3(Agent):
         obs_dim: Numbers in an observation; taken from the environment.
         action_low: Smallest value of each action; taken from the environment.
         action_high: Largest value of each action; taken from the environment.
-        hidden_dims: Width of each hidden layer of the actor and of every critic.
+        hidden_dims: Width of each hidden layer of the actor, and of every critic without `critic_hidden_dims`.
+        critic_hidden_dims: Width of each hidden layer of every critic; None for `hidden_dims`.
         num_critics: Number of Q-functions, whose minimum is the target; the paper uses 2.
         layer_norm: Normalize each hidden layer before its ReLU.
         encoder: Network before these layers, shared by actor and critics or one for each; None for none.
@@ -63,14 +64,15 @@ class TD3(Agent):
         policy_freq: int = 2,
         max_grad_norm: float | None = None,
         gradients: Gradients = "manual",
+        critic_hidden_dims: Sequence[int] | None = None,
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
-            tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients,
+            tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, critic_hidden_dims,
         )  # fmt: skip
         super().__init__(settings.obs_dim, settings.action_box())
-        # Lightning compares the arguments with the saved values, which fails for arrays.
-        action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
+        action_low, action_high = settings.action_low, settings.action_high  # lists: Lightning cannot compare arrays
+        hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims
         self.save_hyperparameters(settings.hyperparameters())
         self.settings = settings
         self.actor, self.critics = build_networks(settings)

@@ -50,7 +50,10 @@ KEPT = {
 LEAVES = (type(None), bool, int, float, str)
 
 
-SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder")
+SIZES = (
+    *("obs_dim", "action_low", "action_high", "hidden_dims", "critic_hidden_dims"),
+    *("num_critics", "layer_norm", "encoder"),
+)
 
 
 def saved_settings(
