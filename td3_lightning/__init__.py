@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from td3_lightning.errors import UsageError
     from td3_lightning.replay.buffer import Batch, Replay
     from td3_lightning.replay.pixels import Pixels
+    from td3_lightning.reporting.episode_lines import PrintEpisodes
     from td3_lightning.schedules import Constant, Linear
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
@@ -43,6 +44,7 @@ _MODULES = {
     "ObservationNoise": "envs.noise",
     "Pedals": "envs.car_racing",
     "Pixels": "replay.pixels",
+    "PrintEpisodes": "reporting.episode_lines",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",
     "SaveEvaluations": "training.evaluation",
@@ -68,6 +70,7 @@ __all__ = [
     "ObservationNoise",
     "Pedals",
     "Pixels",
+    "PrintEpisodes",
     "Replay",
     "ReplayData",
     "SaveEvaluations",
