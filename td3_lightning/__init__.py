@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from td3_lightning.errors import UsageError
     from td3_lightning.replay.buffer import Batch, Replay
     from td3_lightning.replay.pixels import Pixels
+    from td3_lightning.reporting.episode_lines import PrintEpisodes
     from td3_lightning.schedules import Constant, Linear
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
@@ -47,6 +48,7 @@ _MODULES = {
     "Pedals": "envs.car_racing",
     "Pixels": "replay.pixels",
     "PolicyCheckpoint": "training.policy_checkpoint",
+    "PrintEpisodes": "reporting.episode_lines",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",
     "SaveEvaluations": "training.evaluation",
@@ -74,6 +76,7 @@ __all__ = [
     "Pedals",
     "Pixels",
     "PolicyCheckpoint",
+    "PrintEpisodes",
     "Replay",
     "ReplayData",
     "SaveEvaluations",

@@ -6,21 +6,10 @@ No baseline evaluates, so the first epoch never ends.
 import json
 from typing import Any
 
-import lightning as L
-from lightning.pytorch.callbacks import Callback
-
-from benchmarks.clock import stopwatch
 from benchmarks.workloads import WARMUP_STEPS, Workload
-from td3_lightning.cli.app import main
+from td3_lightning.__main__ import run
 
-
-class ConnectStopwatch(Callback):
-    """Connect the stopwatch to the run."""
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Register the update count and the replay buffer."""
-        replay = trainer.datamodule.replay  # type: ignore[attr-defined]  # Lightning sets it without a type
-        stopwatch().watch(lambda: pl_module.updates, replay.transition_bytes)
+STOPWATCH = "benchmarks.baselines.ours_stopwatch.ConnectStopwatch"
 
 
 def train(workload: Workload, flags: list[str]) -> None:
@@ -29,10 +18,10 @@ def train(workload: Workload, flags: list[str]) -> None:
         "model": model_settings(workload),
         "data": data_settings(workload) | {"wrappers": [{"class_path": "benchmarks.clock.Clock"}]},
         "collector": {"warmup_steps": WARMUP_STEPS, "exploration_noise": workload.exploration_noise},
-        "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": f"{__name__}.ConnectStopwatch"}]},
+        "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": STOPWATCH}]},
     }
     lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
-    raise SystemExit(main(["fit", *lines, *flags]))
+    raise SystemExit(run(["fit", *lines, *flags]))  # imports Lightning as the command does
 
 
 def model_settings(workload: Workload) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from td3_lightning.fast import manual_update, mlp, traced, training_loop
 
 PARTS: dict[str, tuple[Any, str, Any]] = {  # owner, name and value of what switches the part off
     "adam.py": (manual_update, "supports_fast_step", lambda module, optimizer: False),
-    "narrow kernels": (mlp, "NARROW", 0),
     "sparse_backward.py": (mlp, "LARGE", math.inf),
     "traced.py": (traced, "CAN_TRACE", False),
     "training_loop.py": (training_loop.FastTrainingLoop, "install", lambda trainer: None),

@@ -1,8 +1,9 @@
 """The actor and the critics (appendix C of the paper: two hidden layers with ReLU)."""
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from td3_lightning.algorithm.encoders import build
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, require_bool, require_floats, require_int, require_ints
+
+Member = Callable[[Tensor], Tensor]  # a layer of one network of an ensemble
 
 
 class Actor(nn.Module):
@@ -81,9 +84,11 @@ class EnsembleLinear(nn.Module):
         """Return outputs (N, batch, fan_out) for inputs (N, batch, fan_in)."""
         return torch.baddbmm(self.bias, inputs, self.weight)
 
-    def first(self, inputs: Tensor) -> Tensor:
-        """Return outputs (batch, fan_out) of the first layer for inputs (batch, fan_in)."""
-        return torch.addmm(self.bias[0], inputs, self.weight[0])
+    def members(self) -> list[Member]:
+        """Return the N layers as functions of inputs (batch, fan_in)."""
+        # unbind, because the gradients of N selections are added in full size
+        pairs = zip(self.weight.unbind(), self.bias.unbind(), strict=True)
+        return [partial(_linear, weight, bias) for weight, bias in pairs]
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -104,15 +109,18 @@ class EnsembleLayerNorm(nn.Module):
         normed = nn.functional.layer_norm(inputs, inputs.shape[-1:])
         return self.bias + self.weight * normed
 
-    def first(self, inputs: Tensor) -> Tensor:
-        """Normalize inputs (batch, width) with the first layer norm."""
-        return nn.functional.layer_norm(inputs, inputs.shape[-1:], self.weight[0, 0], self.bias[0, 0])
+    def members(self) -> list[Member]:
+        """Return the N layer norms as functions of inputs (batch, width)."""
+        pairs = zip(self.weight.squeeze(1).unbind(), self.bias.squeeze(1).unbind(), strict=True)
+        return [partial(_layer_norm, weight, bias) for weight, bias in pairs]
 
 
 class ReLU(nn.ReLU):
     """ReLU of N networks."""
 
-    first = nn.ReLU.forward
+    def members(self) -> Iterator[Member]:
+        """Yield the ReLU of each network. It changes its inputs, which no other layer needs."""
+        return repeat(torch.relu_)
 
 
 class Critics(nn.Module):
@@ -159,18 +167,43 @@ class Critics(nn.Module):
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         """Return Q-values (num_critics, batch) for features (batch, obs_dim) and actions (batch, action_dim)."""
-        hidden = torch.cat([features, action], dim=-1).expand(self.num_critics, -1, -1)
+        inputs = torch.cat([features, action], dim=-1)
+        if not self._is_batched(inputs):
+            return torch.stack([compute(inputs, layers).squeeze(-1) for layers in self._members()])
+        hidden = inputs.expand(self.num_critics, -1, -1)
         for layer in self.layers:
             hidden = layer(hidden)
         return hidden.squeeze(-1)
 
     def first(self, features: Tensor, action: Tensor) -> Tensor:
         """Return the Q-values (batch,) of the first critic, which the actor maximizes."""
-        hidden = torch.cat([features, action], dim=-1)
-        layer: Any  # all layers here have a method `first`
-        for layer in self.layers:
-            hidden = layer.first(hidden)
-        return hidden.squeeze(-1)
+        return compute(torch.cat([features, action], dim=-1), next(self._members())).squeeze(-1)
+
+    def _members(self) -> Iterator[Sequence[Member]]:
+        """Yield the layers of each critic as functions of inputs (batch, fan_in)."""
+        layers: Any = self.layers  # all layers here have a method `members`
+        return zip(*(layer.members() for layer in layers), strict=False)  # the ReLUs are without end
+
+    def _is_batched(self, inputs: Tensor) -> bool:
+        """Return whether one product per layer computes all critics.
+
+        A product per critic is faster on one thread of a CPU. Hooks of a layer expect the outputs of all critics.
+        """
+        one_thread = inputs.device.type == "cpu" and not torch.compiler.is_compiling() and torch.get_num_threads() == 1
+        return not one_thread or any(map(has_hooks, self.layers))
+
+
+def compute(inputs: Tensor, layers: Sequence[Member]) -> Tensor:
+    """Return the outputs of layers, one after the other."""
+    for layer in layers:
+        inputs = layer(inputs)
+    return inputs
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a forward or backward hook is registered on a module."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks)
 
 
 def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
@@ -180,9 +213,18 @@ def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
     actor_encoder = nn.Identity() if settings.shares_encoder else build(settings.encoder, obs_dim)
     features = _num_features(critic_encoder, obs_dim)
     widths, layer_norm = settings.hidden_dims, settings.layer_norm
+    critic_widths = widths if settings.critic_hidden_dims is None else settings.critic_hidden_dims
     actor = Actor(features, settings.action_low, settings.action_high, widths, layer_norm, actor_encoder)
-    critics = Critics(features, action_dim, widths, settings.num_critics, layer_norm, critic_encoder)
+    critics = Critics(features, action_dim, critic_widths, settings.num_critics, layer_norm, critic_encoder)
     return actor, critics
+
+
+def _linear(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
+    return torch.addmm(bias, inputs, weight)
+
+
+def _layer_norm(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
+    return nn.functional.layer_norm(inputs, weight.shape, weight, bias)
 
 
 def _num_features(encoder: nn.Module, obs_dim: int) -> int:

@@ -49,6 +49,7 @@ class TD3Settings:
     gradients: Gradients
     target_update_freq: int | None
     critic_loss: CriticLoss
+    critic_hidden_dims: Any
     scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
 
     def __post_init__(self) -> None:
@@ -61,6 +62,8 @@ class TD3Settings:
         self.action_low = require_floats("action_low", self.action_low)
         self.action_high = require_floats("action_high", self.action_high)
         self.hidden_dims = require_ints("hidden_dims", self.hidden_dims, 1)
+        if self.critic_hidden_dims is not None:
+            self.critic_hidden_dims = require_ints("critic_hidden_dims", self.critic_hidden_dims, 1)
         self.num_critics = require_int("num_critics", self.num_critics, least=1)
         self.layer_norm = require_bool("layer_norm", self.layer_norm)
         self.encoder = as_encoder(self.encoder)

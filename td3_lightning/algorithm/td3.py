@@ -23,7 +23,8 @@ class TD3(Learner):
         obs_dim: Numbers in an observation; taken from the environment.
         action_low: Smallest value of each action; taken from the environment.
         action_high: Largest value of each action; taken from the environment.
-        hidden_dims: Width of each hidden layer of the actor and of every critic.
+        hidden_dims: Width of each hidden layer of the actor, and of every critic without `critic_hidden_dims`.
+        critic_hidden_dims: Width of each hidden layer of every critic; None for `hidden_dims`.
         num_critics: Number of Q-functions, whose minimum is the target; the paper uses 2.
         layer_norm: Normalize each hidden layer before its ReLU.
         encoder: Network before these layers, shared by actor and critics or one for each; None for none.
@@ -66,14 +67,15 @@ class TD3(Learner):
         gradients: Gradients = "manual",
         target_update_freq: int | None = None,
         critic_loss: CriticLoss = "mse",
+        critic_hidden_dims: Sequence[int] | None = None,
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
             tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
-            critic_loss,
+            critic_loss, critic_hidden_dims,
         )  # fmt: skip
-        # Lightning compares the arguments with the saved values, which fails for arrays.
-        action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
+        action_low, action_high = settings.action_low, settings.action_high  # lists: Lightning cannot compare arrays
+        hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims
         super().__init__(settings)
 
     def build_networks(self) -> tuple[Any, Any]:

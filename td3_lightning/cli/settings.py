@@ -51,7 +51,10 @@ KEPT = {
 LEAVES = (type(None), bool, int, float, str)
 
 
-SIZES = ("obs_dim", "action_low", "action_high", "hidden_dims", "num_critics", "layer_norm", "encoder", "zs_dim")
+SIZES = (
+    *("obs_dim", "action_low", "action_high", "hidden_dims", "critic_hidden_dims"),
+    *("num_critics", "layer_norm", "encoder", "zs_dim"),
+)
 
 
 def saved_settings(

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.networks import Actor, Critics, EnsembleLayerNorm, EnsembleLinear, ReLU
+from td3_lightning.algorithm.networks import Actor, Critics, EnsembleLayerNorm, EnsembleLinear, ReLU, has_hooks
 
 EPSILON = nn.LayerNorm(1).eps
 PLAIN_LAYERS = {nn.Linear, EnsembleLinear, nn.LayerNorm, EnsembleLayerNorm, nn.ReLU, ReLU}
@@ -59,10 +59,7 @@ def _is_plain_layer(layer: nn.Module) -> bool:
 
 
 def _is_unhooked(modules: Sequence[Any]) -> bool:
-    return not any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-        for module in modules
-    )
+    return not any(map(has_hooks, modules))
 
 
 def _layers(networks: Sequence[nn.Module]) -> list[nn.Module]:

@@ -17,7 +17,6 @@ from td3_lightning.fast.sparse_backward import AMX, max_active_fraction, sparse_
 
 WIDE = 192  # inputs and outputs from which converting a layer to bfloat16 pays
 LARGE = 100_000  # weights from which counting a layer's dormant units pays
-NARROW = 16  # inputs or outputs below which a transposed product is as fast
 LANES = 16  # float32 numbers in a vector register
 FUSE_BIAS_AND_RELU = AMX  # elsewhere the product adds the bias faster
 
@@ -102,36 +101,6 @@ class SparseBackwardLinear(LinearKernel):
         )
 
 
-class NarrowOutputLinear(LinearKernel):
-    """Kernel for few outputs, stored as rows, so that each thread reads the inputs that it wrote."""
-
-    def new_outputs(self, batch_size: int) -> Tensor:
-        """Allocate outputs (N, batch, fan_out)."""
-        return super().new_outputs(batch_size).view(len(self.weight), -1, batch_size).mT
-
-    def forward(self, inputs: Tensor, out: Tensor) -> Tensor:
-        """Write the pre-activations (N, batch, fan_out) for inputs (N, batch, fan_in)."""
-        self.inputs = inputs
-        torch.baddbmm(self.bias.mT, self.weight.mT, inputs.mT, out=out.mT)
-        return out
-
-    def weight_backward(self, grad_output: Tensor, grad_weight: Tensor) -> None:
-        """Write the gradient of the weight."""
-        torch.bmm(grad_output.mT, self.inputs, out=grad_weight.mT)
-
-
-class NarrowInputLinear(LinearKernel):
-    """Kernel for few inputs and weights stored as (fan_out, fan_in): computes the gradient as rows, then transposes."""
-
-    def __init__(self, layer: Layer, batch_size: int, relu: bool = False) -> None:
-        super().__init__(layer, batch_size, relu)
-        self.grad_weight = layer.weight.new_empty(layer.weight.shape)
-
-    def weight_backward(self, grad_output: Tensor, grad_weight: Tensor) -> None:
-        """Write the gradient of the weight."""
-        grad_weight.copy_(torch.bmm(self.inputs.mT, grad_output, out=self.grad_weight))
-
-
 class BFloat16Linear(LinearKernel):
     """Kernel with float32 inputs and outputs and bfloat16 products."""
 
@@ -188,7 +157,7 @@ class BatchedMLP:
         self.layers = layers
         relus = [*(not layer.norm for layer in layers[:-1]), False]
         self.kernels = [
-            _kernel_type(layer, batch_size, relu, bf16)(layer, batch_size, relu)
+            _kernel_type(layer, batch_size, bf16)(layer, batch_size, relu)
             for layer, relu in zip(layers, relus, strict=True)
         ]
         self.pre_activations = [kernel.new_outputs(batch_size) for kernel in self.kernels]
@@ -262,16 +231,13 @@ class BatchedMLP:
         return grad_input
 
 
-def _kernel_type(layer: Layer, batch_size: int, relu: bool, bf16: bool) -> type[LinearKernel]:
+def _kernel_type(layer: Layer, batch_size: int, bf16: bool) -> type[LinearKernel]:
     """Choose the fastest kernel for a layer."""
     members, fan_in, fan_out = layer.weight.shape
     if bf16 and min(fan_in, fan_out) >= WIDE:
         return BFloat16Linear
-    if fan_in * fan_out >= LARGE and max_active_fraction(members, batch_size):
-        return SparseBackwardLinear
-    if fan_in < NARROW and not layer.weight.is_contiguous():
-        return NarrowInputLinear
-    return NarrowOutputLinear if fan_out < NARROW and not (relu or layer.norm) else LinearKernel
+    is_large = fan_in * fan_out >= LARGE
+    return SparseBackwardLinear if is_large and max_active_fraction(members, batch_size) else LinearKernel
 
 
 def _add_relu(pre_activations: Tensor, bias: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,9 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
         start: Working directory of the command.
     """
     replay = data.replay
-    widths = "-".join(str(width) for width in model.hparams["hidden_dims"]) or "no hidden layers"
+    widths = _widths(model.hparams["hidden_dims"])
+    if (critics := model.hparams.get("critic_hidden_dims")) is not None:
+        widths = f"{widths} and {_widths(critics)}"
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     megabytes = replay.capacity * replay.transition_bytes / 1e6
     return [
@@ -38,6 +41,10 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
         f"seed         {seed}",
         f"logs         {_logs(trainer, start)}",
     ]
+
+
+def _widths(dims: Sequence[int]) -> str:
+    return "-".join(map(str, dims)) or "no hidden layers"
 
 
 def _logs(trainer: L.Trainer, start: Path) -> str:

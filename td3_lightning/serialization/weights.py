@@ -25,7 +25,8 @@ def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None
     critics = settings.get("num_critics", 1)
     if not isinstance(critics, int) or critics > most:
         raise InvalidValueError(f"{name}.num_critics", f"at most {most:,}, as the checkpoint's weights", critics)
-    _check_widths(settings.get("hidden_dims", []), most // max(critics, 1), f"{name}.hidden_dims")
+    for setting in ("hidden_dims", "critic_hidden_dims"):
+        _check_widths(settings.get(setting), most // max(critics, 1), f"{name}.{setting}")
     _check_widths(settings.get("encoder"), most, f"{name}.encoder")
     if isinstance(widths := settings.get("hidden_dims"), list) and isinstance(settings.get("zs_dim"), int):
         for width in widths:  # the embedding is an input or an output of layers of these widths

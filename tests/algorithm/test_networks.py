@@ -51,6 +51,29 @@ def test_critics_are_plain_networks_side_by_side(
             torch.testing.assert_close(critics.first(obs, action), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_a_product_per_critic_has_the_batched_gradients(layer_norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    critics = Critics(3, 2, (7, 5), 3, layer_norm)
+    for parameter in critics.parameters():
+        parameter.data.normal_()
+    obs, action, gradients = torch.randn(11, 3), torch.randn(11, 2), []
+    for batched in (False, True):
+        monkeypatch.setattr(Critics, "_is_batched", lambda self, inputs, batched=batched: batched)
+        critics(obs, action).square().mean(dim=1).sum().backward()
+        gradients.append([parameter.grad for parameter in critics.parameters()])
+        critics.zero_grad()
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_a_hook_of_a_layer_receives_the_outputs_of_all_critics() -> None:
+    critics, shapes = Critics(3, 2, (7,), 2), []
+    handle = critics.layers[0].register_forward_hook(lambda layer, inputs, outputs: shapes.append(outputs.shape))
+    critics(torch.randn(11, 3), torch.randn(11, 2))
+    handle.remove()
+    critics(torch.randn(11, 3), torch.randn(11, 2))
+    assert shapes == [(2, 11, 7)]
+
+
 def test_a_critic_hears_of_no_other() -> None:
     critics = Critics(3, 2, (8, 8), 3)
     critics(torch.randn(4, 3), torch.randn(4, 2))[1].sum().backward()
