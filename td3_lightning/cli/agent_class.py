@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import zip_longest
 from inspect import signature
 from typing import Any
 
@@ -120,7 +121,7 @@ def with_class_flags(words: Sequence[str]) -> list[str]:
 
 def _values(words: Sequence[str], *flags: str) -> Iterator[str]:
     """Yield the values of flags in the order of the words."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         flag, equals, value = word.partition("=")
         if flag in flags and (equals or following):
             yield value if equals else following

@@ -20,7 +20,7 @@ def test_notebook_trains_tests_and_records(tmp_path: Path, monkeypatch: pytest.M
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
     *_, curve, robustness, lap, policy = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     assert "image/png" in curve[-1].data
-    assert "0.01" in robustness[-1].text
+    assert "frames" in "".join(output.text for output in robustness)
     assert "video/mp4" in lap[-1].data or "<video" in lap[-1].data["text/html"]
     assert " of 322 tiles in " in policy[-1].text
     assert os.listdir(tmp_path / "lightning_logs" / "car") == ["version_0"]
