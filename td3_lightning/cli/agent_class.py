@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import zip_longest
 from inspect import signature
+from itertools import zip_longest
 from typing import Any
 
 import yaml
