@@ -225,7 +225,7 @@ class Replay(IterableDataset[Batch]):
         return drawn.numpy()
 
     def update_priorities(self, td_error: Tensor) -> None:
-        """Set the priorities of the last sampled batch to max(|TD error|, 1)^priority_alpha.
+        """Set the priorities of the last sampled batch to max(absolute TD error, 1)^priority_alpha.
 
         Args:
             td_error: Absolute TD errors (batch,), the largest over the critics.
