@@ -43,8 +43,8 @@ docs: .venv/installed-for-tests
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
 
 crash-test: .venv/installed-for-tests
-	OMP_NUM_THREADS=1 $(BIN)/python tests/support/crash_test.py $(COUNT) --settings $(SETTINGS)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/support/faulty_disk.py
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/crash_test.py $(COUNT) --settings $(SETTINGS)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/faulty_disk.py
 
 # The files touched below are stamps, made last: a set-up that was interrupted runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt
