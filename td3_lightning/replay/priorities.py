@@ -13,8 +13,6 @@ from td3_lightning.replay.ring import Ring
 from td3_lightning.replay.sum_tree import SumTree
 
 MIN_PRIORITY = 1.0  # also the threshold of the Huber loss
-
-
 LARGEST = np.finfo(np.float32).max
 
 

@@ -38,5 +38,5 @@ def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]
             "TD3.critic_loss, or --data.priority_alpha 0."
         )
     replay.update_priorities(outputs[TD_ERROR])
-    if module.updates % (getattr(module.settings, "target_update_freq", None) or RESET_INTERVAL) == 0:
+    if module.updates % (module.settings.target_update_freq or RESET_INTERVAL) == 0:
         replay.reset_max_priority()

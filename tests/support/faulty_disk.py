@@ -2,7 +2,9 @@
 
 The disk keeps what was written apart from what would be there after a power cut: the content of a file as far as it
 was synced, and the names in a folder as of its last sync, each with any part of what came later. Saves run on it
-through `durable`, whose `os` it takes the place of. `python tests/faulty_disk.py 10000` makes so many random faults.
+through `durable`, whose `os` it replaces. This command makes 10,000 random faults:
+
+    PYTHONPATH=tests python tests/support/faulty_disk.py 10000
 """
 
 import errno
