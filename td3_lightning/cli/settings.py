@@ -42,7 +42,7 @@ KEPT = {
     **dict.fromkeys((*SECTIONS, "seed_everything")),
     "checkpoint": ("monitor", "mode", "save_top_k", "filename"),
     "trainer": (
-        *("precision", "deterministic", "check_val_every_n_epoch", "val_check_interval"),
+        *("precision", "float32_matmul_precision", "deterministic", "check_val_every_n_epoch", "val_check_interval"),
         *("limit_train_batches", "limit_val_batches", "log_every_n_steps"),
     ),
 }
@@ -174,7 +174,7 @@ FILENAME = re.compile(r"(?!last(-1)?$)(?!\.)([\w.=+, -]|\{[\w /+-]{1,100}(:[0-9.
 
 
 TRAINER = {
-    **dict.fromkeys(("precision", "deterministic"), optional(_check_word)),
+    **dict.fromkeys(("precision", "float32_matmul_precision", "deterministic"), optional(_check_word)),
     **dict.fromkeys(("check_val_every_n_epoch", "log_every_n_steps"), optional(integer)),
     **dict.fromkeys(("limit_train_batches", "limit_val_batches"), optional(number)),
     "val_check_interval": optional(_check_word),
