@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from td3_lightning.replay.buffer import Batch, Replay
     from td3_lightning.replay.pixels import Pixels
     from td3_lightning.reporting.episode_lines import PrintEpisodes
+    from td3_lightning.reporting.learning_curve import Curve
     from td3_lightning.schedules import Constant, Linear
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
@@ -41,6 +42,7 @@ _MODULES = {
     "Constant": "schedules",
     "Convolutions": "algorithm.pixel_encoder",
     "Critics": "algorithm.networks",
+    "Curve": "reporting.learning_curve",
     "Encoder": "algorithm.encoders",
     "FlattenAction": "envs.wrappers",
     "Linear": "schedules",
@@ -69,6 +71,7 @@ __all__ = [
     "Constant",
     "Convolutions",
     "Critics",
+    "Curve",
     "Encoder",
     "FlattenAction",
     "Linear",

@@ -180,8 +180,7 @@ class CommandLine(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Create the Trainer with the callbacks, loggers and plugins of the command."""
-        settings = {**self._get(self.config_init, "trainer"), **kwargs}
-        check_trainer(settings)
+        check_trainer(settings := {**self._get(self.config_init, "trainer"), **kwargs})
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or NullProfiler()
@@ -223,7 +222,8 @@ class CommandLine(LightningCLI):
         best = self._get(self.config_init, "checkpoint") if is_saved else None
         collector = self._get(self.config_init, "collector")
         summary = TensorBoardSummary(config.text, config.config.as_dict())
-        return checkpointing.callbacks(collector, best, [*progress, *own], records=[Curve(), config, summary])
+        curves = [] if any(isinstance(each, Curve) for each in own) else [Curve()]
+        return checkpointing.callbacks(collector, best, [*progress, *own], records=[*curves, config, summary])
 
     def after_instantiate_classes(self) -> None:
         """Raise errors that would otherwise appear after the run has created its folder."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
+from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
 
@@ -27,19 +29,42 @@ BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
 
 
 class Curve(Callback):
-    """Draw `curve.png` in the folder of the `RunLogger` after every evaluation: returns against `env_steps`.
+    """Draw `curve.png` in the folder of the `RunLogger`: returns against `env_steps`.
 
-    The data are read from `metrics.csv`. Nothing is drawn if the Trainer has no `RunLogger`.
+    The data are read from `metrics.csv`. Nothing is drawn if the Trainer has no `RunLogger`. The command line adds this
+    callback unless `trainer.callbacks` has one.
+
+    Args:
+        every_n_steps: Environment steps after which the curve is redrawn while the agent trains, in addition to every
+            evaluation; None redraws it at evaluations only. A drawing takes about 0.1 s.
+
+    Raises:
+        UsageError: `every_n_steps` is smaller than 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, every_n_steps: int | None = None) -> None:
+        fix = "Omit it to redraw the curve at evaluations only."
+        self._every = None if every_n_steps is None else require_int("every_n_steps", every_n_steps, 1, fix=fix)
+        self._next = 0  # env_steps of the next drawing
         self._warnings = WarningCache()
+
+    @rank_zero_only
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
+        """Draw the curve if `every_n_steps` have passed since the last drawing."""
+        if self._every is None or pl_module.env_steps < self._next:
+            return
+        self._next = pl_module.env_steps + self._every
+        self._draw(trainer)
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Draw the curve, including the evaluation that has just been logged."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._draw(trainer)
+
+    def _draw(self, trainer: L.Trainer) -> None:
         logger = next((logger for logger in trainer.loggers if isinstance(logger, RunLogger)), None)
-        if logger is None or trainer.state.fn != "fit" or trainer.sanity_checking:
+        if logger is None or not logger.metrics.path.exists():
             return
         try:
             write_curve(logger.metrics.path)

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 import toys
 from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning.errors import UsageError
 from td3_lightning.reporting.learning_curve import Curve, draw_curve, running_mean, write_curve
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.progress_bar import Progress
@@ -138,6 +139,23 @@ def test_curve_is_drawn_after_every_evaluation(make_trainer: Any, tmp_path: Path
     assert picture.startswith(b"\x89PNG")
     make_trainer(logger=RunLogger(str(tmp_path), "b"), callbacks=[Curve()]).validate(module, data, verbose=False)
     assert not (tmp_path / "b" / "version_0" / "curve.png").exists()
+
+
+def test_curve_is_redrawn_every_n_steps(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
+    drawn: list[int] = []
+
+    class Counted(Curve):
+        def _draw(self, trainer: L.Trainer) -> None:
+            drawn.append(trainer.lightning_module.env_steps)
+
+    for every, expected in ((None, 0), (1000, 1), (3, 7)):
+        drawn.clear()
+        module, data = counter()
+        run = RunLogger(str(tmp_path), f"every_{every}")
+        make_trainer(max_epochs=1, logger=run, callbacks=[Collector(7), Counted(every)]).fit(module, datamodule=data)
+        assert len(drawn) == expected + 1, drawn  # one evaluation
+    with pytest.raises(UsageError, match=r"^every_n_steps must be at least 1, got 0\. Omit it"):
+        Curve(0)
 
 
 def test_unwritable_curve_warns_once_and_run_continues(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
