@@ -4,7 +4,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
+from td3_lightning.envs.registration import register_environments
 
 if TYPE_CHECKING:
     from td3_lightning.algorithm.encoders import Encoder, Trunk
@@ -100,9 +100,4 @@ def __getattr__(name: str) -> Any:
 with contextlib.suppress(ModuleNotFoundError):  # optional: registers faster update rules
     importlib.import_module(f"{__name__}.fast")
 
-gymnasium.register(
-    id="td3_lightning/CarRacing-v0",
-    entry_point="td3_lightning.envs.car_racing:CarRacing",
-    max_episode_steps=1000,
-    reward_threshold=900,
-)
+register_environments()
