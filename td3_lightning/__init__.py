@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from td3_lightning.envs.noise import ActionNoise, ObservationNoise
     from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
     from td3_lightning.errors import UsageError
+    from td3_lightning.interop.policy import Policy
     from td3_lightning.replay.buffer import Batch, Replay
     from td3_lightning.replay.pixels import Pixels
     from td3_lightning.reporting.episode_lines import PrintEpisodes
@@ -49,6 +50,7 @@ _MODULES = {
     "ObservationNoise": "envs.noise",
     "Pedals": "envs.car_racing",
     "Pixels": "replay.pixels",
+    "Policy": "interop.policy",
     "PolicyCheckpoint": "training.policy_checkpoint",
     "PrintEpisodes": "reporting.episode_lines",
     "Replay": "replay.buffer",
@@ -78,6 +80,7 @@ __all__ = [
     "ObservationNoise",
     "Pedals",
     "Pixels",
+    "Policy",
     "PolicyCheckpoint",
     "PrintEpisodes",
     "Replay",

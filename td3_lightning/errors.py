@@ -8,6 +8,7 @@ from operator import index
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 LARGER, SMALLER = "Use a larger value.", "Use a smaller value."
 
@@ -154,6 +155,18 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise refuse(name, f"one of {', '.join(choices)}", value, f"Use {choices[0]!r}, for example.")
     return value
+
+
+def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
+    """Return numbers as an array (width,) or (n, width)."""
+    expected, fix = f"numbers of shape ({width},) or (n, {width})", "Use a NumPy array with one row per observation."
+    try:
+        rows = np.asarray(value)
+    except Exception as error:  # a ragged list, a tensor on a GPU
+        raise refuse(name, expected, value, fix) from error
+    if not 1 <= rows.ndim <= 2 or rows.shape[-1] != width or rows.dtype.kind not in "biuf":
+        raise UsageError(f"{name} must be {expected}, got shape {rows.shape} of {rows.dtype}. {fix}")
+    return rows
 
 
 def as_float(value: Any) -> float | None:

@@ -17,7 +17,7 @@ from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import UsageError, refuse
+from td3_lightning.errors import UsageError, require_rows
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
@@ -76,7 +76,7 @@ class Agent(L.LightningModule):
         Raises:
             UsageError: The observations have another shape, or the agent has no `exploration_noise`.
         """
-        action = self._actions(_as_rows(obs, self.obs_dim))
+        action = self._actions(require_rows("obs", obs, self.obs_dim))
         low, high = self.action_box
         # The end of the tanh, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
@@ -255,16 +255,3 @@ def _restore(generator: torch.Generator, states: list[torch.Tensor]) -> None:
     state = select_rank(states)
     if state is not None:
         generator.set_state(state.cpu())
-
-
-def _as_rows(obs: Any, obs_dim: int) -> NDArray[Any]:
-    """Return observations as an array (obs_dim,) or (n, obs_dim), or raise `UsageError`."""
-    expected = f"numbers of shape ({obs_dim},) or (n, {obs_dim})"
-    try:
-        rows = np.asarray(obs)
-    except Exception as error:  # a ragged list, a tensor on a GPU
-        raise refuse("obs", expected, obs, "Use a NumPy array with one row per observation.") from error
-    if not 1 <= rows.ndim <= 2 or rows.shape[-1] != obs_dim or rows.dtype.kind not in "biuf":
-        got = f"shape {rows.shape} of {rows.dtype}"
-        raise UsageError(f"obs must be {expected}, got {got}. Use a NumPy array with one row per observation.")
-    return rows

@@ -116,6 +116,26 @@ def require_checkpoint(command: str, given: object) -> None:
         )
 
 
+def export_target(format: str, output: str | None, files: str | None, data: ReplayData) -> str:
+    """Return `output`, or `files` for the format "weights".
+
+    Raises:
+        UsageError: The path does not fit the format, or the format does not support pixels.
+    """
+    name, example = ("files", "models/car") if format == "weights" else ("output", f"car.{format}")
+    target, other = (files, output) if format == "weights" else (output, files)
+    if target is None or other is not None:
+        raise UsageError(f"export --format {format} requires --{name} alone, for example --{name} {example}.")
+    path = Path(target)
+    if format != "weights" and path.suffix != f".{format}":
+        raise UsageError(f"output must end in .{format}, got {path.name}. Use {path.stem}.{format}.")
+    if format == "onnx" and data.pixels is not None:  # onnxruntime rounds convolutions otherwise, by 2e-5 of the range
+        raise UsageError(
+            "export --format onnx requires observations without data.pixels, got pixels. Use --format pt2."
+        )
+    return target
+
+
 def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
     """Raise `UsageError` if the observations are images and the model has no encoder for them."""
     if data.pixels is not None and model.hparams["encoder"] is None:

@@ -8,8 +8,11 @@ import lightning as L
 import torch
 from lightning.pytorch.profilers import PassThroughProfiler
 
+from td3_lightning import __version__
 from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.cli.checks import export_target
 from td3_lightning.errors import UsageError, check_at_least, require_int
+from td3_lightning.interop.metadata import checkpoint_metadata, commit
 from td3_lightning.interop.original_weights import read_weight_files, write_weight_files
 from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import absolute, shown
@@ -137,20 +140,37 @@ class Trainer(L.Trainer):
         model: TD3,
         datamodule: ReplayData,
         ckpt_path: str,
-        files: str,
+        format: Literal["onnx", "pt2", "weights"] = "weights",
+        output: str | None = None,
+        files: str | None = None,
         style: Literal["original", "notebook", "blog"] = "original",
     ) -> None:
-        """Write the weights and the Adam state of a checkpoint as files of the original TD3.
+        """Write the policy of a checkpoint as a file for deployment, or its weights as files of the original TD3.
 
         Args:
-            model: Not used.
-            datamodule: Not used.
+            model: Agent whose policy is written.
+            datamodule: Data module with the environment.
             ckpt_path: Checkpoint to export.
-            files: Common prefix of the files, for example models/car for models/car_actor.
-            style: Program whose layer names are used.
+            format: "onnx" or "pt2" (torch.export) for the deterministic policy, "weights" for files of the original TD3
+                with the Adam state.
+            output: File of the policy, for example car.onnx.
+            files: Common prefix of the files of weights, for example models/car for models/car_actor.
+            style: Program whose layer names are used for weights.
         """
-        for file in write_weight_files(read_checkpoint(ckpt_path), files, style):
-            print(shown(file, self.start))
+        target = export_target(format, output, files, datamodule)
+        checkpoint = read_checkpoint(ckpt_path)
+        if format == "weights":
+            for file in write_weight_files(checkpoint, target, style):
+                print(shown(file, self.start))
+            return
+        from td3_lightning.interop.policy_file import NUM_CHECKED, write_policy  # only this command imports exporters
+
+        model.on_load_checkpoint(checkpoint)
+        model.load_state_dict(checkpoint["state_dict"])
+        versions = {"version": __version__, "commit": commit()}
+        difference = write_policy(model.eval(), target, checkpoint_metadata(checkpoint, datamodule) | versions)
+        of_agent = f"the agent's on {NUM_CHECKED:,} observations, to {difference:.1e} of their range"
+        print(f"{shown(target, self.start)}: the actions equal {of_agent}")
 
     def import_weights(
         self, model: TD3, datamodule: ReplayData, ckpt_path: str | None, files: str, output: str | None = None

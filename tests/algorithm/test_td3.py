@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, Batch, Collector, Linear, ReplayData, Trunk, UsageError
+from td3_lightning import TD3, Batch, Collector, Linear, ReplayData, UsageError
 from td3_lightning.algorithm.settings import SCHEDULED
 from td3_lightning.errors import EnvError
 
@@ -31,18 +31,6 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 
 
 # Acting
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"encoder": Trunk([6], shared=True)}, {"encoder": Trunk([6], shared=False)}, {"layer_norm": True}]
-)
-def test_an_exported_policy_acts_as_the_agent(settings: dict[str, Any], tmp_path: Path) -> None:
-    agent = TD3(3, [-1.0, 0.0], [1.0, 4.0], hidden_dims=(8, 8), **settings)
-    obs = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
-    agent.to_torchscript(tmp_path / "policy.pt", method="trace", example_inputs=torch.zeros(2, 3))
-    policy = torch.jit.load(tmp_path / "policy.pt")
-    actions = policy(torch.from_numpy(obs)).detach().numpy()
-    np.testing.assert_allclose(actions, agent.act(obs), atol=1e-6)
 
 
 @pytest.mark.parametrize(

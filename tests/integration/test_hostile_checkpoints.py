@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hostile import MODULE, Guard, mutated
-from td3_lightning import TD3, UsageError
+from td3_lightning import Policy, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.errors import RunError
 
@@ -64,7 +64,7 @@ def use(command: str, path: Path) -> str:
     """Load a checkpoint with one command, and return the outcome."""
     if command == "api":
         try:
-            TD3.load_from_checkpoint(path)
+            Policy.load(path)  # calls load_from_checkpoint
         except (UsageError, RunError) as error:
             return str(error)
         return "loaded"

@@ -1,0 +1,128 @@
+"""Policies for robots and services: actions from an ONNX file or a checkpoint.
+
+An ONNX file is read with onnxruntime alone: neither torch, lightning nor gymnasium is imported.
+"""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from td3_lightning.errors import UsageError, one_line, require_rows
+
+Act = Callable[[NDArray[Any]], NDArray[np.float32]]
+
+EXTRA = "Use pip install 'td3_lightning[export]'."
+
+
+class Policy:
+    """Deterministic policy, with the scaling and clipping of the actions inside.
+
+    `Policy.load` creates it from a file. A call returns actions for observations.
+
+    Args:
+        act: Function from observations (obs_dim,) or (n, obs_dim) to actions (action_dim,) or (n, action_dim).
+        obs_dim: Numbers in an observation.
+        metadata: Environment, spaces, training steps and version, as in the file.
+    """
+
+    def __init__(self, act: Act, obs_dim: int, metadata: dict[str, Any]) -> None:
+        self._act, self.obs_dim, self.metadata = act, obs_dim, metadata
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Policy":
+        """Load a policy from an ONNX file of `export` or from a checkpoint. Neither can run code.
+
+        Args:
+            path: File that ends in .onnx, or a checkpoint.
+
+        Raises:
+            UsageError: The file does not exist or holds no policy, or onnxruntime is not installed.
+        """
+        path = Path(path)
+        if path.suffix == ".pt2":
+            raise UsageError(
+                f"path must be an ONNX file or a checkpoint, got {path}. Use torch.export.load for a pt2 file."
+            )
+        return _from_onnx(cls, path) if path.suffix == ".onnx" else _from_checkpoint(cls, path)
+
+    def __call__(self, obs: Any) -> NDArray[np.float32]:
+        """Return actions in the environment's units and inside the action box.
+
+        Args:
+            obs: One observation (obs_dim,) or several (n, obs_dim).
+
+        Returns:
+            One action (action_dim,) or several (n, action_dim).
+
+        Raises:
+            UsageError: The observations have another shape.
+        """
+        return self._act(require_rows("obs", obs, self.obs_dim))
+
+
+def import_extra(name: str, purpose: str) -> Any:
+    """Import an optional package of the extra `export`, or raise `UsageError`."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{purpose} requires the package {error.name}, got none. {EXTRA}") from error
+
+
+def open_session(model: bytes | str) -> Any:
+    """Return an onnxruntime session on one CPU thread, for a file or its content."""
+    onnxruntime = import_extra("onnxruntime", "An ONNX policy")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # other threads would busy-wait, and a small network is not faster with them
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def session_act(session: Any) -> Act:
+    """Return the function from observations to actions of a session."""
+
+    def act(obs: NDArray[Any]) -> NDArray[np.float32]:
+        rows = np.atleast_2d(obs).astype(np.float32, copy=False)
+        actions: NDArray[np.float32] = session.run(["action"], {"obs": rows})[0]
+        return actions if obs.ndim == 2 else actions[0]
+
+    return act
+
+
+def _from_onnx(kind: type[Policy], path: Path) -> Policy:
+    if not path.is_file():
+        raise UsageError(f"path must be an ONNX file or a checkpoint, got {path}, which does not exist. Use its path.")
+    try:
+        session = open_session(str(path))
+        metadata = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
+    except UsageError:
+        raise
+    except Exception as error:  # the exceptions of onnxruntime have no common base class
+        raise _no_policy(path, f"another file ({one_line(error)[:120]})") from error
+    inputs, outputs = (
+        [(each.name, *each.shape) for each in group()] for group in (session.get_inputs, session.get_outputs)
+    )
+    if [(name, len(rest)) for name, *rest in (*inputs, *outputs)] != [("obs", 2), ("action", 2)]:
+        raise _no_policy(path, f"a model with the inputs {inputs} and the outputs {outputs}")
+    return kind(session_act(session), int(inputs[0][2]), metadata)
+
+
+def _no_policy(path: Path, got: str) -> UsageError:
+    return UsageError(f"{path} must be a policy that td3_lightning has exported, got {got}. Use another file.")
+
+
+def _from_checkpoint(kind: type[Policy], path: Path) -> Policy:
+    """Load an agent for its method `act`. Only here are torch and lightning imported."""
+    from td3_lightning.algorithm.td3 import TD3
+    from td3_lightning.algorithm.td7 import TD7
+    from td3_lightning.interop.metadata import checkpoint_metadata
+    from td3_lightning.serialization.checkpoint_file import read_checkpoint
+
+    checkpoint = read_checkpoint(path)
+    agents: dict[str, type[TD3]] = {"TD3": TD3, "TD7": TD7}
+    agent = agents[checkpoint.get("algorithm", "TD3")].load_from_checkpoint(path)
+    return kind(agent.act, agent.obs_dim, checkpoint_metadata(checkpoint))

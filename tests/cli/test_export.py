@@ -1,0 +1,138 @@
+"""The command `export`: policies and weights of a run, and one sentence for each mistake."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from one_sentence import refused
+from td3_lightning import TD7, Policy, __version__
+from td3_lightning.cli.app import main
+from td3_lightning.cli.checks import export_target
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+
+LAST = Path("lightning_logs/run/version_0/checkpoints/last.ckpt").absolute
+CONFIG: dict[str, Any] = {
+    "model": {"class_path": "TD7", "hidden_dims": [8, 8], "zs_dim": 6, "target_update_freq": 5},
+    "data": {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 10}, "batch_size": 4, "steps_per_epoch": 60},
+    "collector": {"warmup_steps": 10},
+    "trainer": {
+        "accelerator": "cpu",
+        "max_epochs": 1,
+        "enable_progress_bar": False,
+        "callbacks": [{"class_path": "td3_lightning.PolicyCheckpoint"}],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the last checkpoint of a TD7, whose deployed policy differs from the trained one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("trained"))
+        Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
+        assert main(["fit", "--config", "run.yaml", "--data.eval_episodes", "1"]) == 0
+        return LAST()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Return the sentence of a command that fails and writes no file."""
+    before = set(Path().rglob("*"))
+    capsys.readouterr()
+    assert main(["export", *map(str, words)]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    assert set(Path().rglob("*")) == before
+    return error
+
+
+@pytest.mark.parametrize("form", ["onnx", "pt2"])
+def test_export_writes_the_policy_that_test_evaluates(
+    form: str, last: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--ckpt_path", str(last), "--format", form, "--output", f"new/policy.{form}"]
+    assert main(["export", *words]) == 0
+    assert capsys.readouterr().out.startswith(
+        f"new/policy.{form}: the actions equal the agent's on 10,000 observations"
+    )
+    assert [str(path) for path in sorted(Path().rglob("*"))] == ["new", f"new/policy.{form}"]
+    agent, checkpoint = TD7.load_from_checkpoint(last), read_checkpoint(last)
+    obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    if form == "onnx":
+        policy = Policy.load("new/policy.onnx")
+        actions, metadata = policy(obs), policy.metadata
+    else:
+        extra = {"metadata.json": ""}
+        actions = torch.export.load("new/policy.pt2", extra_files=extra).module()(torch.from_numpy(obs)).numpy()
+        metadata = json.loads(extra["metadata.json"])
+    np.testing.assert_allclose(actions, agent.act(obs), atol=1e-5)
+    agent.load_state_dict(checkpoint["state_dict"] | checkpoint["trained_policy"])
+    assert np.abs(actions - agent.act(obs)).max() > 1e-3  # not the policy that was trained
+    assert (metadata["env_id"], metadata["algorithm"], metadata["version"]) == ("Pendulum-v1", "TD7", __version__)
+    assert metadata["observation_space"]["high"] == [1.0, 1.0, 8.0]
+    assert metadata["action_space"] == {"type": "Box", "shape": [1], "low": [-2.0], "high": [2.0]}
+    assert {name: metadata[name] for name in ("env_steps", "updates")} == {"env_steps": 70, "updates": 60}
+    assert metadata["evaluation"]["eval/return_mean"] < 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--format", "tflite", "--output", "a.tflite"], "format must be one of 'onnx', 'pt2', 'weights', got tflite."),
+        (["--format", "onxx", "--output", "a.onnx"], "Did you mean onnx?"),
+        (["--format", "onnx"], "export --format onnx requires --output alone, for example --output car.onnx."),
+        (["--format", "pt2", "--output", "a.pt2", "--files", "a"], "--format pt2 requires --output alone"),
+        (["--format", "onnx", "--output", "a.pt2"], "output must end in .onnx, got a.pt2. Use a.onnx."),
+        (["--output", "a.onnx"], "export --format weights requires --files alone, for example --files models/car."),
+        ([], "export --format weights requires --files alone"),
+        (["--opset", "17", "--format", "onnx", "--output", "a.onnx"], 'There is no setting "opset"'),
+        (["--format", "pt2", "--output", "mine/a.pt2"], "a.pt2, which exists. Use another --output."),
+        (["--format", "pt2", "--output", "mine/a.pt2/b.pt2"], "cannot be used (Not a directory). Use another path."),
+        (["--format", "pt2", "--output", "s3://a.pt2"], "output must be a local path, got s3://a.pt2."),
+        (
+            ["--format", "pt2", "--output", "b.pt2", "--data.env_id", "MountainCarContinuous-v0"],
+            "obs_dim must be 3, as in the checkpoint, got 2",
+        ),
+    ],
+)
+def test_mistake_is_one_sentence(
+    words: list[str], expected: str, last: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine").mkdir()
+    Path("mine/a.pt2").write_text("mine")
+    assert expected in error_of(capsys, "--ckpt_path", last, *words)
+    assert Path("mine/a.pt2").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda checkpoint: checkpoint["clocks"].update(updates=0), "export requires a trained agent, got one with 0"),
+        (lambda checkpoint: checkpoint["state_dict"]["actor.features.bias"].fill_(np.nan), "of a diverged agent."),
+    ],
+)
+def test_untrained_or_diverged_checkpoint_is_refused(
+    change: Any, expected: str, last: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = read_checkpoint(last)
+    change(checkpoint)
+    torch.save(checkpoint, "changed.ckpt")
+    assert expected in error_of(capsys, "--ckpt_path", "changed.ckpt", "--format", "onnx", "--output", "a.onnx")
+
+
+def test_pixels_are_exported_as_pt2() -> None:
+    data: Any = SimpleNamespace(pixels=object())
+    assert export_target("pt2", "a.pt2", None, data) == "a.pt2"
+    with refused("format onnx", "pixels", "--format pt2"):
+        export_target("onnx", "a.onnx", None, data)
