@@ -116,12 +116,8 @@ def require_checkpoint(command: str, given: object) -> None:
         )
 
 
-def export_target(format: str, output: str | None, files: str | None, data: ReplayData) -> str:
-    """Return `output`, or `files` for the format "weights".
-
-    Raises:
-        UsageError: The path does not fit the format, or the format does not support pixels.
-    """
+def export_target(format: str, output: str | None, files: str | None) -> str:
+    """Return `output`, or `files` for the format "weights"; raise `UsageError` for a path that does not fit."""
     name, example = ("files", "models/car") if format == "weights" else ("output", f"car.{format}")
     target, other = (files, output) if format == "weights" else (output, files)
     if target is None or other is not None:
@@ -129,10 +125,6 @@ def export_target(format: str, output: str | None, files: str | None, data: Repl
     path = Path(target)
     if format != "weights" and path.suffix != f".{format}":
         raise UsageError(f"output must end in .{format}, got {path.name}. Use {path.stem}.{format}.")
-    if format == "onnx" and data.pixels is not None:  # onnxruntime rounds convolutions otherwise, by 2e-5 of the range
-        raise UsageError(
-            "export --format onnx requires observations without data.pixels, got pixels. Use --format pt2."
-        )
     return target
 
 

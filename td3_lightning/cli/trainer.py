@@ -157,7 +157,7 @@ class Trainer(L.Trainer):
             files: Common prefix of the files of weights, for example models/car for models/car_actor.
             style: Program whose layer names are used for weights.
         """
-        target = export_target(format, output, files, datamodule)
+        target = export_target(format, output, files)
         checkpoint = read_checkpoint(ckpt_path)
         if format == "weights":
             for file in write_weight_files(checkpoint, target, style):

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,8 @@ import pytest
 import torch
 import yaml
 
-from one_sentence import refused
 from td3_lightning import TD7, Policy, __version__
 from td3_lightning.cli.app import main
-from td3_lightning.cli.checks import export_target
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 LAST = Path("lightning_logs/run/version_0/checkpoints/last.ckpt").absolute
@@ -129,10 +126,3 @@ def test_untrained_or_diverged_checkpoint_is_refused(
     change(checkpoint)
     torch.save(checkpoint, "changed.ckpt")
     assert expected in error_of(capsys, "--ckpt_path", "changed.ckpt", "--format", "onnx", "--output", "a.onnx")
-
-
-def test_pixels_are_exported_as_pt2() -> None:
-    data: Any = SimpleNamespace(pixels=object())
-    assert export_target("pt2", "a.pt2", None, data) == "a.pt2"
-    with refused("format onnx", "pixels", "--format pt2"):
-        export_target("onnx", "a.onnx", None, data)

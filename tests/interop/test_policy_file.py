@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from one_sentence import refused
 from td3_lightning import TD3, TD7, Policy, Trunk
 from td3_lightning.interop import policy_file
-from td3_lightning.interop.policy_file import largest_difference, random_observations, write_policy
+from td3_lightning.interop.policy_file import largest_difference, random_observations, rounding_error, write_policy
 
 LOW, HIGH = np.array([-2.8, -0.5], np.float32), np.array([1.5, 0.7], np.float32)  # centre + scale rounds above HIGH
 METADATA = {"env_id": "a-v0", "evaluation": {"eval/return_mean": 1.5}, "wrappers": None}
@@ -153,6 +153,27 @@ def test_difference_above_the_tolerance_is_refused(error: float, is_written: boo
     assert not list(tmp_path.iterdir())
 
 
+def test_tolerance_grows_with_the_rounding_of_the_agent(tmp_path: Path) -> None:
+    agent = new_agent(Different)
+    with torch.no_grad():
+        agent.actor.layers[0].weight.mul_(2_000)  # float32 rounds the pre-activations by 1e-4
+    assert 1e-5 < rounding_error(agent, {}) < 1e-3
+    agent.error = 1.5 * rounding_error(agent, {})
+    assert write_policy(agent, tmp_path / "a.pt2", {}) > 1e-5
+    agent.error *= 2
+    with refused("actions", f"{agent.error:.2g}"):
+        write_policy(agent, tmp_path / "b.pt2", {})
+
+
+def test_rounding_error_is_that_of_float32() -> None:
+    agent = new_agent()
+    obs = random_observations(3, 10_000, {}, seed=0)
+    expected = np.abs(agent.act(obs) - paper_actions(agent, obs)) / (HIGH - LOW)
+    assert rounding_error(agent, {}) == pytest.approx(expected.max(), rel=0.1)
+    assert agent.actor.layers[0].weight.dtype == torch.float32
+    assert rounding_error(agent.double(), {}) == 0
+
+
 def test_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device", str(tmp_path))
@@ -220,7 +241,7 @@ def test_largest_difference_is_over_all_observations(size: int, monkeypatch: pyt
         shift = 0.5 if sum(seen) > len(obs) or len(seen) == 1 else 0.0
         return agent.act(obs) + np.float32([0.0, shift])
 
-    assert largest_difference(act, agent, {}) == pytest.approx(0.5 / 1.2)
+    assert largest_difference(act, agent.act, agent, {}) == pytest.approx(0.5 / 1.2)
     assert sum(seen) == policy_file.NUM_CHECKED
 
 
