@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import clock, update
+from benchmarks import clock, latency, update
 from benchmarks.baselines import floor, ours_loop
 from benchmarks.baselines.cleanrl import Agent
 from benchmarks.baselines.cleanrl_tuned import TunedAgent
@@ -39,7 +39,7 @@ def test_every_command_of_the_readmes_parses() -> None:
     text = "".join((ROOT / name).read_text() for name in ("README.md", "benchmarks/README.md"))
     commands = re.findall(r"^python -m benchmarks\.(.*)$", text, re.MULTILINE)
     assert {line.split()[0] for line in commands} == {
-        *("speed", "update", "profile", "priorities", "results", "car_frames", "time_to_score"),
+        *("speed", "update", "profile", "priorities", "results", "car_frames", "time_to_score", "latency"),
     }
     for module, *words in map(shlex.split, commands):
         here = [sys.executable if word.endswith("/python") else word for word in words]
@@ -290,3 +290,18 @@ def test_car_ratio_is_taken_window_by_window() -> None:
     assert report([(4000.0, 100.0), (3000.0, 60.0), (1000.0, 50.0)]).splitlines()[-1] == (
         "| 3,000 frames/s | 60 frames/s | 40.0 (20.0 to 50.0) |"
     )
+
+
+# Latency.
+
+
+def test_latency_is_measured_for_each_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(latency, "limit_cores", lambda cores: cores)
+    assert latency.main(["--runs", "pendulum", "--calls", "3"]) == 0
+    *_, head, _, row = capsys.readouterr().out.strip().splitlines()
+    assert head == "| policy | observation, layers | onnxruntime | pt2 | `act` |"
+    assert re.fullmatch(r"\| pendulum \| 3, [\d-]+ \|( \d+ \(\d+\) \|){3}", row), row
+
+
+def test_latency_cells_are_microseconds() -> None:
+    assert latency.cells({"a": [3e-6, 1e-6, 9e-6], "b": [0.5]}) == ["3 (1)", "500000 (500000)"]

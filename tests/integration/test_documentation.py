@@ -150,7 +150,7 @@ def run_benchmark(name: str, words: list[str]) -> None:
     elif name == "benchmarks.car_frames":
         assert importlib.import_module(name).main([*words, "--windows", "1", "--seconds", "0.1"]) == 0
     else:
-        assert name in {"benchmarks.profile", "benchmarks.speed"}
+        assert name in {"benchmarks.latency", "benchmarks.profile", "benchmarks.speed"}
         here = [sys.executable if word.endswith("/python") else word for word in words]
         importlib.import_module(name).parse(here)
 
