@@ -1,6 +1,6 @@
 """What every agent of this package shares: clocks, acting, evaluation and checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
@@ -262,6 +262,9 @@ def _restore(generator: torch.Generator, states: list[torch.Tensor]) -> None:
 def _as_rows(obs: Any, obs_dim: int) -> NDArray[Any]:
     """Return observations as an array (obs_dim,) or (n, obs_dim), or raise `UsageError`."""
     expected = f"numbers of shape ({obs_dim},) or (n, {obs_dim})"
+    if isinstance(obs, Mapping):
+        fix = "Use gymnasium.spaces.flatten(env.observation_space, obs)."
+        raise UsageError(f"obs must be {expected}, got a {type(obs).__name__}. {fix}")
     try:
         rows = np.asarray(obs)
     except Exception as error:  # a ragged list, a tensor on a GPU
