@@ -3,7 +3,7 @@
 import math
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any
 
@@ -160,6 +160,9 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
     """Return numbers as an array (width,) or (n, width)."""
     expected, fix = f"numbers of shape ({width},) or (n, {width})", "Use a NumPy array with one row per observation."
+    if isinstance(value, Mapping):
+        fix = "Use gymnasium.spaces.flatten(env.observation_space, obs)."
+        raise UsageError(f"{name} must be {expected}, got a {type(value).__name__}. {fix}")
     try:
         rows = np.asarray(value)
     except Exception as error:  # a ragged list, a tensor on a GPU

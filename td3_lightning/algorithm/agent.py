@@ -37,13 +37,14 @@ class Episode(Protocol):
 class Agent(L.LightningModule):
     """Base class of the agents. It acts, evaluates episodes, and saves its clocks and noise generators.
 
-    A subclass defines `actor`, `critics`, `settings`, `forward` and `training_step`.
+    A subclass defines `normalizer`, `actor`, `critics`, `settings`, `forward` and `training_step`.
 
     Args:
         obs_dim: Numbers in an observation.
         action_box: Smallest and largest actions, (action_dim,) each.
     """
 
+    normalizer: nn.Module
     actor: Any
     critics: Any
     settings: Any
@@ -116,7 +117,8 @@ class Agent(L.LightningModule):
 
     def policy_modules(self) -> tuple[nn.Module, ...]:
         """Return the modules that `forward` uses."""
-        return (self.actor, self.critics.encoder) if self.settings.shares_encoder else (self.actor,)
+        encoder = (self.critics.encoder,) if self.settings.shares_encoder else ()
+        return self.normalizer, self.actor, *encoder
 
     def policy_state(self) -> dict[str, Tensor]:
         """Return the weights and buffers of the policy by their names in `state_dict`. The memory is shared."""

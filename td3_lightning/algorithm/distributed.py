@@ -125,6 +125,20 @@ def maximum_over_ranks(value: Tensor) -> Tensor:
     return value
 
 
+def stack_over_ranks(value: Tensor) -> Tensor:
+    """Return the tensors of all processes, (world_size, ...), in the ranks' order. Every rank must call this function.
+
+    Raises:
+        RunError: Another process has ended.
+    """
+    if world_size() == 1:
+        return value.unsqueeze(0)
+    values = [torch.empty_like(value) for _ in range(world_size())]
+    with _explain_lost_peer("The statistics of the processes could not be exchanged"):
+        distributed.all_gather(values, value)
+    return torch.stack(values)
+
+
 @contextmanager
 def _explain_lost_peer(failure: str) -> Iterator[None]:
     try:

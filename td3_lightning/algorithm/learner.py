@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import average_gradients
+from td3_lightning.algorithm.normalization import RunningNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
+from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
 
 
@@ -29,6 +31,7 @@ class Learner(Agent):
         super().__init__(settings.obs_dim, settings.action_box())
         self.save_hyperparameters(settings.hyperparameters())
         self.settings = settings
+        self.normalizer = RunningNormalizer(settings.obs_dim) if settings.normalize_observations else nn.Identity()
         self.actor, self.critics = self.build_networks()
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
@@ -37,6 +40,10 @@ class Learner(Agent):
     def build_networks(self) -> tuple[Any, Any]:
         """Build the actor and the critics with fresh parameters."""
         raise NotImplementedError
+
+    def normalized(self, batch: Batch) -> Batch:
+        """Normalize the raw observations of a batch if `normalize_observations` is set."""
+        return batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the name of the agent."""

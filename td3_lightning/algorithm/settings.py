@@ -50,6 +50,7 @@ class TD3Settings:
     target_update_freq: int | None
     critic_loss: CriticLoss
     critic_hidden_dims: Any
+    normalize_observations: bool
     scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class TD3Settings:
         self.num_critics = require_int("num_critics", self.num_critics, least=1)
         self.layer_norm = require_bool("layer_norm", self.layer_norm)
         self.encoder = as_encoder(self.encoder)
+        self.normalize_observations = require_bool("normalize_observations", self.normalize_observations)
 
     def _check_update(self) -> None:
         for name in self.scheduled:

@@ -40,6 +40,8 @@ class TD3(Learner):
         target_update_freq: Critic updates per update of the targets; None means `policy_freq`. With tau = 1, the
             targets become copies (hard updates).
         critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
+        normalize_observations: Normalize observations by the mean and variance of all training observations so far,
+            and clip them to [-10, 10].
 
     Raises:
         UsageError: A setting is out of its range.
@@ -68,11 +70,12 @@ class TD3(Learner):
         target_update_freq: int | None = None,
         critic_loss: CriticLoss = "mse",
         critic_hidden_dims: Sequence[int] | None = None,
+        normalize_observations: bool = False,
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
             tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
-            critic_loss, critic_hidden_dims,
+            critic_loss, critic_hidden_dims, normalize_observations,
         )  # fmt: skip
         action_low, action_high = settings.action_low, settings.action_high  # lists: Lightning cannot compare arrays
         hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims
@@ -85,6 +88,10 @@ class TD3(Learner):
     # The update (Algorithm 1 of the paper).
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """Take one update with a batch of raw observations."""
+        return self.update(self.normalized(batch))
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Update the critics, and less often the actor (`policy_freq`) and the targets (`target_update_freq`)."""
         rule = self.update_rule
         self.updates += 1
@@ -173,12 +180,13 @@ class TD3(Learner):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return greedy actions (batch, action_dim) for observations (batch, obs_dim), in the environment's units."""
+        obs = self.normalizer(obs)
         action: Tensor = self.actor(self.critics.encoder(obs) if self.settings.shares_encoder else obs)
         return action
 
     def estimate(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the first critic's values (batch,) of actions (batch, action_dim) in the environment's units."""
-        q: Tensor = self.critics.first(self.critics.encoder(obs), action)
+        q: Tensor = self.critics.first(self.critics.encoder(self.normalizer(obs)), action)
         return q
 
     def __getstate__(self) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class TD7(TD3):
         target_update_freq: Critic updates per update of the targets and of the fixed encoders.
         max_grad_norm: Largest norm of each network's gradient; None for no clipping.
         critic_loss: "huber", LAP's, or "mse", TD3's.
+        normalize_observations: Normalize observations by the mean and variance of all training observations so far,
+            and clip them to [-10, 10].
 
     Raises:
         UsageError: A setting is out of its range.
@@ -72,6 +74,7 @@ class TD7(TD3):
         target_update_freq: int = 250,
         max_grad_norm: float | None = None,
         critic_loss: CriticLoss = "huber",
+        normalize_observations: bool = False,
     ) -> None:
         settings = TD7Settings(
             obs_dim=obs_dim, action_low=action_low, action_high=action_high, hidden_dims=hidden_dims, zs_dim=zs_dim,
@@ -79,6 +82,7 @@ class TD7(TD3):
             policy_noise=policy_noise, noise_clip=noise_clip, policy_freq=policy_freq,
             target_update_freq=target_update_freq, max_grad_norm=max_grad_norm, critic_loss=critic_loss,
             critic_hidden_dims=None, layer_norm=False, encoder=None, gradients="autograd",
+            normalize_observations=normalize_observations,
         )  # fmt: skip
         # Lightning compares the arguments with the saved values, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
@@ -98,12 +102,12 @@ class TD7(TD3):
 
     # The update (algorithm 1 of the paper).
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+    def update(self, batch: Batch) -> dict[str, Tensor]:
         """Update the encoder, then the critics, the actor and the targets as TD3 does."""
         batch = batch._replace(action=self.actor.normalize(batch.action))
         encoder_loss = self.update_encoder(batch)
         self._embedded = batch.obs, self._embed(batch.obs)  # the critics and the actor share the embedding
-        logs = super().training_step(batch, batch_idx)
+        logs = super().update(batch)
         self._embedded = None
         return {**logs, "encoder_loss": encoder_loss}
 
@@ -169,16 +173,18 @@ class TD7(TD3):
 
     def policy_modules(self) -> tuple[nn.Module, ...]:
         """Return the modules that `forward` uses."""
-        return self.actor, self.fixed_encoder
+        return self.normalizer, self.actor, self.fixed_encoder
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return greedy actions (batch, action_dim) for observations (batch, obs_dim), in the environment's units."""
+        obs = self.normalizer(obs)
         action: Tensor = self.actor(obs, self.fixed_encoder.embed_state(obs))
         return action
 
     def estimate(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the first critic's values (batch,) of actions (batch, action_dim) in the environment's units."""
-        action, z_s = self.actor.normalize(action), self.fixed_encoder.embed_state(obs)
+        obs, action = self.normalizer(obs), self.actor.normalize(action)
+        z_s = self.fixed_encoder.embed_state(obs)
         q: Tensor = self.critics(obs, action, self.fixed_encoder.embed_action(z_s, action), z_s)
         return q[0]
 

@@ -63,8 +63,8 @@ def check_keeps_no_statistics(env: gym.Env) -> None:
         if {"obs_rms", "return_rms"} & vars(env).keys() and getattr(env, "update_running_mean", True):
             raise UsageError(
                 f"data.wrappers must not update running statistics, got {type(env).__name__}: evaluations do not share "
-                "its statistics, and checkpoints do not contain them. Use fixed bounds with "
-                "gymnasium.wrappers.RescaleObservation, or --data.reward_scale."
+                "its statistics, and checkpoints do not contain them. Use --model.normalize_observations true, or "
+                "--data.reward_scale."
             )
         env = env.env
 

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from td3_lightning.envs.constructor_errors import explain_constructor_error
+from td3_lightning.envs.flatten import with_flat_observations
 from td3_lightning.envs.lifetime import Lifetime, StepTimeout, close_env, must_pass, name_of
 from td3_lightning.envs.wrappers import PyBulletWarmReset, RebuildBox2DWorld
 from td3_lightning.errors import EnvError, UsageError, described, one_line, refuse, require_int
@@ -28,7 +29,7 @@ else:
 def make_wrapped(
     source: EnvId, settings: Mapping[str, Any], wrappers: Iterable[Wrapper], step_timeout: float | None
 ) -> gym.Env:
-    """Make an environment with wrappers and a time limit for each call.
+    """Make an environment with wrappers, flat observations and a time limit for each call.
 
     Args:
         source: Id of the environment, or a function that makes it.
@@ -45,6 +46,7 @@ def make_wrapped(
         env = _with_reproducible_resets(env)
         for wrapper in wrappers:
             env = wrapped(env, wrapper)
+        env = with_flat_observations(env)
         return Lifetime(env) if step_timeout is None else StepTimeout(env, step_timeout)
     except BaseException:  # a wrapper may raise anything
         close_env(env, env_name(source))

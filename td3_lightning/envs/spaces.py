@@ -9,6 +9,14 @@ from gymnasium.spaces import Box
 
 from td3_lightning.errors import UsageError, shown
 
+EXPECTED = {  # and the fix for another space
+    "observations": (
+        "a Box, a discrete space, or a Dict or Tuple of them without frames",
+        "Add a wrapper to data.wrappers, such as gymnasium.wrappers.FilterObservation, which keeps parts of a Dict.",
+    ),
+    "actions": ("a Box", "Use an environment with continuous actions."),
+}
+
 
 def check_box(env: gym.Env, what: str, env_id: str) -> Box:
     """Return the observation or action space, which must be a one-dimensional `Box`.
@@ -23,14 +31,8 @@ def check_box(env: gym.Env, what: str, env_id: str) -> Box:
     """
     space = getattr(env, "observation_space" if what == "observations" else "action_space", None)
     if not isinstance(space, Box):
-        wrapper = (
-            " or add a wrapper to data.wrappers, for example gymnasium.wrappers.FlattenObservation"
-            if what == "observations"
-            else ""
-        )
-        raise UsageError(
-            f"{what} of {env_id} must be a Box, got {shown(space)}. Use an environment with continuous {what}{wrapper}."
-        )
+        allowed, fix = EXPECTED[what]
+        raise UsageError(f"{what} of {env_id} must be {allowed}, got {shown(space)}. {fix}")
     if what == "observations":
         _check_obs_shape(space, env_id)
     else:

@@ -82,6 +82,10 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: A file is missing or invalid, or its shapes or settings of Adam differ from those of the model.
     """
+    if model.settings.normalize_observations:
+        raise UsageError(
+            "import requires model.normalize_observations to be false, got true. The weights are for raw observations."
+        )
     if model.algorithm != "TD3":
         raise UsageError(f"import requires TD3, got {model.algorithm}. Use --model td3_lightning.TD3.")
     for name, prefix in NETWORKS.items():
@@ -188,6 +192,11 @@ def _check_representable(checkpoint: Mapping[str, Any]) -> None:
     if settings["layer_norm"] or settings.get("encoder"):
         raise UsageError(
             "export requires an agent without LayerNorm and encoder, got one with LayerNorm or an encoder. Use another "
+            "checkpoint."
+        )
+    if settings.get("normalize_observations"):
+        raise UsageError(
+            "export requires an agent that acts on raw observations, got one with normalize_observations. Use another "
             "checkpoint."
         )
     if weights["actor.centre"].any() or (weights["actor.scale"] != weights["actor.scale"][0]).any():

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from torch import Tensor
@@ -35,6 +36,13 @@ def score(value: Any, name: str) -> None:
     form.scalar(value, name)
 
 
+def rows(value: Any, name: str) -> None:
+    """Check for finite numbers in two axes."""
+    form.check_tensor(value, name)
+    if value.ndim != 2 or value.dtype != torch.float32 or not value.isfinite().all():
+        raise InvalidValueError(name, "finite float32 numbers in rows", value)
+
+
 def stopping_reason(value: Any, name: str) -> None:
     """Check for the value of an `EarlyStoppingReason`."""
     if (
@@ -58,7 +66,8 @@ RANK = form.fields(
         "updates_ahead": updates_ahead,
         "last_return": form.number,
         "losses": form.by_name(form.scalar),
-    }
+    },
+    {"observations": rows},
 )
 
 

@@ -25,6 +25,7 @@ from td3_lightning.training.divergence import check_action, check_losses, check_
 from td3_lightning.training.launcher import check_launcher
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
+from td3_lightning.training.unseen_observations import UnseenObservations, check_not_pixels
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
 
@@ -69,6 +70,7 @@ class Collector(Callback):
         self.stops_directly: Callable[[], bool] = _always  # whether a stop follows the current update directly
         self._policy_checkpoint: PolicyCheckpoint | None = None
         self._losses: dict[str, Tensor] = {}
+        self._unseen = UnseenObservations()
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -84,6 +86,7 @@ class Collector(Callback):
             if stage == "fit":
                 _check_trainable(module)
                 check_critic_loss(module, data.replay)
+                check_not_pixels(module, data)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
@@ -93,6 +96,7 @@ class Collector(Callback):
         """
         module, data = _module_and_data(trainer)
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
+        self._unseen.check(module)
         # A checkpoint without its replay is not refilled: sampling raises an error.
         has_steps = data.replay.steps_before + data.replay.steps_stored > 0
         fill = data.empty_replay or has_steps or trainer.ckpt_path is None
@@ -112,6 +116,10 @@ class Collector(Callback):
         self._clock = (module.env_steps, time.perf_counter())
         if self._is_assessing:  # the run was stopped in an assessment
             self._catch_up(trainer, module, data)
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Update the agent's statistics of the observations, if it normalizes them."""
+        self._unseen.pass_to(pl_module)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -200,6 +208,8 @@ class Collector(Callback):
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
             data.replay.add(env, *row)
+        if module.settings.normalize_observations:
+            self._unseen.add(obs, step)
         module.env_steps += data.num_envs
         for report in step.reports:
             module.episodes += 1
@@ -224,7 +234,7 @@ class Collector(Callback):
             logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.env_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the random generator, the update balance, the last return and the last losses of every rank."""
+        """Return each rank's random generator, update balance, last return, losses and unseen observations."""
         return {"ranks": gather_from_ranks(self._state)}
 
     def _state(self) -> dict[str, Any]:
@@ -233,6 +243,7 @@ class Collector(Callback):
             "updates_ahead": self.updates_ahead,
             "last_return": self.last_return,
             "losses": {name: loss.cpu() for name, loss in self._losses.items()},
+            **self._unseen.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -242,6 +253,7 @@ class Collector(Callback):
             self.rng.bit_generator.state = own["rng"]
             self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
             self._losses = dict(own["losses"])
+            self._unseen.load_state_dict(own)
 
 
 def _is_log_due(trainer: L.Trainer, module: TD3) -> bool:

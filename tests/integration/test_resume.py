@@ -90,6 +90,7 @@ DEPLOYING: dict[str, list[Callback]] = {  # other weights than those that are tr
     "Pendulum, policy checkpoints": [PolicyCheckpoint(1, 2, switch_after=12)],
     "Lander, policy checkpoints": [PolicyCheckpoint(5, 2, switch_after=12)],
 }
+NORMALIZED = {"prioritized", "short", "TD7, complete", "Pendulum, averaged", "Lander, policy checkpoints"}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -113,10 +114,11 @@ class Run:
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
         loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
+        common: dict[str, Any] = {"hidden_dims": (8,), "policy_freq": 3, "normalize_observations": case in NORMALIZED}
         if case.startswith("TD7"):  # the targets change between, in and at the end of epochs
-            self.module: TD3 = TD7(*sizes, hidden_dims=(8,), zs_dim=4, policy_freq=3, target_update_freq=4)
+            self.module: TD3 = TD7(*sizes, zs_dim=4, target_update_freq=4, **common)
         else:
-            self.module = TD3(*sizes, hidden_dims=(8,), policy_freq=3, critic_loss=loss)
+            self.module = TD3(*sizes, critic_loss=loss, **common)
         prioritization.RESET_INTERVAL = 5  # several resets of the largest priority in a run
         self.folder = folder
         self.last = folder / "last.ckpt"

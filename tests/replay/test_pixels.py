@@ -234,6 +234,15 @@ def test_pixel_policy_trains_in_any_precision(precision: str, make_trainer: Any)
     assert module.updates == 3
 
 
+def test_frames_are_not_normalized_twice(make_trainer: Any) -> None:
+    data = new_data()
+    module = TD3(data.obs_dim, data.action_low, data.action_high, encoder=Linear(), normalize_observations=True)
+    with pytest.raises(
+        UsageError, match=r"^model\.normalize_observations must be false with data\.pixels, got true\. "
+    ):
+        make_trainer(callbacks=[Collector(10)]).fit(module, datamodule=data)
+
+
 def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> None:
     pixels = Pixels(stack=2, height=44, width=44, shift=3)
     ends = []

@@ -43,6 +43,7 @@ OTHERS: dict[str, list[Any]] = {
     "model.policy_noise": [linear(0.3, 0.1, 90)],
     "model.noise_clip": [linear(0.1, 0.6, 90)],
     "model.gradients": ["autograd"],
+    "model.normalize_observations": [True],
     "model.policy_freq": [1, 3],
     "model.target_update_freq": [1, 7],
     "model.critic_loss": ["huber"],

@@ -80,10 +80,17 @@ def test_symmetric_bounds_make_unbounded_actions_usable(action: str, make_traine
     assert data.action_high[0] == 0.25
 
 
-@pytest.mark.parametrize("observation", [*NO_BOX, "2-d", "empty"])
+@pytest.mark.parametrize("observation", ["2-d", "empty"])
 def test_unsupported_observations_are_rejected_with_fix(observation: str) -> None:
     with pytest.raises(UsageError, match=r"^observations of toys/Spaces-v0 must .*, got .*FlattenObservation"):
         new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
+
+
+@pytest.mark.parametrize(
+    ("observation", "obs_dim"), [("discrete", 3), ("multi_discrete", 5), ("multi_binary", 3), ("dict", 1), ("tuple", 1)]
+)
+def test_other_spaces_are_flattened(observation: str, obs_dim: int) -> None:
+    assert new_data("toys/Spaces-v0", env_kwargs={"observation": observation}).obs_dim == obs_dim
 
 
 @pytest.mark.parametrize("observation", ["2-d", "dict"])
@@ -174,7 +181,7 @@ def test_frozen_normalization_is_accepted(wrapper: Any) -> None:
 
     assert new_data(wrappers=[frozen]).obs_dim == 3
     with pytest.raises(
-        UsageError, match=r"data\.wrappers must not update running statistics, got Normalize.*\. Use fixed bounds with"
+        UsageError, match=r"data\.wrappers must not update running statistics, got Normalize.*\. Use --model.norm"
     ):
         new_data(wrappers=[wrapper])
 

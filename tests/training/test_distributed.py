@@ -32,7 +32,8 @@ def train(folder: Path, epochs: int, ckpt_path: str | None, devices: int, seed: 
     L.seed_everything(seed, verbose=False)
     settings: dict[str, Any] = {"batch_size": 4, "capacity": 100, "steps_per_epoch": 10, "eval_episodes": 2}
     data = ReplayData("toys/Seeded-v0", **settings, num_envs=2, priority_alpha=0.4)
-    module = TD3(3, data.action_low, data.action_high, hidden_dims=(4,), critic_loss="huber")
+    settings = {"hidden_dims": (4,), "critic_loss": "huber", "normalize_observations": True}
+    module = TD3(3, data.action_low, data.action_high, **settings)
     trainer = L.Trainer(
         accelerator="cpu",
         devices=devices,
@@ -128,6 +129,9 @@ def test_every_rank_resumes_its_own_state(tmp_path: Path) -> None:
     for rank, other in zip(last["ReplayData"]["ranks"], resumed["ReplayData"]["ranks"], strict=True):
         assert str(rank["envs"]) == str(other["envs"])
     assert str(last["callbacks"]["Collector"]) == str(resumed["callbacks"]["Collector"])
+    unseen = [len(rank.get("observations", [])) for rank in last["callbacks"]["Collector"]["ranks"]]
+    stored = [ring["written"] for state in (one, two) for ring in state["rings"]]
+    assert last["state_dict"]["normalizer.count"] == sum(stored) - sum(unseen)  # those of both ranks
     assert {name.split("-")[1] for name in names_in(list(replays_in(last)))} == {"0", "1"}
 
 

@@ -1,0 +1,26 @@
+"""Flat observations of environments that observe dicts, tuples or discrete numbers."""
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+
+def with_flat_observations(env: gym.Env) -> gym.Env:
+    """Concatenate the parts of each observation, as Gymnasium's `FlattenObservation` does. A `Box` is unchanged.
+
+    The order is that of `env.observation_space`. A `Dict` that is made from a dict has sorted keys. Discrete parts
+    become one-hot. Spaces with text, graphs, sequences or frames stay as they are.
+    """
+    space = getattr(env, "observation_space", None)
+    if isinstance(space, Box) or not _can_be_flat(space):
+        return env
+    return gym.wrappers.FlattenObservation(env)
+
+
+def _can_be_flat(space: Space | None) -> bool:
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return bool(parts) and all(map(_can_be_flat, parts))
+    if isinstance(space, Box):
+        return not (len(space.shape) == 3 and space.dtype == np.uint8)
+    return isinstance(space, Discrete | MultiDiscrete | MultiBinary)

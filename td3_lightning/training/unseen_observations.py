@@ -1,0 +1,68 @@
+"""Observations that the Collector has stored and the agent's normalizer has not seen yet."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from td3_lightning.algorithm.normalization import RunningNormalizer
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.envs.vector_env import Step
+from td3_lightning.errors import UsageError
+from td3_lightning.training.data_module import ReplayData
+
+
+class UnseenObservations:
+    """Collect each stored observation once, and pass all of them to the agent's normalizer before the next update.
+
+    The statistics therefore change only with the weights: a policy does not change within the episodes that are
+    collected with it.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[NDArray[np.float32]] = []  # (n, obs_dim) each
+
+    def add(self, obs: NDArray[np.float32], step: Step) -> None:
+        """Add the observations (num_envs, obs_dim) before a step, and the last ones of the episodes that it ends."""
+        self._rows.append(obs)
+        ends = np.logical_or(step.terminated, step.truncated)
+        if ends.any():
+            self._rows.append(step.last_obs[ends])
+
+    def pass_to(self, module: TD3) -> None:
+        """Update the normalizer of an agent that has one. Every process must call this method."""
+        if isinstance(module.normalizer, RunningNormalizer):
+            none = np.empty((0, module.obs_dim), np.float32)
+            module.normalizer.update(_stacked([none, *self._rows]))
+            self._rows = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the observations if there are any. Moments would depend on when the run was stopped."""
+        return {"observations": _stacked(self._rows)} if self._rows else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the observations."""
+        self._rows = [state["observations"].numpy()] if "observations" in state else []
+
+    def check(self, module: TD3) -> None:
+        """Raise `UsageError` if the observations of a checkpoint are not those of an agent."""
+        for rows in self._rows:
+            if rows.shape[1] != module.obs_dim:
+                raise UsageError(
+                    f"The Collector's observations must have {module.obs_dim} numbers, as those of the agent, got "
+                    f"{rows.shape[1]}. Use a checkpoint that a run of this model has saved."
+                )
+
+
+def check_not_pixels(module: TD3, data: ReplayData) -> None:
+    """Raise `UsageError` if an agent normalizes frames."""
+    if module.settings.normalize_observations and data.pixels is not None:
+        raise UsageError(
+            "model.normalize_observations must be false with data.pixels, got true. Omit it: the encoder scales frames."
+        )
+
+
+def _stacked(rows: list[NDArray[np.float32]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(rows))
