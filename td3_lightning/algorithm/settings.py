@@ -51,6 +51,7 @@ class TD3Settings:
     critic_loss: CriticLoss
     critic_hidden_dims: Any
     normalize_observations: bool
+    bc_weight: float | None
     scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
 
     def __post_init__(self) -> None:
@@ -85,6 +86,9 @@ class TD3Settings:
         if self.max_grad_norm is not None:
             fix = "Omit max_grad_norm for no clipping."
             self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
+        if self.bc_weight is not None:
+            fix = "Use 0.4 for TD3+BC, 0.1 for TD7, or omit it for online training."
+            self.bc_weight = require_float("bc_weight", self.bc_weight, above=0, fix=fix)
         require_choice("gradients", self.gradients, get_args(Gradients))
         require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
 

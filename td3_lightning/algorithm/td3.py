@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from td3_lightning.algorithm.behavior_cloning import td3_bc_loss
 from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.learner import Learner
@@ -42,6 +43,8 @@ class TD3(Learner):
         critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
+        bc_weight: Weight of behavior cloning in the actor loss (TD3+BC), for offline data: 1 / alpha of that paper,
+            which uses 0.4. A larger value keeps the policy closer to the data. None for TD3's loss.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -71,11 +74,12 @@ class TD3(Learner):
         critic_loss: CriticLoss = "mse",
         critic_hidden_dims: Sequence[int] | None = None,
         normalize_observations: bool = False,
+        bc_weight: float | None = None,
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
             tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
-            critic_loss, critic_hidden_dims, normalize_observations,
+            critic_loss, critic_hidden_dims, normalize_observations, bc_weight,
         )  # fmt: skip
         action_low, action_high = settings.action_low, settings.action_high  # lists: Lightning cannot compare arrays
         hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims
@@ -154,11 +158,14 @@ class TD3(Learner):
         return loss, q
 
     def actor_loss(self, batch: Batch) -> Tensor:
-        """Return minus the mean value that the first critic assigns to the actor's actions."""
+        """Return minus the mean value that the first critic assigns to the actor's actions, or the loss of TD3+BC."""
         with torch.no_grad():  # only the critic loss trains the critics' encoder
             features = self.critics.encoder(batch.obs)
-        q: Tensor = self.critics.first(features, self.actor(self._actor_input(batch.obs, features)))
-        return -q.mean()
+        action = self.actor(self._actor_input(batch.obs, features))
+        q: Tensor = self.critics.first(features, action)
+        if self.settings.bc_weight is None:
+            return -q.mean()
+        return td3_bc_loss(q, (action - batch.action) / self.actor.scale, self.settings.bc_weight)
 
     def _actor_input(self, obs: Tensor, features: Tensor) -> Tensor:
         """Return the critics' features if the actor shares their encoder, else the observations."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.behavior_cloning import td7_bc_loss
 from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.sale import SALE, SALEActor, SALECritics, ValueRange
@@ -46,6 +47,8 @@ class TD7(TD3):
         critic_loss: "huber", LAP's, or "mse", TD3's.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
+        bc_weight: Weight of behavior cloning in the actor loss, for offline data: the paper's lambda, which is 0.1. A
+            larger value keeps the policy closer to the data. None for online training.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -75,6 +78,7 @@ class TD7(TD3):
         max_grad_norm: float | None = None,
         critic_loss: CriticLoss = "huber",
         normalize_observations: bool = False,
+        bc_weight: float | None = None,
     ) -> None:
         settings = TD7Settings(
             obs_dim=obs_dim, action_low=action_low, action_high=action_high, hidden_dims=hidden_dims, zs_dim=zs_dim,
@@ -82,7 +86,7 @@ class TD7(TD3):
             policy_noise=policy_noise, noise_clip=noise_clip, policy_freq=policy_freq,
             target_update_freq=target_update_freq, max_grad_norm=max_grad_norm, critic_loss=critic_loss,
             critic_hidden_dims=None, layer_norm=False, encoder=None, gradients="autograd",
-            normalize_observations=normalize_observations,
+            normalize_observations=normalize_observations, bc_weight=bc_weight,
         )  # fmt: skip
         # Lightning compares the arguments with the saved values, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
@@ -154,11 +158,13 @@ class TD7(TD3):
         return loss, q
 
     def actor_loss(self, batch: Batch) -> Tensor:
-        """Return minus the mean value that the critics assign to the actor's actions."""
+        """Return minus the mean value that the critics assign to the actor's actions, or the loss of offline TD7."""
         z_s = self._embed(batch.obs)
         action = self.actor.normalized(batch.obs, z_s)
         q: Tensor = self.critics(batch.obs, action, self.fixed_encoder.embed_action(z_s, action), z_s)
-        return -q.mean()
+        if self.settings.bc_weight is None:
+            return -q.mean()
+        return td7_bc_loss(q, action - batch.action, self.settings.bc_weight)
 
     @torch.no_grad()
     def _embed(self, obs: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ def supports(module: TD3) -> bool:
         and _autocast_dtype() in (None, torch.bfloat16)
         and module.settings.encoder is None
         and module.settings.critic_loss == "mse"
+        and module.settings.bc_weight is None
         and world_size() == 1
         and not overrides(module, TD3, *REPLACED_METHODS)
         and all(_are_trained(network.parameters()) for network in networks)

@@ -80,9 +80,10 @@ def value(net: Net, obs: Any, action: Any) -> Any:
 
 
 class HandComputed:
-    """A tiny TD3: 2 observations, 1 action, hidden layers of 3 and 2, two critics."""
+    """A tiny TD3, or TD3+BC with lambda = alpha / mean |Q|: 2 observations, 1 action, two critics."""
 
-    def __init__(self) -> None:
+    def __init__(self, alpha: float | None = None) -> None:
+        self.alpha = alpha
         rng = np.random.default_rng(19333)
         self.actor, self.actor_target = new_net(rng, 2, 3, 2, 1), new_net(rng, 2, 3, 2, 1)
         self.critics, self.critics_target = ([new_net(rng, 3, 3, 2, 1) for _ in range(2)] for _ in range(2))
@@ -111,14 +112,21 @@ class HandComputed:
             adam.step(net, grad)
 
     def actor_loss(self, batch: Any) -> float:
-        return -float(np.mean(value(self.critics[0], batch.obs, policy(self.actor, batch.obs))))
+        action = policy(self.actor, batch.obs)
+        q = value(self.critics[0], batch.obs, action)
+        if self.alpha is None:
+            return -float(np.mean(q))
+        return float(np.mean(((action - batch.action) / SCALE) ** 2) - self.alpha / np.mean(np.abs(q)) * np.mean(q))
 
     def actor_grads(self, batch: Any) -> Net:
         raw, entered = run(self.actor, batch.obs)
         action = CENTRE + SCALE * np.tanh(raw)
-        _, entered_critic = run(self.critics[0], np.concatenate([batch.obs, action], axis=1))
+        q, entered_critic = run(self.critics[0], np.concatenate([batch.obs, action], axis=1))
         _, slope = back(self.critics[0], entered_critic, np.full_like(raw, -1 / len(raw)))
-        return back(self.actor, entered, slope[:, 2:] * SCALE * (1 - np.tanh(raw) ** 2))[0]
+        slope = slope[:, 2:]
+        if self.alpha is not None:
+            slope = self.alpha / np.mean(np.abs(q)) * slope + 2 * (action - batch.action) / SCALE**2 / len(raw)
+        return back(self.actor, entered, slope * SCALE * (1 - np.tanh(raw) ** 2))[0]
 
     def actor_step(self, batch: Any) -> None:
         self.actor_adam.step(self.actor, self.actor_grads(batch))
@@ -239,6 +247,21 @@ def test_the_target_and_both_losses_by_hand(dtype: torch.dtype, close: float) ->
     np.testing.assert_allclose(
         module.actor_loss(in_torch(batch, dtype)).item(), hand.actor_loss(batch), rtol=0, atol=close
     )
+
+
+@BY_DTYPE
+@pytest.mark.parametrize("gradients", ["manual", "autograd"])
+def test_td3_bc_steps_by_hand(dtype: torch.dtype, close: float, gradients: str) -> None:
+    batch, hand = hand_batch(), HandComputed(alpha=2.5)
+    module = module_like(hand, dtype, policy_freq=1, gradients=gradients, bc_weight=1 / 2.5)
+    np.testing.assert_allclose(module.actor_loss(in_torch(batch, dtype)).item(), hand.actor_loss(batch), atol=close)
+    for noise in noises(7, 3, (4, 1)):
+        hand.critic_step(batch, noise.double().numpy())
+        hand.actor_step(batch)
+        hand.polyak()
+    train(module, [in_torch(batch, dtype)] * 3, seed=7)
+    for ours, expected in zip(weights_like(module), hand.weights(), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=close)
 
 
 @BY_DTYPE

@@ -102,7 +102,8 @@ def critic_net(critics: Any, member: int) -> Net:
 class InNumpy:
     """TD7 with two critics. Each encoder is one net: the state encoder's 6 arrays, then the state-action encoder's."""
 
-    def __init__(self, module: TD7) -> None:
+    def __init__(self, module: TD7, bc_weight: float | None = None) -> None:
+        self.bc_weight = bc_weight
         self.encoder, self.fixed, self.fixed_target = (
             pairs(each) for each in (module.encoder, module.fixed_encoder, module.fixed_encoder_target)
         )
@@ -151,7 +152,11 @@ class InNumpy:
 
     def actor_loss(self, batch: Any) -> Any:
         action = self.policy(self.actor, batch.obs, self.z_s(self.fixed, batch.obs))
-        return -sum(self.q(critic, self.fixed, batch.obs, action).mean() for critic in self.critics) / 2
+        values = np.stack([self.q(critic, self.fixed, batch.obs, action) for critic in self.critics])
+        if self.bc_weight is None:
+            return -values.mean()
+        deviation = action - (batch.action - [0.75, 2.5]) / [1.25, 1.5]
+        return self.bc_weight * np.abs(values.real).mean() * (deviation**2).mean() - values.mean()
 
     def update(self, batch: Any, noise: Any, policy_freq: int, target_update_freq: int) -> dict[str, float]:
         self.updates += 1
@@ -241,10 +246,11 @@ def plain(module: TD7) -> Plain:
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
-def test_one_update_in_numpy(dtype: torch.dtype, close: float) -> None:
+@pytest.mark.parametrize("bc_weight", [None, 0.1])
+def test_one_update_in_numpy(bc_weight: float | None, dtype: torch.dtype, close: float) -> None:
     """Every weight after an update with all its parts, and the losses before it."""
-    module, batch = plain(new_module(dtype, policy_freq=1, target_update_freq=1)), new_batch()
-    hand = InNumpy(module.double())
+    module = plain(new_module(dtype, policy_freq=1, target_update_freq=1, bc_weight=bc_weight))
+    batch, hand = new_batch(), InNumpy(module.double(), bc_weight)
     (noise,) = noises(module, 1)
     expected = hand.update(batch, noise.double().numpy(), 1, 1)
     logs = module.to(dtype).training_step(in_torch(batch, dtype), 0)
@@ -334,7 +340,8 @@ class Critic(nn.Module):
 class Loop:
     """TD7 in a plain loop. All settings are written where they are used."""
 
-    def __init__(self, module: TD7) -> None:
+    def __init__(self, module: TD7, bc_weight: float | None = None) -> None:
+        self.bc_weight = bc_weight
         self.encoder, self.actor = Encoder().double(), Actor().double()
         self.critics = nn.ModuleList([Critic(), Critic()]).double()
         self.load(self.encoder, pairs(module.encoder))
