@@ -32,6 +32,12 @@ def _seeded() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _own_datasets(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep Minari out of the home directory."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+
+
+@pytest.fixture(autouse=True)
 def _reset_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test the full number of traces; td3_lightning.fast is optional."""
     with contextlib.suppress(ModuleNotFoundError):

@@ -56,10 +56,16 @@ class Agent(L.LightningModule):
         self.env_steps = 0  # steps taken in the training environments; the Collector counts them
         self.episodes = 0  # training episodes finished; the Collector counts them
         self.updates = 0  # critic updates
+        self.clock_name = "env_steps"  # axis of the logs; "updates" in a run without environment steps
         self.noise_generator = new_generator("target noise")
         self.act_generator = new_generator("noise of act")
         self._exploration_noise: Schedule | None = None
         self.evaluation = EvaluationMetrics()
+
+    @property
+    def clock(self) -> int:
+        """Value of the clock that `clock_name` names."""
+        return int(getattr(self, self.clock_name))
 
     # The policy.
 
@@ -140,7 +146,7 @@ class Agent(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the mean of each number, the spread of the return, and the clocks."""
-        clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.env_steps}  # "step": the loggers' axis
+        clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.clock}  # "step": the loggers' axis
         exact = {name: torch.tensor(count, dtype=torch.float64) for name, count in clocks.items()}
         self.log_dict(self.evaluation.compute("test" if self.trainer.testing else "eval") | exact)
 

@@ -198,14 +198,14 @@ class SaveOnFailure(Callback):
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save the run if the exception left its state consistent."""
         training, self._training = self._training, False
-        has_data = training and isinstance(pl_module, TD3) and pl_module.env_steps > 0
+        has_data = training and isinstance(pl_module, TD3) and pl_module.clock > 0
         if not has_data or trainer.world_size > 1 or not self._is_consistent(trainer, exception):
             return
         in_env = isinstance(exception, EnvError)
         if in_env and not trainer.validating:
             trainer.datamodule.envs.discard_episodes()  # type: ignore[attr-defined]  # set without a type
         failure = "An environment failed" if in_env else "The run failed"
-        rank_zero_info(f"{failure} after {pl_module.env_steps:,} env_steps: {self._save(trainer)}.")
+        rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {self._save(trainer)}.")
 
     def _is_consistent(self, trainer: L.Trainer, exception: BaseException) -> bool:
         """Return whether the exception came from an environment or while no update was in progress."""

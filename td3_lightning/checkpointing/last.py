@@ -22,8 +22,9 @@ from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.run_dir import LockingCallback, RunLock, run_exists_error
 from td3_lightning.serialization.checkpoint_file import replays_in
 from td3_lightning.serialization.segment_files import FOLDER, names_in
-from td3_lightning.training.data_module import ReplayData, SavedReplay
+from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
+from td3_lightning.training.saved_replay import SavedReplay
 
 CRITERIA = (
     "monitor",

@@ -13,7 +13,7 @@ from td3_lightning.reporting.run_dir import LockingCallback, RunLock, continues_
 
 
 class LogRollback(LockingCallback):
-    """Log every metric at its env_steps, and truncate the logs to the checkpoint's position on resume.
+    """Log every metric at the clock of the agent, and truncate the logs to the checkpoint's position on resume.
 
     Rows that a killed process logged after its last checkpoint are removed, so no row appears twice. A new run in the
     folder of another run is refused, and so is a run in a folder that another process uses.
@@ -31,7 +31,7 @@ class LogRollback(LockingCallback):
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger)][:1]
         if stage == "fit":
             for logger in self._loggers:
-                logger.clock = lambda: int(pl_module.env_steps)
+                logger.axis, logger.clock = pl_module.clock_name, lambda: pl_module.clock
             self._enter(trainer)
 
     @rank_zero_only

@@ -270,9 +270,9 @@ class CommandLine(LightningCLI):
         """Print a summary and the next commands. Explain why a complete run was not trained."""
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
             echo(
-                f"The run was complete after {self.model.env_steps:,} env_steps, so nothing was trained. Increase "
-                "--trainer.max_epochs, or --trainer.max_time, which counts the time of all starts of the run. If "
-                "EarlyStopping ended the run, change its settings."
+                f"The run was complete after {self.model.clock:,} {self.model.clock_name}, so nothing was trained. "
+                "Increase --trainer.max_epochs, or --trainer.max_time, which counts the time of all starts of the run. "
+                "If EarlyStopping ended the run, change its settings."
             )
         summary = run_summary(self.trainer, self.start)
         seconds = time.monotonic() - self._fit_start

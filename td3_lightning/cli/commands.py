@@ -17,6 +17,7 @@ COMMANDS = {
     "validate": OBJECTS | {"dataloaders"},
     "test": OBJECTS | {"dataloaders"},
     "record": OBJECTS,
+    "collect": OBJECTS,
     "plot": OBJECTS,
     "robustness": OBJECTS,
     "export": OBJECTS,

@@ -129,7 +129,11 @@ def _check_model(value: Any, setting: str, named: Named) -> None:
 
 def _check_data(value: Any, setting: str, named: Named) -> None:
     mapping(value, setting)
-    check_arguments({key: held for key, held in value.items() if key != "env_id"}, ReplayData, setting, named)
+    dataset = value.get("dataset")
+    is_id = isinstance(dataset, str) and DATASET_ID.fullmatch(dataset)  # only numbers are read from a dataset
+    checked_here = ("env_id", "dataset") if is_id else ("env_id",)
+    arguments = {key: held for key, held in value.items() if key not in checked_here}
+    check_arguments(arguments, ReplayData, setting, named)
     env_id = value.get("env_id")
     text(env_id, f"{setting}.env_id")
     if not ENV_ID.fullmatch(env_id) and not named(env_id, f"{setting}.env_id"):  # "module:Id" imports the module
@@ -162,6 +166,9 @@ def _check_word(value: Any, name: str) -> None:
             raise InvalidValueError(name, "a number or a word", value)
     elif not isinstance(value, bool):
         number(value, name)
+
+
+DATASET_ID = re.compile(r"[\w-]+(/[\w-]+)*")
 
 
 ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")

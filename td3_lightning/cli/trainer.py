@@ -1,4 +1,4 @@
-"""Trainer with the additional commands `record`, `plot`, `robustness`, `export` and `import`."""
+"""Trainer with the additional commands `record`, `collect`, `plot`, `robustness`, `export` and `import`."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -32,7 +32,7 @@ class NullProfiler(PassThroughProfiler):
 
 
 class Trainer(L.Trainer):
-    """Lightning's Trainer with the commands `record`, `plot`, `robustness`, `export` and `import`.
+    """Lightning's Trainer with the commands `record`, `collect`, `plot`, `robustness`, `export` and `import`.
 
     Args:
         float32_matmul_precision: Precision in which float32 matrices are multiplied, see
@@ -75,6 +75,39 @@ class Trainer(L.Trainer):
         for number, video in enumerate(record_each(model.eval(), datamodule, episodes, folder, env_kwargs), 1):
             result = f"return {video.episode_return:.2f}, {video.frames} frames"
             echo(f"{number} of {episodes}  {shown(video.path, self.start)}: {result}")
+
+    def collect(
+        self,
+        model: TD3,
+        datamodule: ReplayData,
+        ckpt_path: str,
+        dataset: str,
+        episodes: int = 100,
+        noise: float = 0.0,
+    ) -> None:
+        """Write episodes of a policy in the training environment as a Minari dataset, see `data.dataset`.
+
+        Args:
+            model: Agent that acts.
+            datamodule: Data module that makes the environment.
+            ckpt_path: Checkpoint of the agent.
+            dataset: Name of the new dataset, for example lander/expert-v0. Its folder is in ~/.minari/datasets, or in
+                the folder that the environment variable MINARI_DATASETS_PATH names.
+            episodes: Number of episodes. Their seeds follow from seed_everything.
+            noise: Standard deviation of the noise on the actions, relative to half the action range.
+        """
+        from td3_lightning.replay.datasets import describe, new_dataset_id, write_dataset
+        from td3_lightning.training.recorded_policy import record_episodes  # only this command records
+
+        new = new_dataset_id(dataset)
+        checkpoint = read_checkpoint(ckpt_path)
+        model.load_state_dict(checkpoint["state_dict"])
+        recorded = list(record_episodes(model.eval(), datamodule, episodes, noise))
+        env: Any = datamodule.eval_env
+        steps = checkpoint["clocks"]["env_steps"]
+        text = f"{datamodule.env_id}, {model.algorithm} after {steps:,} env_steps, noise {noise:g}"
+        folder = write_dataset(new, recorded, env.observation_space, env.action_space, model.algorithm, text)
+        echo(f"{new}: {describe(recorded)}\n{shown(folder, self.start)}")
 
     def plot(
         self, model: TD3, datamodule: ReplayData, ckpt_path: str, episodes: int = 3, folder: str = "plots"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from td3_lightning.reporting.metrics_csv import AXIS, read_metrics
+from td3_lightning.reporting.metrics_csv import CLOCKS, axis_of, read_axis, read_metrics
 
 PREFIX, RETURN = "eval/", "eval/return_mean"
 MAX_SHOWN = 8  # numbers besides the return; an environment may report hundreds
@@ -15,10 +15,11 @@ SPREAD = ("return_std", "return_min", "return_max")  # of the returns of several
 
 
 class BestEvaluation(NamedTuple):
-    """Numbers of an evaluation by their names without "eval/", and the env_steps at which it took place."""
+    """Numbers of an evaluation by their names without "eval/", and the clock at which it took place."""
 
-    env_steps: int
+    clock: int
     numbers: dict[str, float]
+    axis: str = CLOCKS[0]  # name of the clock
 
     def describe(self, episodes: int) -> str:
         """Describe the evaluation in one line. The mean return comes first, and other means follow.
@@ -28,7 +29,7 @@ class BestEvaluation(NamedTuple):
         """
         std = self.numbers.get("return_std")
         spread = f" ± {std:,.2f}" if episodes > 1 and std is not None else ""
-        first = f"return {self.numbers['return_mean']:,.2f}{spread} at {self.env_steps:,} env_steps"
+        first = f"return {self.numbers['return_mean']:,.2f}{spread} at {self.clock:,} {self.axis}"
         others = [name for name in self.numbers if name not in ("return_mean", *SPREAD)][:MAX_SHOWN]
         return ", ".join([first, *(f"{name.removesuffix('_mean')} {_short(self.numbers[name])}" for name in others)])
 
@@ -50,10 +51,11 @@ def read_best(metrics: Path, monitor: str = RETURN, mode: str = "max") -> BestEv
     steps, values = points[monitor][np.isfinite(points[monitor]).all(axis=1)].T
     if not len(values):
         return None
-    env_steps = steps[values.argmax() if mode == "max" else values.argmin()]
-    rows = {name: series[series[:, 0] == env_steps] for name, series in points.items()}
+    clock = steps[values.argmax() if mode == "max" else values.argmin()]
+    rows = {name: series[series[:, 0] == clock] for name, series in points.items()}
     numbers = {name.removeprefix(PREFIX): float(row[-1, 1]) for name, row in rows.items() if len(row)}
-    return BestEvaluation(int(env_steps), numbers) if "return_mean" in numbers else None
+    axis = read_axis(metrics) or CLOCKS[0]
+    return BestEvaluation(int(clock), numbers, axis) if "return_mean" in numbers else None
 
 
 def _eval_columns(metrics: Path) -> Sequence[str]:
@@ -62,7 +64,7 @@ def _eval_columns(metrics: Path) -> Sequence[str]:
             header = next(csv.reader(file), [])
     except FileNotFoundError:
         return []
-    return [name for name in header if name.startswith(PREFIX)] if AXIS in header else []
+    return [name for name in header if name.startswith(PREFIX)] if axis_of(header) else []
 
 
 def _short(value: float) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.reporting.metrics_csv import read_axis, read_metrics
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and value
 
@@ -29,14 +29,14 @@ BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
 
 
 class Curve(Callback):
-    """Draw `curve.png` in the folder of the `RunLogger`: returns against `env_steps`.
+    """Draw `curve.png` in the folder of the `RunLogger`: returns against the clock of the run.
 
     The data are read from `metrics.csv`. Nothing is drawn if the Trainer has no `RunLogger`. The command line adds this
     callback unless `trainer.callbacks` has one.
 
     Args:
-        every_n_steps: Environment steps after which the curve is redrawn while the agent trains, in addition to every
-            evaluation; None redraws it at evaluations only. A drawing takes about 0.1 s.
+        every_n_steps: Environment steps (offline: updates) after which the curve is redrawn while the agent trains, in
+            addition to every evaluation; None redraws it at evaluations only. A drawing takes about 0.1 s.
 
     Raises:
         UsageError: `every_n_steps` is smaller than 1.
@@ -45,15 +45,15 @@ class Curve(Callback):
     def __init__(self, every_n_steps: int | None = None) -> None:
         fix = "Omit it to redraw the curve at evaluations only."
         self._every = None if every_n_steps is None else require_int("every_n_steps", every_n_steps, 1, fix=fix)
-        self._next = 0  # env_steps of the next drawing
+        self._next = 0  # clock of the next drawing
         self._warnings = WarningCache()
 
     @rank_zero_only
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
         """Draw the curve if `every_n_steps` have passed since the last drawing."""
-        if self._every is None or pl_module.env_steps < self._next:
+        if self._every is None or pl_module.clock < self._next:
             return
-        self._next = pl_module.env_steps + self._every
+        self._next = pl_module.clock + self._every
         self._draw(trainer)
 
     @rank_zero_only
@@ -77,17 +77,19 @@ def write_curve(metrics: Path) -> Path:
     path = metrics.with_name("curve.png")
     temp_path = metrics.with_name(".curve.png")
     name = " / ".join(metrics.absolute().parent.parts[-2:])
-    draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name).savefig(temp_path, format="png")
+    figure = draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name, read_axis(metrics) or "env_steps")
+    figure.savefig(temp_path, format="png")
     os.replace(temp_path, path)
     return path
 
 
-def draw_curve(series: Mapping[str, Points], title: str) -> Figure:
-    """Draw the returns of training and evaluation against `env_steps`.
+def draw_curve(series: Mapping[str, Points], title: str, axis: str = "env_steps") -> Figure:
+    """Draw the returns of training and evaluation against `env_steps` or `updates`.
 
     Args:
         series: Points (n, 2) of "train/return", "eval/return_mean", "eval/return_min" and "eval/return_max".
         title: Title of the figure.
+        axis: Name of the x axis.
     """
     figure = Figure(figsize=(9.0, 5.0), dpi=120)
     # Fixed margins, because matplotlib's layout engines draw everything twice.
@@ -97,6 +99,7 @@ def draw_curve(series: Mapping[str, Points], title: str) -> Figure:
     _draw_evaluation(axes, mean, low, high)
     _fit_y_limits(axes, training[:, 1], np.concatenate([low[:, 1], high[:, 1]]))
     _style(axes, title)
+    axes.set_xlabel(axis, color=INK)
     return figure
 
 
@@ -144,7 +147,6 @@ def _fit_y_limits(axes: Axes, training: NDArray[np.float64], evaluation: NDArray
 
 def _style(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", weight="bold", color=INK, pad=26, parse_math=False)  # a name may contain "$"
-    axes.set_xlabel("env_steps", color=INK)
     axes.set_ylabel("episode return", color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

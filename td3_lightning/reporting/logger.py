@@ -19,7 +19,7 @@ from lightning_utilities.core.rank_zero import WarningCache
 from td3_lightning.atomic_files import sync
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.columns import MAX_COLUMNS, select_columns
-from td3_lightning.reporting.metrics_csv import AXIS, MetricsFile
+from td3_lightning.reporting.metrics_csv import CLOCKS, MetricsFile
 from td3_lightning.reporting.paths import absolute
 
 WRITE_ERRORS = (OSError, UnicodeError)  # the second if the file system cannot encode the name of the folder
@@ -43,7 +43,8 @@ class RunLogger(TensorBoardLogger):
         folder = str(absolute("save_dir", save_dir))
         super().__init__(folder, name=name, version=version, default_hp_metric=False)
         self.has_logged = False  # in this process
-        self.clock: Callable[[], int] | None = None  # returns env_steps during training
+        self.axis = CLOCKS[0]  # name of the clock, and of the first column of metrics.csv
+        self.clock: Callable[[], int] | None = None  # returns the clock during training
         self._warnings = WarningCache()
         self._is_full = False  # metrics.csv has reached MAX_COLUMNS
         self._created: list[Path] = []  # folders that this process created, the innermost first
@@ -97,17 +98,18 @@ class RunLogger(TensorBoardLogger):
         """Log metrics. If the disk rejects them, warn once and continue.
 
         Args:
-            metrics: Names and values. `env_steps` is skipped because it is the axis.
-            step: Environment steps. Ignored during training, because Lightning counts optimizer steps.
+            metrics: Names and values. The axis is skipped, and so are `env_steps` in a run without environment steps.
+            step: Value of the axis. Ignored during training, because Lightning counts optimizer steps.
         """
         step = self.clock() if self.clock else step
         self.has_logged = True
         with self._warn_on_disk_error():
             if self.metrics.is_deleted():
                 self._recreate()
-        values = self._select_columns({name: value for name, value in metrics.items() if name != AXIS})
+        skipped = (CLOCKS[0], self.axis)
+        values = self._select_columns({name: value for name, value in metrics.items() if name not in skipped})
         with self._warn_on_disk_error():
-            self.metrics.append({AXIS: step, **values})
+            self.metrics.append({self.axis: step, **values})
         with self._warn_on_disk_error():
             super().log_metrics(values, step)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.reporting.paths import check_link
 
-AXIS = "env_steps"  # first column of the file and x axis of every scalar
+CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
 
 
 class MetricsFile:
@@ -81,6 +81,20 @@ class MetricsFile:
         self.columns = columns
 
 
+def axis_of(header: Sequence[str]) -> str | None:
+    """Return the column of a `metrics.csv` that is the x axis; None without one."""
+    return next((name for name in CLOCKS if name in header), None)
+
+
+def read_axis(path: Path) -> str | None:
+    """Return the x axis of a `metrics.csv`: "env_steps", "updates" without environment steps, or None."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return axis_of(next(csv.reader(file), []))
+    except FileNotFoundError:
+        return None
+
+
 def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Read metrics from a `metrics.csv`.
 
@@ -89,7 +103,8 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float
         names: Columns to read.
 
     Returns:
-        The points (n, 2) of each column: `env_steps` and value, in the order of the file.
+        The points (n, 2) of each column: clock and value, in the order of the file. The clock is `env_steps`, or
+        `updates` in a run without environment steps.
     """
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     open_text = gzip.open if path.suffix == ".gz" else open
@@ -97,7 +112,7 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float
         rows = csv.reader(file)
         header = next(rows, [])
         where = [(header.index(name), points[name]) for name in names if name in header]
-        axis = header.index(AXIS) if where else 0
+        axis = header.index(axis_of(header) or "") if where else 0
         for row in rows:
             if len(row) != len(header):
                 continue  # the run is still writing this row

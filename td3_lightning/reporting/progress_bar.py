@@ -27,13 +27,13 @@ class Progress(ProgressBar):
     def __init__(self, refresh_seconds: float = 0.2) -> None:
         super().__init__()
         self.refresh_seconds = refresh_seconds
-        self.best: dict[str, float] = {}  # return and env_steps of the best evaluation
+        self.best: dict[str, float] = {}  # return and clock of the best evaluation
         self._enabled = True
         self._bar: Tqdm | None = None  # created when it is first drawn
-        self._total: int | None = None  # env_steps or episodes at 100%
+        self._total: int | None = None  # clock or episodes at 100%
         self._last_draw = 0.0  # time in seconds
         self._start_time = 0.0  # of `fit`
-        self._first_update = (0, 0.0)  # env_steps and time at the start of the updates
+        self._first_update = (0, 0.0)  # clock and time at the start of the updates
         self._collector: Collector | None = None
 
     def disable(self) -> None:
@@ -58,23 +58,23 @@ class Progress(ProgressBar):
         checkpoints: list[Any] = [each for each in trainer.checkpoint_callbacks if getattr(each, "monitor", None)]
         if checkpoints and all(each.best_model_score is None for each in checkpoints):
             self.best = {}  # resumed in a new folder, which has no best checkpoint yet
-        self._open(_last_env_step(trainer, pl_module.env_steps, self._collector))
-        self._draw(pl_module.env_steps, "warm-up")
+        self._open(_last_clock(trainer, pl_module.clock, self._collector))
+        self._draw(pl_module.clock, "warm-up")
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Start to measure the speed at the first epoch. Warm-up steps are faster."""
         if not self._first_update[1]:
-            self._first_update = (pl_module.env_steps, time.monotonic())
+            self._first_update = (pl_module.clock, time.monotonic())
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
         """Update the bar if `refresh_seconds` have passed."""
         if self._is_due():
-            self._draw(pl_module.env_steps, self._status(pl_module))
+            self._draw(pl_module.clock, self._status(pl_module))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Finish the bar after the last epoch, before Lightning logs why the run stopped."""
         if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
-            self._draw(pl_module.env_steps, self._status(pl_module))
+            self._draw(pl_module.clock, self._status(pl_module))
             self._close()
 
     # Evaluation in `fit`, `validate` and `test`.
@@ -96,7 +96,7 @@ class Progress(ProgressBar):
             return
         counted = f"episode {batch_idx + 1} of {self._num_episodes(trainer)}"
         if trainer.state.fn == "fit":
-            self._draw(pl_module.env_steps, f"evaluation: {counted}, {self._status(pl_module)}")
+            self._draw(pl_module.clock, f"evaluation: {counted}, {self._status(pl_module)}")
         else:
             self._draw(batch_idx + 1, f"{counted}, return {_short(outputs['return'])}")
 
@@ -116,21 +116,21 @@ class Progress(ProgressBar):
             return
         several = self._num_episodes(trainer) * trainer.world_size > 1  # one episode has no spread
         std = numbers["eval/return_std"] if several else None
-        line = self._evaluation_line(pl_module.env_steps, numbers["eval/return_mean"], std)
+        line = self._evaluation_line(pl_module.clock, numbers["eval/return_mean"], std, pl_module.clock_name)
         if self._enabled:
-            self._draw(pl_module.env_steps, self._status(pl_module))
+            self._draw(pl_module.clock, self._status(pl_module))
             self.print(line)
 
-    def _evaluation_line(self, env_steps: int, mean: float, std: float | None) -> str:
+    def _evaluation_line(self, clock: int, mean: float, std: float | None, unit: str = "env_steps") -> str:
         """Describe an evaluation in at most 80 columns."""
         if mean > self.best.get("return", -math.inf):
-            self.best = {"return": mean, "env_steps": env_steps}
+            self.best = {"return": mean, "env_steps": clock}
             best = "the best so far"
         else:
             best = f"best {_short(self.best['return'])} at {self.best['env_steps']:,}" if self.best else ""
         elapsed = Tqdm.format_interval(time.monotonic() - self._start_time)
         spread = "" if std is None else f" ± {std:<6,.2f}"
-        return f"{elapsed:>8}{env_steps:>10,} env_steps return{mean:>10,.2f}{spread} {best}"
+        return f"{elapsed:>8}{clock:>10,} {unit} return{mean:>10,.2f}{spread} {best}"
 
     # State and end of the run.
 
@@ -187,17 +187,17 @@ class Progress(ProgressBar):
     def _status(self, module: Any) -> str:
         """Describe the state of the run. Narrow terminals cut the end, so the most important numbers come first."""
         of_all = f"/{self._total:,}" if self._total else ""
-        parts = [f"{module.env_steps:,}{of_all} env_steps"]
+        parts = [f"{module.clock:,}{of_all} {module.clock_name}"]
         if self.best:
             parts.append(f"best {_short(self.best['return'])}")
         if self._collector is not None and math.isfinite(self._collector.last_return):
             parts.append(f"last {_short(self._collector.last_return)}")
         steps, began = self._first_update
-        speed = (module.env_steps - steps) / max(time.monotonic() - began, 1e-9)
+        speed = (module.clock - steps) / max(time.monotonic() - began, 1e-9)
         if speed:
             parts.append(f"{speed:,.0f}/s")
         if speed and self._total:
-            left = max(self._total - module.env_steps, 0) / speed
+            left = max(self._total - module.clock, 0) / speed
             parts.append(f"{Tqdm.format_interval(left)} left")
         return ", ".join([*parts, f"episodes {module.episodes:,}"])
 
@@ -209,16 +209,18 @@ def _short(value: float) -> str:
     return f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _last_env_step(trainer: L.Trainer, env_steps: int, collector: Collector | None) -> int | None:
-    """Return env_steps at the end of `max_epochs`. None without a limit."""
+def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> int | None:
+    """Return the clock at the end of `max_epochs`. None without a limit."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     if not isinstance(data, ReplayData) or trainer.max_epochs is None or trainer.max_epochs < 0:
         return None
     # The updates of completed epochs are not counted, because an earlier stage may have had longer epochs.
     epochs_left = trainer.max_epochs - trainer.current_epoch
     updates = epochs_left * int(trainer.num_training_batches) - updates_in_epoch(trainer)
+    if data.offline:
+        return clock + updates
     warmup = collector.warmup_steps if collector is not None else 0
-    begin = env_steps + max(warmup - min(env_steps, data.replay.steps_stored), 0)
+    begin = clock + max(warmup - min(clock, data.replay.steps_stored), 0)
 
     def rounded_up(steps: float) -> int:
         return math.ceil(steps / data.num_envs) * data.num_envs

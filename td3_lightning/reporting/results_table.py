@@ -49,7 +49,7 @@ class Results(Callback):
         episodes = (
             f"{len(self._episodes)} episodes, seeds {first} to {last}" if last > first else f"1 episode, seed {first}"
         )
-        print(f"\n{episodes}, after {pl_module.env_steps:,} env_steps of training")
+        print(f"\n{episodes}, after {pl_module.clock:,} {pl_module.clock_name} of training")
         show(results_table(self._episodes))
 
     on_validation_start = on_test_start

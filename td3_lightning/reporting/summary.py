@@ -38,6 +38,7 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
         f"environment  {data.env_id}: observations of {data.obs_dim} numbers, actions of {len(data.action_low)}",
         f"networks     {widths}, 1 actor and {model.hparams['num_critics']} critics: {weights:,} weights",
         f"replay       {replay.capacity:,} rows of {replay.transition_bytes} bytes: {megabytes:,.1f} MB when full",
+        *([f"dataset      {data.dataset.name}: {data.dataset.summary}"] if data.dataset is not None else []),
         f"seed         {seed}",
         f"logs         {_logs(trainer, start)}",
     ]

@@ -33,7 +33,7 @@ class TensorBoardSummary(Callback):
         if self._is_written or logger is None or not logger.has_logged or trainer.sanity_checking:
             return
         metrics = {name: float(trainer.callback_metrics[name]) for name in METRICS if name in trainer.callback_metrics}
-        logger.log_summary(self.text, dict(flatten(self.settings)), metrics, pl_module.env_steps)
+        logger.log_summary(self.text, dict(flatten(self.settings)), metrics, pl_module.clock)
         self._is_written = True
 
 

@@ -119,5 +119,6 @@ EPISODE = form.fields(
         "episodes": form.count,
     },
 )
-STATE = form.fields({}, {"replay": replay, "envs": form.fields({"episodes": form.series(episode)})})
+DATASET = form.fields({"checksum": form.count, "generator": torch_generator})
+STATE = form.fields({}, {"replay": replay, "dataset": DATASET, "envs": form.fields({"episodes": form.series(episode)})})
 DATA = form.fields({"ranks": form.series(rank)})

@@ -6,6 +6,7 @@ from typing import Any
 
 from td3_lightning.replay.buffer import Batch, Replay
 from td3_lightning.replay.device import DeviceReplay
+from td3_lightning.replay.mixed import MixedReplay
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Batches:
         replay: Buffer to sample from.
     """
 
-    replay: Replay | DeviceReplay
+    replay: Replay | DeviceReplay | MixedReplay
 
     def __len__(self) -> int:
         return len(self.replay)

@@ -23,6 +23,7 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
 from td3_lightning.training.launcher import check_launcher
+from td3_lightning.training.offline import check_offline
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
 from td3_lightning.training.unseen_observations import UnseenObservations, check_not_pixels
@@ -87,16 +88,23 @@ class Collector(Callback):
                 _check_trainable(module)
                 check_critic_loss(module, data.replay)
                 check_not_pixels(module, data)
+                if data.offline:
+                    check_offline(trainer, module, data, self.exploration_noise)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
 
         The first `random_steps` actions of an agent are random. A trained agent with a new replay buffer fills it with
-        its policy.
+        its policy. A run with `data.offline` takes no steps.
         """
         module, data = _module_and_data(trainer)
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         self._unseen.check(module)
+        self._clock = (module.clock, time.perf_counter())
+        if not data.offline:
+            self._begin(trainer, module, data)
+
+    def _begin(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         # A checkpoint without its replay is not refilled: sampling raises an error.
         has_steps = data.replay.steps_before + data.replay.steps_stored > 0
         fill = data.empty_replay or has_steps or trainer.ckpt_path is None
@@ -113,7 +121,7 @@ class Collector(Callback):
             module.env_steps < self.warmup_steps or (fill and data.replay.steps_stored < self.warmup_steps)
         ):
             self._step(trainer, module, data)
-        self._clock = (module.env_steps, time.perf_counter())
+        self._clock = (module.clock, time.perf_counter())
         if self._is_assessing:  # the run was stopped in an assessment
             self._catch_up(trainer, module, data)
 
@@ -133,7 +141,7 @@ class Collector(Callback):
         if module.updates % FLUSH_INTERVAL == 0:
             for optimizer in trainer.optimizers:
                 flush_denormals(optimizer)
-        self.updates_ahead += 1
+        self.updates_ahead += not data.offline
         self._losses.update(losses)
         self._catch_up(trainer, module, data)
 
@@ -219,19 +227,20 @@ class Collector(Callback):
 
     def _log_losses(self, trainer: L.Trainer, module: TD3) -> None:
         """Log the last losses, the scheduled values and the speed since the previous log."""
-        steps, seconds = self._clock
-        self._clock = (module.env_steps, time.perf_counter())
-        speed = (module.env_steps - steps) / max(self._clock[1] - seconds, 1e-9)
+        start, seconds = self._clock
+        self._clock = (module.clock, time.perf_counter())
+        speed = (module.clock - start) / max(self._clock[1] - seconds, 1e-9)
+        unit = module.clock_name.removeprefix("env_")
         losses = {name: value.item() for name, value in self._losses.items()}
         schedules = module.settings.varying
         if not isinstance(self.exploration_noise, Constant):
             schedules["noise"] = self.exploration_noise
         scheduled = {name: schedule(module.env_steps) for name, schedule in schedules.items()}
-        self._log(trainer, module, losses | scheduled | {"steps_per_second": speed})
+        self._log(trainer, module, losses | scheduled | {f"{unit}_per_second": speed})
 
     def _log(self, trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
         for logger in trainer.loggers:
-            logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.env_steps)
+            logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.clock)
 
     def state_dict(self) -> dict[str, Any]:
         """Return each rank's random generator, update balance, last return, losses and unseen observations."""

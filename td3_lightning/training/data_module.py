@@ -1,7 +1,7 @@
 """Data module with the environments and the replay buffer."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,21 +24,12 @@ from td3_lightning.replay.buffer import Batch, Replay
 from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule
-from td3_lightning.serialization.checkpoint_file import refusal
-from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
 from td3_lightning.training.batches import Batches
 from td3_lightning.training.data_settings import DataSettings, seed_range
+from td3_lightning.training.dataset_source import DatasetSource
+from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_replay
 
 log = logging.getLogger(__name__)
-
-
-RESUME_HINT = (
-    "Use a last.ckpt in the folder of its run, or start with an empty replay, which the policy fills first "
-    "(--data.empty_replay true)."
-)
-
-
-SavedReplay = Callable[[Replay], dict[str, Any] | None]  # returns the saved part of a replay, or None for nothing
 
 
 class ReplayData(L.LightningDataModule):
@@ -72,6 +63,11 @@ class ReplayData(L.LightningDataModule):
             Collector first fills the buffer with `warmup_steps` steps of the policy.
         priority_alpha: Exponent of the priorities for sampling (LAP), in [0, 1]. 0 samples uniformly. A value above 0
             requires `model.critic_loss: huber`.
+        dataset: Id or folder of a Minari dataset, whose transitions are in the replay buffer before the warm-up.
+        dataset_share: Share of each batch that is drawn from the dataset, in [0, 1]. The replay buffer then has the
+            agent's transitions only. None keeps all transitions in one replay buffer.
+        offline: Learn from the dataset alone: no environment steps, only updates and evaluations. An epoch is
+            `steps_per_epoch` * `updates_per_step` updates, and logs count updates.
 
     Raises:
         UsageError: A setting is out of range, the environment cannot be created, or a space is not a `Box`.
@@ -101,11 +97,18 @@ class ReplayData(L.LightningDataModule):
         step_timeout: float | None = 600.0,
         empty_replay: bool = False,
         priority_alpha: float = 0.0,
+        dataset: str | None = None,
+        dataset_share: float | None = None,
+        offline: bool = False,
     ) -> None:
         super().__init__()
-        settings = DataSettings(num_envs, steps_per_epoch, updates_per_step, on_device, empty_replay)
+        settings = DataSettings(
+            num_envs, steps_per_epoch, updates_per_step, on_device, empty_replay, dataset, dataset_share, offline
+        )
+        settings.check_dataset(batch_size, priority_alpha, pixels is not None)
         self.num_envs, self.updates_per_step = settings.num_envs, settings.updates_per_step
-        self.on_device, self.empty_replay = settings.on_device, settings.empty_replay
+        self.on_device, self.empty_replay, self.offline = settings.on_device, settings.empty_replay, settings.offline
+        self.dataset = DatasetSource(dataset, settings.batch_parts) if dataset is not None else None
         self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
         self.test_seeds = seed_range("test", test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
@@ -116,7 +119,7 @@ class ReplayData(L.LightningDataModule):
         self.replay = make_replay(
             action_dim=len(self.action_low),
             capacity=capacity,
-            batch_size=batch_size,
+            batch_size=settings.own_batch_size,
             batches_per_epoch=settings.updates_per_epoch,
             n_step=n_step,
             gamma=gamma,
@@ -180,8 +183,13 @@ class ReplayData(L.LightningDataModule):
         return self._envs
 
     def setup(self, stage: str) -> None:
-        """Make the training environments for `fit`."""
+        """Read the dataset and make the training environments for `fit`."""
+        if self.offline and self.trainer is not None:
+            module: Any = self.trainer.lightning_module
+            module.clock_name = "updates"
         if stage == "fit" and self._envs is None:
+            if self.dataset is not None:
+                self.dataset.load(self.replay, (self.action_low, self.action_high))
             envs = TrainingVectorEnv(lambda: self.make_env(**self.train_kwargs), self.num_envs)
             try:
                 for env in envs.envs:
@@ -200,7 +208,9 @@ class ReplayData(L.LightningDataModule):
     def train_dataloader(self) -> Batches:
         """Return a loader that samples the batches of one epoch."""
         learner = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        return Batches(DeviceReplay(self.replay, learner) if self.on_device and learner.type != "cpu" else self.replay)
+        if self.on_device and learner.type != "cpu":
+            return Batches(DeviceReplay(self.replay, learner))
+        return Batches(self.replay if self.dataset is None else self.dataset.mixed_with(self.replay))
 
     def val_dataloader(self) -> Episodes:
         """Return the evaluation episodes, which have the same seeds in every evaluation."""
@@ -244,7 +254,8 @@ class ReplayData(L.LightningDataModule):
         if replay is None:
             return {}
         episodes = self._last_episodes if self._envs is None else self._envs.state_dict()
-        return {"replay": replay} if episodes is None else {"replay": replay, "envs": episodes}
+        state = {"replay": replay, **({} if self.dataset is None else self.dataset.state_dict())}
+        return state if episodes is None else {**state, "envs": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's replay and episodes if the training environments exist."""
@@ -260,7 +271,9 @@ class ReplayData(L.LightningDataModule):
         if "replay" not in own:
             path = self._path or "the checkpoint"
             raise UsageError(f"Resuming requires a replay buffer, but {path} has none. {RESUME_HINT}")
-        self._load_replay(own["replay"])
+        restore_replay(self.replay, own["replay"], self._path or Path())
+        if self.dataset is not None:
+            self.dataset.load_state_dict(own)
         if "envs" in own:
             self._load_envs(own["envs"])
 
@@ -269,16 +282,6 @@ class ReplayData(L.LightningDataModule):
         """Return the path of the checkpoint that the Trainer loads, if any."""
         path = self.trainer and self.trainer.ckpt_path
         return Path(path) if path else None
-
-    def _load_replay(self, state: dict[str, Any]) -> None:
-        path = self._path or Path()
-        folder = path.parent / FOLDER
-        if any(ring.get("segments") for ring in state["rings"]) and not folder.is_dir():
-            raise UsageError(f"{path} requires its replay in {folder}, but that folder does not exist. {RESUME_HINT}")
-        try:
-            self.replay.load_state_dict(with_rows(state, folder))
-        except UnfitError as unfit:
-            raise refusal(unfit, path) from None
 
     def _load_envs(self, state: dict[str, Any]) -> None:
         lost = self.envs.load_state_dict(state)

@@ -1,8 +1,9 @@
 """Validated settings of the data module."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from td3_lightning.errors import UsageError, require_bool, require_float, require_int
+from td3_lightning.errors import UsageError, refuse, require_bool, require_float, require_int
+from td3_lightning.replay.mixed import split_batch
 
 MAX_EPISODES = 1_000_000  # in one evaluation
 
@@ -20,6 +21,11 @@ class DataSettings:
     updates_per_step: float
     on_device: bool
     empty_replay: bool
+    dataset: str | None
+    dataset_share: float | None
+    offline: bool
+    own_batch_size: int = field(init=False)  # transitions of the agent in a batch; at least 1
+    batch_parts: tuple[int, int] | None = field(init=False, default=None)  # of the agent and the dataset, with a share
 
     def __post_init__(self) -> None:
         self.num_envs = require_int("num_envs", self.num_envs, least=1)
@@ -32,6 +38,33 @@ class DataSettings:
             )
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
         self.on_device = require_bool("on_device", self.on_device)
+
+    def check_dataset(self, batch_size: int, priority_alpha: float, has_pixels: bool) -> None:
+        """Check the settings of the dataset, and set the parts of a batch."""
+        if self.dataset is not None and (not isinstance(self.dataset, str) or not self.dataset):
+            raise refuse("data.dataset", "an id or a folder", self.dataset, "Use lander/expert-v0, for example.")
+        self.offline = require_bool("data.offline", self.offline)
+        for name, value in (("offline", self.offline or None), ("dataset_share", self.dataset_share)):
+            if self.dataset is None and value is not None:
+                raise UsageError(f"data.{name} requires data.dataset, got none. Add --data.dataset.")
+        self.own_batch_size = batch_size
+        if self.dataset_share is not None:
+            self.batch_parts = split_batch(batch_size, self.dataset_share)
+            self.own_batch_size = max(self.batch_parts[0], 1)
+        for name, is_set in self._unsupported(priority_alpha, has_pixels).items():
+            if is_set:
+                other = "data.dataset" if name == "pixels" else "data.dataset_share"
+                raise UsageError(f"data.{name} must not be set with {other}, which does not support it. Remove one.")
+
+    def _unsupported(self, priority_alpha: float, has_pixels: bool) -> dict[str, bool]:
+        """Return the settings that a dataset, or its share, does not support, and whether they are set."""
+        is_shared = self.dataset_share is not None
+        return {
+            "pixels": has_pixels and self.dataset is not None,
+            "offline": self.offline and is_shared,
+            "on_device": self.on_device and is_shared,
+            "priority_alpha": bool(priority_alpha) and is_shared,
+        }
 
     @property
     def updates_per_epoch(self) -> int:

@@ -24,6 +24,7 @@ from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import conftest  # noqa: F401  # no screen, one thread
+import recorded
 from run_comparison import Stops, differences, events, rows
 from td3_lightning import TD3, TD7, Collector, ReplayData
 from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
@@ -73,6 +74,8 @@ DATA: dict[str, dict[str, Any]] = {
         "num_envs": 3,
         "updates_per_step": 0.25,
     },
+    "offline": {**PENDULUM, "n_step": 2, "dataset": "recorded-v0", "offline": True},
+    "dataset, share": {**PENDULUM, "n_step": 2, "capacity": 100, "dataset": "recorded-v0", "dataset_share": 0.25},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
@@ -111,6 +114,8 @@ class Run:
         L.seed_everything(seed, verbose=False)
         settings = {"batch_size": 4, "capacity": 2_000, "eval_episodes": 2, **DATA[case]}
         updates_per_step = settings.setdefault("updates_per_step", 1.0)
+        if "dataset" in settings:
+            recorded.write(folder.parent / "datasets")
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
         loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
@@ -118,7 +123,8 @@ class Run:
         if case.startswith("TD7"):  # the targets change between, in and at the end of epochs
             self.module: TD3 = TD7(*sizes, zs_dim=4, target_update_freq=4, **common)
         else:
-            self.module = TD3(*sizes, critic_loss=loss, **common)
+            weight = 0.4 if self.data.offline else None
+            self.module = TD3(*sizes, critic_loss=loss, bc_weight=weight, **common)
         prioritization.RESET_INTERVAL = 5  # several resets of the largest priority in a run
         self.folder = folder
         self.last = folder / "last.ckpt"
@@ -127,7 +133,7 @@ class Run:
             callbacks=[
                 *copy.deepcopy(deploying := DEPLOYING.get(case, [])),
                 Collector(**COLLECTORS.get(case, {"warmup_steps": 150})),
-                *([] if deploying else [StopWhenSolved(threshold=1e9, window=3)]),  # never reached
+                *([] if deploying or self.data.offline else [StopWhenSolved(threshold=1e9, window=3)]),  # never reached
                 SaveEvaluations(),
                 *callbacks,
                 StopOnSignal(),

@@ -52,7 +52,7 @@ def test_best_evaluation_follows_the_monitor(monitor: str, mode: str, env_steps:
     folder.joinpath("metrics.csv").write_text(METRICS)
     best = read_best(folder / "metrics.csv", monitor, mode)
     assert best is not None
-    assert best.env_steps == env_steps
+    assert best.clock == env_steps
 
 
 @pytest.mark.parametrize("text", [None, "", "env_steps,train/return\n5,1\n", "env_steps,eval/return_mean\n5,nan\n"])

@@ -17,7 +17,7 @@ from td3_lightning import TD3
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.serialization.segment_files import FOLDER, with_rows
 
-WALL_CLOCK = "train/steps_per_second"
+WALL_CLOCK = ("train/steps_per_second", "train/updates_per_second")
 
 
 class Stops(Callback):
@@ -77,7 +77,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as file:
         table = list(csv.DictReader(file))
-    return [{name: cell for name, cell in row.items() if cell and name != WALL_CLOCK} for row in table]
+    return [{name: cell for name, cell in row.items() if cell and name not in WALL_CLOCK} for row in table]
 
 
 def events(folder: Path) -> list[tuple[str, int, float]]:
@@ -87,5 +87,5 @@ def events(folder: Path) -> list[tuple[str, int, float]]:
         (name, event.step, event.value)
         for name in sorted(shown.Tags()["scalars"])
         for event in shown.Scalars(name)
-        if name != WALL_CLOCK
+        if name not in WALL_CLOCK
     ]

@@ -1,0 +1,82 @@
+"""Record episodes of a policy as transitions, for a dataset."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from td3_lightning.algorithm.agent import Agent
+from td3_lightning.algorithm.exploration import with_noise
+from td3_lightning.envs.episode import Episode
+from td3_lightning.errors import require_float, require_int
+from td3_lightning.replay.datasets import RecordedEpisode
+from td3_lightning.seeding import derive_seed
+from td3_lightning.training.data_module import ReplayData
+
+
+class TransitionRecorder(gym.Wrapper):
+    """Record the observations, actions, rewards and the end of the running episode.
+
+    Args:
+        env: The environment.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self._obs: list[Any] = []
+        self._steps: list[tuple[Any, float, bool, bool]] = []  # action, reward, terminated, truncated
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and begin a new recording."""
+        obs, info = self.env.reset(**kwargs)
+        self._obs, self._steps = [np.array(obs)], []
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        """Step the environment and record the transition."""
+        own = np.array(action)  # the environment may overwrite its argument, and its observations later
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._obs.append(np.array(obs))
+        self._steps.append((own, float(reward), bool(terminated), bool(truncated)))
+        return obs, reward, terminated, truncated, info
+
+    def episode(self, seed: int) -> RecordedEpisode:
+        """Return the recording of a complete episode."""
+        action, reward, terminated, truncated = zip(*self._steps, strict=True)
+        return RecordedEpisode(
+            np.stack(self._obs), np.stack(action), np.array(reward), terminated[-1], truncated[-1], seed
+        )
+
+
+def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float) -> Iterator[RecordedEpisode]:
+    """Play episodes in the training environment and yield their transitions.
+
+    The seeds of the episodes and of the noise follow from `seed_everything`.
+
+    Args:
+        module: Agent that acts.
+        data: Data module that makes the environment.
+        episodes: Number of episodes.
+        noise: Standard deviation of the noise relative to half the action range.
+
+    Raises:
+        UsageError: A number is out of its range.
+    """
+    count = require_int("episodes", episodes, least=1)
+    noise = require_float("noise", noise, least=0, fix="Use 0 for no noise.")
+    rng = np.random.default_rng(derive_seed("noise of a dataset"))
+
+    def policy(obs: Any) -> Any:
+        action = module.act(obs)
+        normal = rng.standard_normal(action.shape, dtype=np.float32)
+        return with_noise(action, normal, noise, module.action_box)
+
+    recorder = TransitionRecorder(data.make_env(**data.train_kwargs))
+    try:
+        for number in range(count):
+            seed = derive_seed("episode of a dataset", number)
+            Episode(recorder, seed).play(policy)
+            yield recorder.episode(seed)
+    finally:
+        recorder.close()

@@ -1,0 +1,36 @@
+"""Restoring of a replay buffer from a checkpoint and its segment files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from td3_lightning.errors import UsageError
+from td3_lightning.replay.buffer import Replay
+from td3_lightning.serialization.checkpoint_file import refusal
+from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
+
+RESUME_HINT = (
+    "Use a last.ckpt in the folder of its run, or start with an empty replay, which the policy fills first "
+    "(--data.empty_replay true)."
+)
+SavedReplay = Callable[[Replay], dict[str, Any] | None]  # returns the saved part of a replay, or None for nothing
+
+
+def restore_replay(replay: Replay, state: dict[str, Any], path: Path) -> None:
+    """Restore a replay buffer.
+
+    Args:
+        replay: The replay buffer.
+        state: Its saved state. The rows may be in segment files.
+        path: Path of the checkpoint, which segment files are next to.
+
+    Raises:
+        UsageError: A segment file is missing or damaged, or the state does not fit.
+    """
+    folder = path.parent / FOLDER
+    if any(ring.get("segments") for ring in state["rings"]) and not folder.is_dir():
+        raise UsageError(f"{path} requires its replay in {folder}, but that folder does not exist. {RESUME_HINT}")
+    try:
+        replay.load_state_dict(with_rows(state, folder))
+    except UnfitError as unfit:
+        raise refusal(unfit, path) from None

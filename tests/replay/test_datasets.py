@@ -1,0 +1,255 @@
+"""Recorded episodes in a replay buffer, in a Minari dataset and back; datasets that must be refused."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import recorded
+from one_sentence import refused
+from td3_lightning import Linear, UsageError
+from td3_lightning.replay.buffer import Replay
+from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
+from td3_lightning.replay.datasets import RecordedEpisode, describe, fill, new_dataset_id
+
+h5py = pytest.importorskip("h5py")
+pytest.importorskip("minari")
+
+BOX = ([-2.0], [2.0])
+
+
+def read(name: str = "recorded-v0", obs_dim: int = 3, box: Any = BOX, capacity: int = 100) -> list[RecordedEpisode]:
+    return read_dataset(name, find_dataset(name), obs_dim, box, capacity)
+
+
+def replays(**settings: Any) -> tuple[Replay, Replay]:
+    """Return two equal replay buffers that draw the same indices."""
+    first, second = (Replay(3, 1, capacity=40, batch_size=64, gamma=0.9, **settings) for _ in range(2))
+    second.generator.set_state(first.generator.get_state())
+    return first, second
+
+
+def step_by_step(replay: Replay, all_episodes: list[RecordedEpisode]) -> None:
+    """Store recorded episodes as the Collector stores steps."""
+    for number, episode in enumerate(all_episodes):
+        last = len(episode.reward) - 1
+        for at, (action, reward) in enumerate(zip(episode.action, episode.reward, strict=True)):
+            ends = (episode.terminated and at == last, episode.truncated and at == last)
+            env = number % len(replay.rings)
+            replay.add(env, episode.obs[at], action, reward, *ends, episode.obs[at + 1])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Write a dataset and return the folder of its files."""
+    return recorded.write(tmp_path / "datasets")
+
+
+def test_minari_reads_the_same_transitions(data: Path) -> None:
+    import minari
+
+    written, found = recorded.episodes(), list(minari.load_dataset("recorded-v0"))
+    assert len(found) == len(written) == 4
+    for ours, theirs in zip(written, found, strict=True):
+        np.testing.assert_array_equal(theirs.observations, ours.obs)
+        np.testing.assert_array_equal(theirs.actions, ours.action)
+        np.testing.assert_array_equal(theirs.rewards, ours.reward)
+        steps = len(ours.reward)
+        assert theirs.terminations.tolist() == [False] * (steps - 1) + [ours.terminated]
+        assert theirs.truncations.tolist() == [False] * (steps - 1) + [ours.truncated]
+
+
+@pytest.mark.parametrize("name", ["recorded-v0", "datasets/recorded-v0", "datasets/recorded-v0/data"])
+def test_transitions_survive_the_round_trip(
+    name: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for ours, written in zip(read(name), recorded.episodes(), strict=True):
+        for one, other in zip(vars(ours).values(), vars(written).values(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"n_step": 3, "reward_scale": 0.1}, {"num_envs": 2, "n_step": Linear(3, 1, 10)}, {"priority_alpha": 0.5}],
+    ids=["one step", "n steps", "several", "prioritized"],
+)
+def test_filled_replay_equals_one_of_single_steps(settings: dict[str, Any]) -> None:
+    filled, stepped = replays(**settings)
+    fill(filled, recorded.episodes())
+    step_by_step(stepped, recorded.episodes())
+    stepped.steps_stored = 0  # transitions of a dataset are no environment steps
+    assert torch.equal(filled.rows, stepped.rows)
+    assert filled.num_transitions == sum(recorded.LENGTHS)
+    for _ in range(3):
+        for one, other in zip(filled.sample(), stepped.sample(), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_terminations_end_values_and_time_limits_do_not() -> None:
+    replay, _ = replays()
+    fill(replay, recorded.episodes())
+    expected = {}
+    for episode in recorded.episodes():
+        for at, reward in enumerate(episode.reward):
+            is_last = at == len(episode.reward) - 1
+            discount = 0.0 if is_last and episode.terminated else 0.9
+            expected[np.float32(reward).item()] = (discount, episode.obs[at + 1].tolist())
+    batch = replay.sample()
+    for reward, discount, next_obs in zip(batch.reward, batch.discount, batch.next_obs, strict=True):
+        assert (round(discount.item(), 6), next_obs.tolist()) == expected[reward.item()]
+    assert len(set(batch.reward.tolist())) > 10
+
+
+def test_steps_after_a_dataset_overwrite_its_oldest_rows() -> None:
+    filled, stepped = replays(n_step=2)
+    fill(filled, recorded.episodes())
+    step_by_step(stepped, recorded.episodes())
+    for replay in filled, stepped:
+        step_by_step(replay, recorded.episodes(seed=1) * 2)
+    assert torch.equal(filled.rows, stepped.rows)
+    assert torch.equal(filled.sample().obs, stepped.sample().obs)
+
+
+def test_a_recording_is_cut_after_each_end(data: Path) -> None:
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        file["episode_2/terminations"][:] = [False, True, False, False, False, False, False]
+        file["episode_2/truncations"][:] = [False, False, False, False, True, False, False]
+    whole = recorded.episodes()[2]
+    cut = read()[2:5]
+    assert [(len(each.reward), each.terminated, each.truncated) for each in cut] == [
+        (2, True, False),
+        (3, False, True),
+        (2, False, True),
+    ]
+    np.testing.assert_array_equal(cut[1].obs, whole.obs[2:6])
+
+
+def test_description_has_the_returns() -> None:
+    returns = [episode.reward.sum() for episode in recorded.episodes()]
+    expected = f"4 episodes, 17 steps, return {np.mean(returns):,.2f} ± {np.std(returns):,.2f}"
+    assert describe(recorded.episodes()) == expected
+
+
+# Datasets that are refused.
+
+
+def metadata(data: Path, **changes: Any) -> None:
+    path = data / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def values(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """Return a function that replaces an array of the second episode."""
+
+    def replace(data: Path) -> None:
+        with h5py.File(data / "main_data.hdf5", "a") as file:
+            changed = change(file[f"episode_1/{name}"][()])
+            del file[f"episode_1/{name}"]
+            file[f"episode_1/{name}"] = changed
+
+    return replace
+
+
+def huge(data: Path) -> None:
+    """Claim a petabyte of rewards in a few bytes."""
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        for name, width in (("observations", (3,)), ("actions", (1,)), ("rewards", ())):
+            del file[f"episode_1/{name}"]
+            steps = 10**14 + (name == "observations")
+            file.create_dataset(f"episode_1/{name}", (steps, *width), "f4", chunks=(1024, *width))
+        for name in ("terminations", "truncations"):
+            del file[f"episode_1/{name}"]
+            file.create_dataset(f"episode_1/{name}", (10**14,), "?", chunks=(1024,))
+
+
+def external(data: Path) -> None:
+    """Read the rewards of an episode from another file."""
+    other = data / "other.bin"
+    other.write_bytes(bytes(8))
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        del file["episode_1/rewards"]
+        file.create_dataset("episode_1/rewards", (1,), "f8", external=[(str(other), 0, 8)])
+
+
+SPACE = '{"type": "Box", "dtype": "float32", "shape": [%d], "low": [%s], "high": [%s]}'
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "version": (lambda data: metadata(data, minari_version="9.9.9"), "'9.9.9'"),
+    "version of another type": (lambda data: metadata(data, minari_version=["0.5.4"]), "['0.5.4']"),
+    "format": (lambda data: metadata(data, data_format="arrow"), "'arrow'"),
+    "observations": (lambda data: metadata(data, observation_space=SPACE % (4, "0", "1")), "(4,)"),
+    "actions": (lambda data: metadata(data, action_space=SPACE % (1, "-1", "1")), "[[-1.0], [1.0]]"),
+    "discrete": (lambda data: metadata(data, action_space='{"type": "Discrete", "n": 3}'), "Discrete"),
+    "no space": (lambda data: metadata(data, action_space=None), "TypeError"),
+    "no episode": (lambda data: metadata(data, total_episodes=0), "0"),
+    "missing episode": (lambda data: metadata(data, total_episodes=5), "KeyError"),
+    "no steps": (lambda data: metadata(data, total_episodes=-1), "-1"),
+    "metadata": (lambda data: (data / "metadata.json").write_text("{"), "JSONDecodeError"),
+    "nested": (lambda data: (data / "metadata.json").write_text("[" * 100_000), "RecursionError"),
+    "file": (lambda data: (data / "main_data.hdf5").write_bytes(b"no hdf5"), "Unable"),
+    "no file": (lambda data: (data / "main_data.hdf5").unlink(), "Unable"),
+    "nan": (values("rewards", lambda old: old * np.nan), "nan"),
+    "inf": (values("observations", lambda old: old.astype(np.float64) * 1e300), "observations"),
+    "shape": (values("actions", lambda old: old[:, [0, 0]]), "(1, 2)"),
+    "text": (values("rewards", lambda old: np.array([b"1.0"])), "[(2, 3)"),
+    "huge": (huge, "100"),
+    "external": (external, "[(2, 3)"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_dataset_is_refused_in_one_sentence(damage: str, data: Path) -> None:
+    change, got = DAMAGES[damage]
+    change(data)
+    with refused("data.capacity" if damage == "huge" else "data.dataset", got):
+        read()
+
+
+def test_dataset_larger_than_the_replay_is_refused(data: Path) -> None:
+    with refused("data.capacity", "20", fix="Increase"):
+        read(capacity=20)
+    replay = Replay(3, 1, capacity=24, num_envs=2, batch_size=4)
+    with refused("data.capacity", "24", fix="Increase"):
+        fill(replay, [*recorded.episodes(), *recorded.episodes()])
+
+
+def test_missing_dataset_is_refused(tmp_path: Path) -> None:
+    with refused("data.dataset", "'gone-v0'", fix="collect"):
+        read("gone-v0")
+    assert not (tmp_path / "datasets").exists()
+
+
+def test_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UsageError, match=r"got none .*\. Use pip install 'td3_lightning\[minari\]'\.$"):
+        read()
+
+
+def test_environment_of_a_dataset_is_never_made(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hostile_environment.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = {"id": "Hostile-v0", "entry_point": "hostile_environment:Env", "additional_wrappers": [], "kwargs": {}}
+    metadata(data, env_spec=json.dumps(spec), eval_env_spec=json.dumps(spec))
+    assert len(read()) == 4
+    metadata(data, observation_space=None)  # Minari would make the environment to learn its space
+    with refused("data.dataset", "TypeError"):
+        read()
+    assert "hostile_environment" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["", "../up-v0", "/root-v0", "two words", "a.b"])
+def test_name_of_a_new_dataset_must_be_an_id(name: str) -> None:
+    with refused("dataset", repr(name)):
+        new_dataset_id(name)
+
+
+def test_new_dataset_must_not_exist(data: Path) -> None:
+    assert new_dataset_id("recorded-v1") == "recorded-v1"
+    assert new_dataset_id("other/recorded") == "other/recorded-v0"
+    with refused("dataset", "recorded-v0", fix="another version"):
+        new_dataset_id("recorded")
