@@ -96,7 +96,7 @@ def checksum(replay: Replay) -> int:
 
 def datasets_folder() -> Path:
     """Return the folder of Minari's local datasets."""
-    return Path(os.environ.get(ROOT) or "~/.minari/datasets").expanduser()
+    return Path(os.environ.get(ROOT) or "~/.minari/datasets").expanduser().absolute()
 
 
 def import_minari() -> tuple[Any, Any]:
@@ -157,21 +157,9 @@ def write_dataset(
         RunError: The files cannot be written.
     """
     minari, _ = import_minari()
-    from minari.data_collector import EpisodeBuffer
-
-    buffers = [
-        EpisodeBuffer(
-            seed=episode.seed,
-            observations=episode.obs,
-            actions=episode.action,
-            rewards=episode.reward,
-            terminations=_last(len(episode.reward), episode.terminated),
-            truncations=_last(len(episode.reward), episode.truncated),
-            infos={},
-        )
-        for episode in episodes
-    ]
+    buffers = [_episode_buffer(episode) for episode in episodes]
     folder = datasets_folder() / dataset_id
+    os.environ[ROOT] = str(datasets_folder())  # Minari 0.5.4 fails with a relative folder
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
@@ -193,8 +181,17 @@ def write_dataset(
     return folder
 
 
-def _last(steps: int, value: bool) -> NDArray[np.bool_]:
-    """Return False for all steps except the last one."""
-    flags = np.zeros(steps, np.bool_)
-    flags[-1] = value
-    return flags
+def _episode_buffer(episode: RecordedEpisode) -> Any:
+    """Return Minari's form of an episode."""
+    from minari.data_collector import EpisodeBuffer
+
+    is_last = np.arange(len(episode.reward)) == len(episode.reward) - 1
+    return EpisodeBuffer(
+        seed=episode.seed,
+        observations=episode.obs,
+        actions=episode.action,
+        rewards=episode.reward,
+        terminations=is_last & episode.terminated,
+        truncations=is_last & episode.truncated,
+        infos={},
+    )

@@ -105,7 +105,7 @@ class ReplayData(L.LightningDataModule):
         settings = DataSettings(
             num_envs, steps_per_epoch, updates_per_step, on_device, empty_replay, dataset, dataset_share, offline
         )
-        settings.check_dataset(batch_size, priority_alpha, pixels is not None)
+        settings.check_dataset(batch_size, priority_alpha, pixels)
         self.num_envs, self.updates_per_step = settings.num_envs, settings.updates_per_step
         self.on_device, self.empty_replay, self.offline = settings.on_device, settings.empty_replay, settings.offline
         self.dataset = DatasetSource(dataset, settings.batch_parts) if dataset is not None else None

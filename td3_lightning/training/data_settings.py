@@ -39,7 +39,7 @@ class DataSettings:
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
         self.on_device = require_bool("on_device", self.on_device)
 
-    def check_dataset(self, batch_size: int, priority_alpha: float, has_pixels: bool) -> None:
+    def check_dataset(self, batch_size: int, priority_alpha: float, pixels: object) -> None:
         """Check the settings of the dataset, and set the parts of a batch."""
         if self.dataset is not None and (not isinstance(self.dataset, str) or not self.dataset):
             raise refuse("data.dataset", "an id or a folder", self.dataset, "Use lander/expert-v0, for example.")
@@ -51,16 +51,16 @@ class DataSettings:
         if self.dataset_share is not None:
             self.batch_parts = split_batch(batch_size, self.dataset_share)
             self.own_batch_size = max(self.batch_parts[0], 1)
-        for name, is_set in self._unsupported(priority_alpha, has_pixels).items():
+        for name, is_set in self._unsupported(priority_alpha, pixels).items():
             if is_set:
                 other = "data.dataset" if name == "pixels" else "data.dataset_share"
                 raise UsageError(f"data.{name} must not be set with {other}, which does not support it. Remove one.")
 
-    def _unsupported(self, priority_alpha: float, has_pixels: bool) -> dict[str, bool]:
+    def _unsupported(self, priority_alpha: float, pixels: object) -> dict[str, bool]:
         """Return the settings that a dataset, or its share, does not support, and whether they are set."""
         is_shared = self.dataset_share is not None
         return {
-            "pixels": has_pixels and self.dataset is not None,
+            "pixels": pixels is not None and self.dataset is not None,
             "offline": self.offline and is_shared,
             "on_device": self.on_device and is_shared,
             "priority_alpha": bool(priority_alpha) and is_shared,

@@ -21,6 +21,7 @@ import yaml
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
 
+import recorded
 from td3_lightning import TD3, Replay, __version__
 from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
@@ -44,6 +45,7 @@ SMALL = [
 PROGRAM = [sys.executable, "-m", "td3_lightning"]
 PENDULUM = "data: {env_id: Pendulum-v1}\n"
 FIT = ["fit", "--config", "here.yaml"]
+RECORDED_OBS = {"LunarLanderContinuous-v3": 8, "td3_lightning/CarRacing-v0": 30}  # numbers in an observation
 GROUPS = ("model", "data", "collector", "checkpoint", "trainer")  # in the order of --help
 
 
@@ -174,6 +176,10 @@ def test_every_configuration_trains(path):
         pytest.importorskip("pybullet_envs_gymnasium")
     short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # rendering is slow
     before = yaml.safe_load(path.read_text()).get("ckpt_path")
+    data = yaml.safe_load(path.read_text())["data"]
+    if "dataset" in data:
+        pytest.importorskip("minari")
+        recorded.write(Path("datasets"), data["dataset"], RECORDED_OBS[data["env_id"]], bounds=(1, 1))
     stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
     for epochs, stage in enumerate(stages, 1):
         run("fit", "--config", stage, *SMALL, *short, f"--trainer.max_epochs={epochs}")

@@ -28,7 +28,7 @@ SMALL = shlex.split(
 SMALL_COMMANDS = {
     "fit": SMALL,
     "test": ["--data.test_episodes", "2"],
-    **{command: ["--episodes", "1"] for command in ("plot", "record", "robustness")},
+    **{command: ["--episodes", "1"] for command in ("collect", "plot", "record", "robustness")},
 }
 SMALL_PYTHON = [
     (r"max_epochs=\d+", "max_epochs=1"),
@@ -87,7 +87,7 @@ def test_every_command_runs(page: Path, scratch: Path, capsys: pytest.CaptureFix
 def test_every_subcommand_is_documented() -> None:
     lines = [shlex.split(line) for page in PAGES for line in commands(page)]
     found = {words[3] for words in lines if words[1:3] == ["-m", "td3_lightning"]}
-    assert found >= {"fit", "validate", "test", "record", "export", "import"}
+    assert found >= {"fit", "validate", "test", "record", "collect", "export", "import"}
 
 
 def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,10 +112,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         run(words, capsys)
         target.write_text(capsys.readouterr().out)
         return
-    one = ["--episodes", "1"]
-    small = {"fit": SMALL, "record": one, "plot": one, "robustness": one, "test": ["--data.test_episodes", "2"]}.get(
-        words[0], []
-    )
+    small = SMALL_COMMANDS.get(words[0], [])
     if words[0] == "fit" and (STAGES & set(words) or "--data.empty_replay" in words):
         small = [*small, "--trainer.max_epochs", "2"]  # the first epoch belongs to the stage before
     if "--trainer.devices" in words:  # Lightning starts the other processes with the command of this one
