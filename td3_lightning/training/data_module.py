@@ -184,9 +184,9 @@ class ReplayData(L.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Read the dataset and make the training environments for `fit`."""
-        if self.offline and self.trainer is not None:
+        if self.trainer is not None:
             module: Any = self.trainer.lightning_module
-            module.clock_name = "updates"
+            module.clock_name = "updates" if self.offline else "env_steps"
         if stage == "fit" and self._envs is None:
             if self.dataset is not None:
                 self.dataset.load(self.replay, (self.action_low, self.action_high))
