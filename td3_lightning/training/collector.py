@@ -19,6 +19,7 @@ from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import derive_seed
+from td3_lightning.training.agent_checks import check_dimensions, check_trainable
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
@@ -83,9 +84,9 @@ class Collector(Callback):
             raise refuse("collect", "1 with PolicyCheckpoint", self.collect, "Use 1, or remove PolicyCheckpoint.")
         if stage == "fit" or isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]  # as below
             module, data = _module_and_data(trainer)
-            _check_dimensions(module, data)
+            check_dimensions(module, data)
             if stage == "fit":
-                _check_trainable(module)
+                check_trainable(module)
                 check_critic_loss(module, data.replay)
                 check_not_pixels(module, data)
                 if data.offline:
@@ -283,24 +284,3 @@ def _module_and_data(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
             "Use trainer.fit(TD3(...), datamodule=ReplayData(...))."
         )
     return module, data
-
-
-def _check_trainable(module: TD3) -> None:
-    """Raise `UsageError` if the actor or the critics have no trainable weight."""
-    for name, network in (("actor", module.actor), ("critics", module.critics)):
-        if not any(weight.requires_grad for weight in network.parameters()):
-            raise UsageError(
-                f"The {name} must have a trainable weight, got only weights with requires_grad=False. Use "
-                "agent.unfreeze() before fit."
-            )
-
-
-def _check_dimensions(module: TD3, data: ReplayData) -> None:
-    """Raise `UsageError` if the agent was built for other observations or actions."""
-    got: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
-    expected: list[Any] = [data.obs_dim, data.action_low, data.action_high]
-    if not all(np.array_equal(np.float32(one), np.float32(other)) for one, other in zip(got, expected, strict=True)):
-        raise UsageError(
-            f"obs_dim, action_low and action_high of the agent must be those of {data.env_id}, {expected}, got {got}. "
-            "Use TD3(data.obs_dim, data.action_low, data.action_high)."
-        )

@@ -22,7 +22,7 @@ def check_offline(trainer: L.Trainer, module: TD3, data: ReplayData, noise: Sche
         noise: Exploration noise of the Collector.
 
     Raises:
-        UsageError: A callback requires training episodes, or a setting varies with env_steps, which do not grow.
+        UsageError: A callback requires training episodes, or a setting requires environment steps.
     """
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without a type
     for each in callbacks:
@@ -31,6 +31,11 @@ def check_offline(trainer: L.Trainer, module: TD3, data: ReplayData, noise: Sche
                 f"data.offline must be false with {type(each).__name__}, which requires training episodes, got true. "
                 "Remove the callback."
             )
+    if module.settings.normalize_observations:
+        raise UsageError(
+            "model.normalize_observations must be false if data.offline is true, because its statistics are those of "
+            "environment steps, got true. Omit it."
+        )
     schedules = {f"model.{name}": schedule for name, schedule in module.settings.varying.items()}
     schedules |= {"data.n_step": data.replay.n_step_schedule, "collector.exploration_noise": noise}
     for name, schedule in schedules.items():

@@ -171,6 +171,7 @@ SCHEDULE = Linear(3e-4, 1e-4, 10)
     ("settings", "setting", "value"),
     [
         ({"model": {"actor_lr": SCHEDULE}}, "model.actor_lr", "Linear"),
+        ({"model": {"normalize_observations": True}}, "model.normalize_observations", "true"),
         ({"n_step": Linear(3, 1, 10)}, "data.n_step", "Linear"),
         ({"collector": {"exploration_noise": SCHEDULE}}, "collector.exploration_noise", "Linear"),
         ({"callbacks": (PolicyCheckpoint(),)}, "data.offline", "true"),
