@@ -1,5 +1,7 @@
 """Flat observations of environments that observe dicts, tuples or discrete numbers."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
@@ -17,7 +19,7 @@ def with_flat_observations(env: gym.Env) -> gym.Env:
     return gym.wrappers.FlattenObservation(env)
 
 
-def _can_be_flat(space: Space | None) -> bool:
+def _can_be_flat(space: Space[Any] | None) -> bool:
     if isinstance(space, Dict | Tuple):
         parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
         return bool(parts) and all(map(_can_be_flat, parts))

@@ -97,6 +97,12 @@ def test_ranks_are_merged_with_their_own_counts(rng: np.random.Generator, monkey
 # Agents
 
 
+@pytest.mark.parametrize("kind", [TD3, TD7])
+def test_the_setting_must_be_a_boolean(kind: Any) -> None:
+    with pytest.raises(UsageError, match=r"^normalize_observations must be .*, got 'yes'\."):
+        kind(**SIZES, normalize_observations="yes")
+
+
 def new_agent(kind: type[TD3], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return an agent that can be updated without a Trainer."""
     torch.manual_seed(2)

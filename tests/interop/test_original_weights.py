@@ -337,10 +337,16 @@ def test_missing_files_are_refused(original: Original, capsys: pytest.CaptureFix
     assert not Path("nobodys.ckpt").exists()
 
 
+def test_weights_for_raw_observations_stay_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^import requires model\.normalize_observations to be false, got true\. "):
+        read_weight_files(new_module(normalize_observations=True), tmp_path / "any")
+
+
 def test_unrepresentable_agents_are_refused(tmp_path: Path) -> None:
     for module, expected in (
         (new_module(layer_norm=True), "LayerNorm"),
         (new_module(encoder=Trunk([4])), "an encoder"),
+        (new_module(normalize_observations=True), "raw observations, got one with normalize_observations"),
         (TD3(OBS, [0.0], [2.0]), "SymmetricActionBounds"),
         (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "SymmetricActionBounds"),
     ):
