@@ -5,7 +5,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from td3_lightning import __version__
 from td3_lightning.cli.command_line import CommandLine
@@ -13,7 +13,11 @@ from td3_lightning.cli.curves import draw_curves
 from td3_lightning.cli.error_messages import exit_code, user_message
 from td3_lightning.cli.message_filters import suppress_messages
 from td3_lightning.cli.parent import watch_parent
+from td3_lightning.cli.sweep import sweep
 from td3_lightning.reporting.console import echo, make_streams_tolerant
+
+# Commands without a Trainer. They have their own options.
+OTHER_COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"curves": draw_curves, "sweep": sweep}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -47,7 +51,10 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     """Run a command, and convert Ctrl-C and a closed pipe to exit codes."""
     try:
-        draw_curves(words[1:]) if words[:1] == ["curves"] else CommandLine(words)
+        if words and words[0] in OTHER_COMMANDS:
+            OTHER_COMMANDS[words[0]](words[1:])
+        else:
+            CommandLine(words)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -100,7 +100,7 @@ class CommandLine(LightningCLI):
             trainer_class=Trainer,
             trainer_defaults={"accelerator": accelerator, **TRAINER_DEFAULTS},
             parser_kwargs={
-                "description": "TD3 on PyTorch Lightning. `td3-lightning curves --help` draws curves of several runs.",
+                "description": "TD3 on PyTorch Lightning. The commands `curves` and `sweep` have their own --help.",
                 "prog": "td3-lightning",
                 "allow_abbrev": False,  # an abbreviation could be a misspelled flag
                 "exit_on_error": False,  # errors become exceptions, and each of them one sentence

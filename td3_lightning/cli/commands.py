@@ -25,10 +25,14 @@ COMMANDS = {
 }
 
 
+OTHERS = ("curves", "sweep")  # commands without a Trainer, see `td3_lightning.cli.app`
+
+
 def command_of(args: Sequence[str], commands: Mapping[str, Any]) -> str:
     """Return the first word, which must be a command."""
+    known = [*commands, *OTHERS]
     if not args:
-        raise UsageError(f"td3-lightning requires a command, got none. Use one of {', '.join(commands)}, or --help.")
+        raise UsageError(f"td3-lightning requires a command, got none. Use one of {', '.join(known)}, or --help.")
     if args[0] not in commands:
-        raise UsageError(f'"{args[0]}" is not a command; {closest_command(args[0], commands)}')
+        raise UsageError(f'"{args[0]}" is not a command; {closest_command(args[0], known)}')
     return args[0]

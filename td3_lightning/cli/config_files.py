@@ -1,7 +1,7 @@
 """Configuration files, found by name."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ PACKAGE = Path(__file__).parents[1]
 
 
 SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
+
+
+SPACES = "spaces"  # folder of the search spaces
 
 
 class Strict(yaml.SafeLoader):
@@ -39,15 +42,33 @@ def find_config(name: str) -> Path:
     Raises:
         UsageError: The file does not exist, or does not contain a YAML mapping.
     """
-    for folder in _folders():
+    return _find(name, "configuration", _folders(), [path for folder in _folders()[1:] for path in _names(folder)])
+
+
+def find_space(name: str) -> Path:
+    """Return the file that a `--space` refers to.
+
+    Args:
+        name: Path relative to the working directory, or to the folder `spaces` of the configurations.
+
+    Raises:
+        UsageError: The file does not exist, or does not contain a YAML mapping.
+    """
+    folders = [folder / SPACES for folder in _folders()[1:]]
+    known = [path.relative_to(folder) for folder in folders for path in folder.rglob("*.yaml")]
+    return _find(name, "search space", [Path(), *folders], known)
+
+
+def _find(name: str, kind: str, folders: Sequence[Path], names: Sequence[Path]) -> Path:
+    for folder in folders:
         if (folder / name).is_file():
             _check_yaml(folder / name)
             return folder / name
-    places = dict.fromkeys(str(folder.resolve()) for folder in _folders() if folder.is_dir())
-    known = {str(path.with_suffix("")): path.as_posix() for folder in _folders()[1:] for path in _names(folder)}
+    places = dict.fromkeys(str(folder.resolve()) for folder in folders if folder.is_dir())
+    known = {str(path.with_suffix("")): path.as_posix() for path in names}
     close = get_close_matches(name.removesuffix(".yaml"), known, n=1)
     hint = f"did you mean {known[close[0]]}?" if close else f"use one of {', '.join(sorted(known.values()))}."
-    raise UsageError(f'There is no configuration "{name}" in {", ".join(places)}; {hint}')
+    raise UsageError(f'There is no {kind} "{name}" in {", ".join(places)}; {hint}')
 
 
 def is_config(name: str) -> bool:
@@ -106,7 +127,8 @@ def _folders() -> list[Path]:
 
 
 def _names(folder: Path) -> list[Path]:
-    return [path.relative_to(folder) for path in folder.rglob("*.yaml")]
+    paths = [path.relative_to(folder) for path in folder.rglob("*.yaml")]
+    return [path for path in paths if path.parts[0] != SPACES]
 
 
 def _check_yaml(path: Path) -> None:

@@ -7,6 +7,8 @@ import time
 
 from torch import distributed
 
+from td3_lightning.tuning.run import SWEEP
+
 INTERVAL = 1.0  # seconds between two checks
 
 
@@ -25,12 +27,13 @@ def watch_parent() -> None:
     """End this process when its launcher has ended.
 
     torch waits up to 30 minutes for a launcher that was killed before the processes formed a group. Only workers of
-    torchrun and ranks that Lightning started watch their launcher.
+    torchrun, ranks that Lightning started and runs of a sweep watch their launcher.
     """
+    sweep = os.environ.pop(SWEEP, None)  # not for the processes that this one starts
     by_torchrun = distributed.is_available() and distributed.is_torchelastic_launched()
     by_lightning = int(os.environ.get("LOCAL_RANK", "0")) > 0 and _LAUNCHER in os.environ
-    if by_torchrun or by_lightning:
-        parent = os.getppid() if by_torchrun else int(os.environ[_LAUNCHER])
+    if by_torchrun or by_lightning or sweep:
+        parent = int(sweep) if sweep else os.getppid() if by_torchrun else int(os.environ[_LAUNCHER])
         threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
 
 

@@ -68,6 +68,7 @@ COMMANDS = {
     **dict.fromkeys(("train", "learn", "run"), "fit"),
     **dict.fromkeys(("eval", "evaluate", "enjoy"), "test"),
     **dict.fromkeys(("val", "validation"), "validate"),
+    **dict.fromkeys(("tune", "optimize", "hpo", "search", "seeds"), "sweep"),
     **dict.fromkeys(("video", "play", "render", "watch"), "record"),
     **dict.fromkeys(("help", "h", "-help"), "--help"),
     **dict.fromkeys(("version", "-V", "-version"), "--version"),

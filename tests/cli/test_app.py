@@ -36,7 +36,9 @@ from td3_lightning.cli.stage import newest_version
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
-CONFIGS = sorted(Path(__file__).parents[2].joinpath("configs").rglob("*.yaml"))
+CONFIGS = sorted(
+    path for path in Path(__file__).parents[2].joinpath("configs").rglob("*.yaml") if path.parent.name != "spaces"
+)
 SMALL = [
     *("--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
     *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=2"),

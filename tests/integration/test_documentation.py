@@ -14,10 +14,12 @@ from typing import Any
 import lightning as L
 import pytest
 import yaml
+from jsonargparse import get_loader
 
 from td3_lightning.cli.app import main
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.tuning.space import Space
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
@@ -113,6 +115,10 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         target.write_text(capsys.readouterr().out)
         return
     small = SMALL_COMMANDS.get(words[0], [])
+    if words[0] == "sweep":
+        amount = {"--space": ["--trials", "1"], "--seeds": ["--seeds", "0"]}
+        flags = [word for word in SMALL if word not in ("--data.batch_size", "8")]  # the space has the batch size
+        small = [*flags, *(word for kind, short in amount.items() if kind in words for word in short)]
     if words[0] == "fit" and (STAGES & set(words) or "--data.empty_replay" in words):
         small = [*small, "--trainer.max_epochs", "2"]  # the first epoch belongs to the stage before
     if "--trainer.devices" in words:  # Lightning starts the other processes with the command of this one
@@ -127,11 +133,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def run_benchmark(name: str, words: list[str]) -> None:
     """Run a benchmark for a moment; those that take minutes only read their arguments."""
-    if name == "benchmarks.results":
-        flags = ["--trainer.max_epochs", "1", "--data.steps_per_epoch", "4", "--collector.warmup_steps", "20"]
-        small = ["--seeds", "1", "--jobs", "1", "--data.batch_size", "8", "--data.eval_episodes", "1", *flags]
-        assert importlib.import_module(name).main([*words, *small]) == 0
-    elif name == "benchmarks.robust_laps":
+    if name == "benchmarks.robust_laps":
         assert importlib.import_module(name).main(words) == 0
     elif name == "benchmarks.laps":
         paths = [path for word in words for path in sorted(glob(word))]  # as a shell expands them
@@ -173,6 +175,9 @@ def check_setup(words: list[str]) -> None:
 @pytest.mark.parametrize("page", with_blocks("yaml"))
 def test_every_yaml_block_is_a_valid_configuration(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page, "yaml")):
+        if page.stem == "sweeps":
+            Space(get_loader("yaml")(block))
+            continue
         path = tmp_path / f"{number}.yaml"
         path.write_text(block)
         with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,143 @@
+"""The command `sweep`, which runs a configuration over the settings of a search space, or over random seeds."""
+
+import argparse
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import Namespace, get_loader
+
+from td3_lightning.cli.command_line import CommandLine
+from td3_lightning.cli.config_files import find_config, find_space
+from td3_lightning.cli.stage import runs_folder
+from td3_lightning.errors import UsageError, check_at_least, refuse
+from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.seeds import run_seeds
+from td3_lightning.tuning.space import FIXED, Space, flags
+from td3_lightning.tuning.study import OBJECTIVES, PRUNERS, import_optuna, run_study
+from td3_lightning.tuning.trials import Search
+
+# Options that only a search has.
+OF_SEARCH = ("trials", "storage", "objective", "pruner", "pruner_warmup")
+
+
+class SettingsCheck(CommandLine):
+    """Create the objects of `fit` and close them, so that an invalid setting raises its error before any run starts."""
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        self.datamodule.teardown("fit")
+        self.datamodule.eval_env.close()
+
+    @property
+    def settings(self) -> Namespace:
+        """Return the settings of `fit`."""
+        settings: Namespace = self.config["fit"]
+        return settings
+
+
+def sweep(args: Sequence[str]) -> None:
+    """Run a sweep, or continue it.
+
+    Args:
+        args: Words after `sweep`: its options, and flags of `fit`.
+
+    Raises:
+        UsageError: An option, a setting or the search space is not valid. No file has been written.
+        RunError: All trials or a seed failed.
+    """
+    options, words = _parse(args)
+    files = [find_config(name) for name in options.config]
+    _check_options(options, words)
+    if options.space is None:
+        plan = _plan(options, words, files, [flags({"seed_everything": seed}) for seed in _ends(options.seeds)])
+        run_seeds(plan, options.seeds)
+        return
+    space = Space(get_loader("yaml")(find_space(options.space).read_text()))
+    for name in space.dimensions:
+        if any(word.split("=")[0] == f"--{name}" for word in words):
+            raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")
+    import_optuna()
+    given = {name: getattr(options, name) for name in OF_SEARCH if getattr(options, name) is not None}
+    run_study(_plan(options, words, files, [flags(each) for each in space.corners()]), Search(space, **given))
+
+
+def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequence[Sequence[str]]) -> Plan:
+    """Check the settings of all corners, and return the settings of all runs."""
+    configs = [word for name in options.config for word in ("--config", name)]
+    for corner in corners:
+        settings = SettingsCheck(["fit", *configs, *words, *corner]).settings
+    for name in ("logger", "enable_checkpointing"):
+        if settings.trainer[name] in (False, []):
+            raise refuse(f"trainer.{name}", "true for sweep, which reads the files of each run", False, "Remove it.")
+    kind = "seeds" if options.space is None else "sweep"
+    name = options.name or "_".join([*(Path(each).stem for each in options.config), kind])
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise refuse("name", "a name below lightning_logs", name, "Use --trainer.default_root_dir for another folder.")
+    return Plan(
+        name=name,
+        folder=runs_folder(settings.trainer.default_root_dir) / name,
+        configs=options.config,
+        contents=[yaml.safe_load(file.read_text()) for file in files],
+        flags=words,
+        metric=settings.checkpoint.monitor,
+        mode=settings.checkpoint.mode,
+        workers=options.workers,
+    )
+
+
+def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options of the sweep, and the flags of `fit`."""
+    parser = argparse.ArgumentParser(
+        "td3-lightning sweep",
+        description="Run a configuration over the settings of a search space (--space) or over random seeds (--seeds). "
+        "Other flags belong to fit. The same command continues an interrupted sweep.",
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument("-c", "--config", action="append", default=[], help="configuration file, as for fit")
+    parser.add_argument("--space", help="YAML file with a range or choices for each setting, for example td3.yaml")
+    parser.add_argument("--seeds", type=int, nargs="+", help="random seeds, one run each")
+    parser.add_argument("--workers", type=int, default=1, help="simultaneous runs (default: 1); they share the cores")
+    parser.add_argument(
+        "--name", help="folder in lightning_logs (default: the names of the configurations, and sweep or seeds)"
+    )
+    parser.add_argument("--trials", type=int, help="trials of the study (default: 20)")
+    parser.add_argument("--storage", help="journal file or database URL (default: study.journal in the folder)")
+    parser.add_argument("--objective", help=f"rating of a trial: {', '.join(OBJECTIVES)} (default: last_10)")
+    parser.add_argument("--pruner", help=f"stops bad trials: {', '.join(PRUNERS)} (default: median)")
+    parser.add_argument("--pruner_warmup", type=int, help="evaluations before a trial can be pruned (default: 10)")
+    try:
+        return parser.parse_known_args(args)
+    except argparse.ArgumentError as error:
+        raise UsageError(f"sweep: {error}. Use sweep --help for its settings.") from error
+
+
+def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
+    if not options.config:
+        raise UsageError("sweep requires --config, got none. Use --config pendulum.yaml, for example.")
+    if options.space is None and options.seeds is None:
+        raise UsageError("sweep requires --space or --seeds, got none. Use --space td3.yaml or --seeds 0 1 2 3 4.")
+    if options.space is not None and options.seeds is not None:
+        raise UsageError("sweep requires either --space or --seeds, got both. Use --seeds for the best trial later.")
+    for name in OF_SEARCH if options.space is None else ():
+        if getattr(options, name) is not None:
+            raise refuse(name, "used with --space", getattr(options, name), "Remove it, or replace --seeds by --space.")
+    for name, least in {"workers": 1, "trials": 1, "pruner_warmup": 0}.items():
+        if getattr(options, name) is not None:
+            check_at_least(name, getattr(options, name), least)
+    for name, choices in {"objective": OBJECTIVES, "pruner": PRUNERS}.items():
+        if getattr(options, name) not in (None, *choices):
+            raise refuse(name, f"one of {', '.join(choices)}", getattr(options, name), f"Use {next(iter(choices))}.")
+    for flag in (word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")):
+        if flag in FIXED:
+            raise UsageError(f"--{flag} must not be set for sweep, which sets it for each run. Remove it.")
+        if "." not in flag and (close := get_close_matches(flag, vars(options), n=1)):
+            raise UsageError(f'sweep has no setting "{flag}"; did you mean --{close[0]}?')
+    if options.seeds is not None and len(set(options.seeds)) < len(options.seeds):
+        raise refuse("seeds", "different integers", options.seeds, "Remove the repeated ones.")
+
+
+def _ends(seeds: Sequence[int]) -> list[int]:
+    return sorted({min(seeds), max(seeds)})

@@ -1,0 +1,165 @@
+"""One run of a sweep: its folder, its claim and its process."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from td3_lightning.atomic_files import atomic_write, make_folder
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.reporting.run_dir import RunLock
+from td3_lightning.tuning.plan import Plan, command
+from td3_lightning.tuning.result import Points
+
+COMMAND = [sys.executable, "-m", "td3_lightning"]
+# Exit codes of a run that a signal has ended: by default, and after it has saved itself.
+INTERRUPTED = {-number for number in signal.Signals} | {75, 129, 130, 143}
+SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the sweep, which the run watches
+SAVING = 40.0  # seconds after which a run that has lost its sweep has ended
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of `fit` in its own folder.
+
+    Attributes:
+        folder: Folder of the run, which has one `version_N` for each start without a checkpoint.
+        flags: Settings of this run alone.
+    """
+
+    folder: Path
+    flags: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Return the name for tables, for example "trial 3"."""
+        return self.folder.name.replace("_", " ")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return `seconds` of all starts, `exit_code` and `last_line`; empty before the first start has ended."""
+        path = self.folder / "run.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the run is complete."""
+        return self.record.get("exit_code") == 0
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Return whether the run can be resumed."""
+        return bool(self.versions("checkpoints/last.ckpt"))
+
+    def evaluations(self, metric: str) -> Points:
+        """Return a metric of all versions, (n, 2). A later version replaces the steps that it has repeated."""
+        merged: dict[float, float] = {}
+        for path in self.versions("metrics.csv"):
+            points = read_metrics(path, [metric])[metric]
+            if len(points):
+                merged = {step: value for step, value in merged.items() if step < points[0, 0]}
+                merged.update({float(step): float(value) for step, value in points})
+        return np.array(sorted(merged.items()), dtype=np.float64).reshape(-1, 2)
+
+    def versions(self, name: str) -> list[Path]:
+        """Return the file of each version that has it, the oldest first."""
+        paths = self.folder.glob(f"version_*/{name}")
+        return sorted(paths, key=lambda path: int(path.relative_to(self.folder).parts[0].removeprefix("version_")))
+
+    def log_lines(self) -> list[str]:
+        """Return the lines that the run has printed, without empty ones."""
+        path = self.folder / "log.txt"
+        return [line for line in path.read_text(errors="replace").splitlines() if line.strip()] if path.exists() else []
+
+
+class Claim:
+    """A run that no other sweep may start until `release` or the end of this process.
+
+    The lock belongs to an open file, so it disappears with a killed process. It works between machines with a shared
+    folder if the file system supports `flock`.
+
+    Args:
+        folder: Folder of the run. It is created if it does not exist.
+
+    Raises:
+        BlockingIOError: Another sweep has the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        self._descriptor = os.open(folder / "claim", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.release()
+            if isinstance(error, BlockingIOError):
+                raise
+            raise UsageError(
+                f"{folder} must be on a file system with file locks, got an error ({error.strerror}). Use another "
+                "--trainer.default_root_dir."
+            ) from error
+
+    def release(self) -> None:
+        """Let other sweeps start the run."""
+        os.close(self._descriptor)
+
+
+class LocalProcess:
+    """Train a run in a process of this machine, from its last checkpoint if it has one.
+
+    Another engine needs the same three methods: a constructor that starts the run, `poll` and `stop`.
+
+    Args:
+        run: Run to start.
+        plan: Settings of all runs.
+    """
+
+    def __init__(self, run: Run, plan: Plan) -> None:
+        self._run, self._start = run, time.monotonic()
+        for version in run.folder.glob("version_*"):
+            RunLock(version, SAVING).release()  # a process that has lost its sweep may still save it
+        resume = ["--ckpt_path", "last"] if run.has_checkpoint else []
+        words = ["fit", *plan.words, *run.flags, "--name", f"{plan.name}/{run.folder.name}", *resume]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(plan.threads), SWEEP: str(os.getpid())}
+        with (run.folder / "log.txt").open("ab") as log:
+            # In its own session, the process receives a signal only once, from this one.
+            self._process = subprocess.Popen(
+                [*COMMAND, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        self._command = command(*words)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the run is active. Record the end of the run in `run.json`."""
+        code = self._process.poll()
+        if code is not None:
+            record = {
+                "command": self._command,
+                "exit_code": code,
+                "seconds": self._run.record.get("seconds", 0.0) + time.monotonic() - self._start,
+                "last_line": next(reversed(self._run.log_lines()), ""),
+            }
+            atomic_write(self._run.folder / "run.json", partial(_write_json, record))
+        return code
+
+    def stop(self) -> None:
+        """Ask the run to save itself and to end."""
+        self._process.terminate()
+
+
+def _write_json(record: dict[str, Any], file: Any) -> None:
+    file.write(json.dumps(record, indent=1).encode())

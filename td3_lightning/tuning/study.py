@@ -1,0 +1,136 @@
+"""Search for settings with an Optuna study."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from td3_lightning.atomic_files import make_folder
+from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.reporting.console import echo, show
+from td3_lightning.reporting.paths import shown
+from td3_lightning.tuning.plan import Plan, check_unchanged, command, replace_file
+from td3_lightning.tuning.pool import run_all
+from td3_lightning.tuning.progress import Progress
+from td3_lightning.tuning.result import Result, number, results_table, settings_text, write_csv
+from td3_lightning.tuning.trials import CSV, Search, Trials
+
+OBJECTIVES = ("last_10", "last", "best")
+PRUNERS = {"median": "MedianPruner", "halving": "SuccessiveHalvingPruner", "none": "NopPruner"}
+DIRECTIONS = {"max": "maximize", "min": "minimize"}
+JOURNAL, BEST = "study.journal", "best.yaml"
+SETTINGS = "td3_lightning"  # user attribute of the study
+
+
+def run_study(plan: Plan, search: Search) -> None:
+    """Run the trials of a study, or those that are left of it. Write and print the results.
+
+    Raises:
+        UsageError: Optuna is missing, or the storage cannot be read or belongs to other settings.
+        RunError: No trial is complete.
+    """
+    trials = open_study(plan, search)
+    make_folder(plan.folder)
+    with Progress(plan.metric) as progress:
+        progress.update(trials.results())
+        run_all(trials, plan, progress)
+    write_csv(trials.results(), plan.folder / CSV)
+    _print_end(trials, plan, search)
+
+
+def open_study(plan: Plan, search: Search) -> Trials:
+    """Create a study, or load it if it exists.
+
+    Raises:
+        UsageError: Optuna is missing, or the storage cannot be read or belongs to other settings.
+    """
+    optuna = import_optuna()
+    try:
+        storage = optuna.storages.get_storage(_storage(optuna, plan, search))
+        study = optuna.create_study(
+            storage=storage,
+            study_name=plan.name,
+            direction=DIRECTIONS[plan.mode],
+            # A trial in progress counts as a bad one, so that simultaneous trials differ.
+            sampler=optuna.samplers.TPESampler(constant_liar=True),
+            pruner=getattr(optuna.pruners, PRUNERS[search.pruner])(),
+            load_if_exists=True,
+        )
+        before = study.user_attrs.get(SETTINGS)
+    except Exception as error:  # each database driver has its own exceptions
+        raise UsageError(
+            f"storage must be a journal file or a database that can be read, got {search.storage or plan.folder} "
+            f"({one_line(error) or type(error).__name__}). Use another --storage or --name."
+        ) from error
+    settings = {**plan.identity, "space": search.space.entries, "objective": search.objective}
+    now = json.loads(json.dumps(settings, default=str))  # as the storage returns it
+    if before is None:
+        study.set_user_attr(SETTINGS, now)
+    else:
+        check_unchanged(before, now, plan)
+    return Trials(study, storage, plan, search)
+
+
+def import_optuna() -> Any:
+    """Import Optuna, and reduce its messages.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "sweep --space requires the package optuna, got none. Use pip install 'td3_lightning[sweep]'."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    return optuna
+
+
+def _storage(optuna: Any, plan: Plan, search: Search) -> Any:
+    """Return the URL of a database, or the storage of a journal file."""
+    if search.storage is not None and "://" in search.storage:
+        return search.storage
+    if search.storage is None:
+        make_folder(plan.folder)
+    journal = optuna.storages.journal
+    return journal.JournalStorage(journal.JournalFileBackend(journal_path(plan, search)))
+
+
+def journal_path(plan: Plan, search: Search) -> str:
+    """Return the path of the journal file, or the URL of the database."""
+    if search.storage is None:
+        return str(plan.folder / JOURNAL)
+    return search.storage if "://" in search.storage else str(Path(search.storage).expanduser())
+
+
+def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
+    """Print the results, the best trial and the next commands.
+
+    Raises:
+        RunError: No trial is complete.
+    """
+    results = sorted(trials.results(), key=lambda result: _rank(result, search))
+    show(results_table(results, plan.metric))
+    best = results[0] if results else None
+    if best is None or best.state != "finished":
+        raise RunError(f"No trial of {plan.folder} is complete. Read log.txt in the folder of a trial.")
+    content = yaml.safe_dump(trials.best_settings(), sort_keys=False).encode()
+    replace_file(plan.folder / BEST, lambda file: file.write(content))
+    start = Path.cwd()
+    again = [*plan.words, "--config", shown(plan.folder / BEST, start)]
+    value = number(best.values[search.objective])
+    echo(f"best       {best.label}, {search.objective} {value}: {settings_text(best.settings)}")
+    echo(f"files      {shown(plan.folder / CSV, start)}, {again[-1]}")
+    echo(f"train      {command('fit', *again)}")
+    echo(f"seeds      {command('sweep', *again, '--seeds', *'01234')}")
+    echo(f"dashboard  optuna-dashboard {shown(journal_path(plan, search), start)}")
+
+
+def _rank(result: Result, search: Search) -> tuple[bool, float]:
+    """Return the key by which results are sorted: complete trials first, the best one at the top."""
+    value = result.values.get(search.objective, float("nan"))
+    return result.state != "finished", -value if result.mode == "max" else value

@@ -1,0 +1,170 @@
+"""Check studies whose runs are a stub: resuming, pruning, kills, claims and files."""
+
+import csv
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from td3_lightning.errors import RunError, UsageError
+from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.run import Claim, Run
+from td3_lightning.tuning.space import Space
+from td3_lightning.tuning.study import open_study, run_study
+from td3_lightning.tuning.trials import Search
+
+SEARCH = Search(Space({"model.hidden_dims": {"choices": [[8, 8], [16]]}, "data.n_step": {"low": 1, "high": 5}}), 2)
+
+
+def states(plan: Plan) -> dict[str, str]:
+    with (plan.folder / "trials.csv").open() as file:
+        return {row["run"]: row["state"] for row in csv.DictReader(file)}
+
+
+def starts(plan: Plan, trial: int) -> list[str]:
+    lines = (plan.folder / f"trial_{trial}" / "log.txt").read_text().splitlines()
+    return [line for line in lines if line.startswith("start fit ")]
+
+
+def test_trials_are_runs_with_their_settings(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("plan.txt").write_text("trial_1 value 50\n")
+    run_study(plan, SEARCH)
+    best = yaml.safe_load((plan.folder / "best.yaml").read_text())
+    words = " ".join(f"--{name}={value}" for name, value in best.items())
+    assert starts(plan, 1) == [f"start fit --config toy.yaml --model.tau 0.1 {words} --name toy/trial_1"]
+    with (plan.folder / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["state"] for row in rows] == ["finished", "finished"]
+    assert [rows[1][name] for name in ("env_steps", "best", "best_at", "last", "last_10")] == [
+        *("400.0", "53.0", "400.0", "53.0", "51.5")
+    ]
+    assert rows[1]["model.hidden_dims"] == str(best["model.hidden_dims"])
+    text = capsys.readouterr().out
+    assert "best       trial 1, last_10 51.50: hidden_dims [" in text
+    assert "train      python -m td3_lightning fit --config toy.yaml --model.tau 0.1 --config " in text
+
+
+def test_same_command_adds_only_missing_trials(plan: Plan) -> None:
+    run_study(plan, SEARCH)
+    run_study(plan, dataclasses.replace(SEARCH, trials=3))
+    assert states(plan) == {f"trial {number}": "finished" for number in range(3)}
+    assert [len(starts(plan, number)) for number in range(3)] == [1, 1, 1]
+
+
+def test_trial_of_a_killed_sweep_continues(plan: Plan) -> None:
+    run, claim = open_study(plan, SEARCH).next()  # type: ignore[misc]  # it has a trial
+    checkpoint = plan.folder / "trial_0" / "version_0" / "checkpoints" / "last.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("2")
+    (checkpoint.parents[1] / "metrics.csv").write_text("env_steps,eval/return_mean\n100,0.0\n200,1.0\n300,2.0\n")
+    claim.release()  # as the end of the process does
+    run_study(plan, SEARCH)
+    (start,) = starts(plan, 0)
+    assert start.endswith(f"{' '.join(run.flags)} --name toy/trial_0 --ckpt_path last")
+    assert states(plan) == {"trial 0": "finished", "trial 1": "finished"}
+    assert run.evaluations("eval/return_mean").tolist() == [[100, 0], [200, 1], [300, 2], [400, 3]]
+
+
+def test_trial_without_a_folder_is_continued(plan: Plan) -> None:
+    trials = open_study(plan, SEARCH)
+    trials._study.ask()  # the sweep was killed before it created the folder
+    run_study(plan, SEARCH)
+    assert states(plan) == {"trial 0": "finished", "trial 1": "finished"}
+
+
+def test_trial_of_another_sweep_is_left_alone(plan: Plan) -> None:
+    claimed = open_study(plan, SEARCH).next()
+    assert claimed is not None
+    run_study(plan, SEARCH)
+    assert states(plan) == {"trial 0": "running", "trial 1": "finished"}
+    claimed[1].release()
+
+
+def test_two_sweeps_cannot_claim_one_run(tmp_path: Path) -> None:
+    claim = Claim(tmp_path / "run")
+    with pytest.raises(BlockingIOError):
+        Claim(tmp_path / "run")
+    claim.release()
+    Claim(tmp_path / "run").release()
+
+
+def test_two_sweeps_share_one_study(plan: Plan) -> None:
+    search = dataclasses.replace(SEARCH, trials=6)
+    with ThreadPoolExecutor() as pool:
+        for sweep in [pool.submit(run_study, plan, search) for _ in range(2)]:
+            sweep.result()
+    found = states(plan)
+    assert 6 <= len(found) <= 8  # each may ask for the last trial, once for each worker
+    assert set(found.values()) == {"finished"}
+    assert all(len(starts(plan, number)) == 1 for number in range(len(found)))
+
+
+def test_bad_trials_are_pruned(plan: Plan) -> None:
+    Path("plan.txt").write_text("trial_5 value -100\ntrial_5 pause 0.5\n")
+    run_study(plan, dataclasses.replace(SEARCH, trials=6, pruner_warmup=1))
+    assert states(plan)["trial 5"] == "pruned"
+    run = Run(plan.folder / "trial_5", ())
+    assert run.record["exit_code"] == 143
+    assert len(run.evaluations("eval/return_mean")) == 2
+
+
+def test_killed_run_continues_from_its_checkpoint(plan: Plan) -> None:
+    Path("plan.txt").write_text("trial_0 kill 2\n")
+    run_study(plan, dataclasses.replace(SEARCH, trials=1))
+    first, second = starts(plan, 0)
+    assert "--ckpt_path" not in first
+    assert second.endswith("--ckpt_path last")
+    assert states(plan) == {"trial 0": "finished"}
+
+
+def test_run_that_is_killed_again_and_again_has_failed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.tuning.run.COMMAND", ["sh", "-c", "kill -9 $$"])
+    with pytest.raises(RunError, match=r"No trial of .*toy is complete. Read log.txt"):
+        run_study(plan, dataclasses.replace(SEARCH, trials=1))
+    text = (plan.folder / "trials.csv").read_text()
+    assert "trial 0,failed,,,,,," in text
+    assert "killed 2 times without a new evaluation (exit code -9)" in text
+
+
+def test_failed_trial_is_shown_and_not_repeated(plan: Plan) -> None:
+    Path("plan.txt").write_text("trial_0 fail diverged\n")
+    run_study(plan, SEARCH)
+    run_study(plan, SEARCH)
+    assert states(plan) == {"trial 0": "failed", "trial 1": "finished"}
+    assert ",diverged\n" in (plan.folder / "trials.csv").read_text()
+    assert len(starts(plan, 0)) == 1
+
+
+def test_changed_settings_of_a_study_are_refused(plan: Plan) -> None:
+    open_study(plan, SEARCH)
+    other = Space({**SEARCH.space.entries, "data.n_step": {"low": 1, "high": 4}})
+    for search, message in (
+        (dataclasses.replace(SEARCH, space=other), "space must be as in the earlier .* a change of data.n_step. Undo"),
+        (dataclasses.replace(SEARCH, objective="best"), "objective must be as in .* best instead of last_10"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            open_study(plan, search)
+    for name, value, message in (
+        ("flags", [], "flags must be as in the earlier runs of .*, got none instead of --model.tau 0.1. Undo"),
+        ("contents", [{"model": {"tau": 0.3}}], "config must be as in .*, got a file with other settings. Undo"),
+        ("mode", "min", "mode must be as in the earlier runs of .*, got min instead of max"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            open_study(dataclasses.replace(plan, **{name: value}), SEARCH)
+
+
+def test_database_holds_the_study_of_several_machines(plan: Plan) -> None:
+    search = dataclasses.replace(SEARCH, storage="sqlite:///study.db")
+    open_study(plan, search)._study.ask()  # of a machine with another folder
+    run_study(plan, search)
+    assert states(plan) == {"trial 0": "running", "trial 1": "finished"}
+
+
+def test_threads_times_workers_is_at_most_the_cores(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("td3_lightning.tuning.plan.cores", lambda: 7)
+    assert [dataclasses.replace(plan, workers=workers).threads for workers in (1, 2, 3, 9)] == [7, 3, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert plan.threads == 5

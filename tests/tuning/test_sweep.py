@@ -1,0 +1,167 @@
+"""Check the command `sweep`: its messages, and real runs that are killed."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+
+import td3_lightning
+from td3_lightning.cli.app import main
+from td3_lightning.reporting.metrics_csv import read_metrics
+
+TINY = """
+data: {env_id: Pendulum-v1, capacity: 1000, batch_size: 8, steps_per_epoch: 100, eval_episodes: 1}
+collector: {warmup_steps: 50}
+model: {hidden_dims: [8]}
+trainer: {max_epochs: 14, accelerator: cpu}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    Path("space.yaml").write_text("model.actor_lr: {low: 1e-5, high: 1e-3, log: true}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--space space.yaml", "sweep requires --config, got none. Use --config pendulum.yaml, for example."),
+        ("--config tiny.yaml", "sweep requires --space or --seeds, got none. Use --space td3.yaml or --seeds"),
+        ("--config tiny.yaml --space space.yaml --seeds 1", "sweep requires either --space or --seeds, got both. Use"),
+        ("--config tiny.yaml --seeds 1 --trials 3", "trials must be used with --space, got 3. Remove it, or"),
+        ("--config tiny.yaml --seeds 1 --workers 0", "workers must be at least 1, got 0. Use a larger value."),
+        ("--config tiny.yaml --seeds 1 1", "seeds must be different integers, got [1, 1]. Remove"),
+        ("--config tiny.yaml --seeds -1", "seed_everything must be in its range: -1 "),
+        ("--config tiny.yaml --seeds x", "sweep: argument --seeds: invalid int value: 'x'. Use sweep --help"),
+        ("--config tiny.yaml --seeds 1 --name ../x", "name must be a name below lightning_logs, got '../x'. Use"),
+        ("--config tiny.yaml --seeds 1 --ckpt_path x", "--ckpt_path must not be set for sweep, which sets it for"),
+        ("--config tiny.yaml --seeds 1 --trails 2", 'sweep has no setting "trails"; did you mean --trials?'),
+        ("--config tiny.yaml --seeds 1 --model.tua 2", 'There is no setting "model.tua"; did you mean model.tau?'),
+        ("--config tiny.yaml --seeds 1 --trainer.logger false", "trainer.logger must be true for sweep, which reads"),
+        ("--config tiny.yaml --space none.yaml", 'There is no search space "none.yaml" in '),
+        ("--config tiny.yaml --space space.yaml --model.actor_lr 1", "model.actor_lr must be either in the space or a"),
+        ("--config tiny.yaml --space space.yaml --trials 0", "trials must be at least 1, got 0."),
+        ("--config tiny.yaml --space space.yaml --pruner x", "pruner must be one of median, halving, none, got 'x'."),
+        ("--config tiny.yaml --space space.yaml --storage no/x", "storage must be a journal file or a database that"),
+        ("--config tiny.yaml --space space.yaml --storage a://b", "storage must be a journal file or a database that"),
+        ("--config tiny.yaml --space space.yaml --storage tiny.yaml", "storage must be a journal file or a database "),
+    ],
+)
+def test_invalid_words_are_one_sentence(
+    words: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    assert main(["sweep", *shlex.split(words)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("model.actr_lr: {low: 1, high: 2}", 'There is no setting "model.actr_lr"; did you mean model.actor_lr?'),
+        ("learning_rate: {low: 1, high: 2}", 'There is no setting "learning_rate"; use --model.actor_lr and'),
+        ("model.tau: {low: 0.1, high: 1.5}", "tau must be in (0, 1], got 1.5. The paper uses 0.005."),
+        ("model.hidden_dims: {choices: [[8], [a]]}", "model.hidden_dims must be an integer, got a."),
+        ("data.n_step: {low: 1, high: 5, step: 0.5}", "data.n_step must be an integer, got 1.0."),
+        ("data.n_step: {low: 0.5, high: 2.5}", "data.n_step must be an integer, got 0.5."),
+    ],
+)
+def test_space_outside_of_the_settings_is_refused(
+    entry: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("space.yaml").write_text(entry)
+    assert main(["sweep", "--config", "tiny.yaml", "--space", "space.yaml"]) == 2
+    assert capsys.readouterr().err.startswith(message)
+    assert not (folder / "lightning_logs").exists()
+
+
+def test_missing_optuna_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(["sweep", "--config", "tiny.yaml", "--space", "space.yaml"]) == 2
+    assert "pip install 'td3_lightning[sweep]'" in capsys.readouterr().err
+    assert not (folder / "lightning_logs").exists()
+
+
+def test_published_space_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last word is wrong on purpose: it is read after the space has been checked."""
+    words = ["--config", "tiny.yaml", "--space", "td3.yaml", "--storage", "no/journal"]
+    assert main(["sweep", *words]) == 2
+    assert "storage must be" in capsys.readouterr().err
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@pytest.mark.timeout(900)  # it starts six processes that import torch
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the test finds the run by /proc")
+def test_killed_run_and_killed_sweep_continue(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", "--config", "tiny.yaml", "--space", "space.yaml", "--trials", "1"]
+    run = folder / "lightning_logs" / "tiny_sweep" / "trial_0"
+
+    def evaluations() -> list[float]:
+        path = run / "version_0" / "metrics.csv"
+        metric = "eval/return_mean"
+        return read_metrics(path, [metric])[metric][:, 0].tolist() if path.exists() else []
+
+    def fit() -> int:
+        """Return the PID of the run."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = path.read_text().split("\0")
+            except OSError:  # the process has ended
+                continue
+            if "fit" in line and "tiny_sweep/trial_0" in line and os.readlink(path.with_name("cwd")) == str(folder):
+                return int(path.parent.name)
+        return 0
+
+    env = {**os.environ, "PYTHONPATH": str(Path(td3_lightning.__file__).parents[1])}
+    sweep = subprocess.Popen([sys.executable, "-m", "td3_lightning", *words], env=env, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len(evaluations()) >= 2)
+        os.kill(fit(), signal.SIGKILL)
+        lost = len(evaluations())
+        wait_for(lambda: len(evaluations()) > lost + 1)
+    finally:
+        sweep.kill()
+        sweep.wait()
+    orphan = fit()
+    wait_for(lambda: not is_alive(orphan))
+    log = (run / "log.txt").read_text()
+    assert "Stopped by SIGTERM" in log
+    assert main(words) == 0
+    log = (run / "log.txt").read_text()
+    printed = [log.count(f" {step:,.0f} env_steps return") for step in evaluations()]
+    assert min(printed) == 1
+    assert sum(printed) <= len(printed) + 2  # each kill repeats at most the evaluation that was not yet saved
+    assert evaluations() == [100.0 * number + 50 for number in range(1, 15)]  # none is missing or repeated
+    (study,) = optuna.load_study(
+        study_name=None,
+        storage=optuna.storages.JournalStorage(
+            optuna.storages.journal.JournalFileBackend(str(run.parent / "study.journal"))
+        ),
+    ).get_trials()
+    assert study.state.name == "COMPLETE"
+    assert sorted(study.intermediate_values) == [int(step) for step in evaluations()]
