@@ -54,6 +54,7 @@ class ReplayData(L.LightningDataModule):
         wrappers: Wrappers of the training and evaluation environments, innermost first.
         pixels: How frames become observations, if the environment observes frames.
         num_envs: Number of training environments, which step together.
+        env_workers: Number of processes for the training environments, at most num_envs. 0 uses the training process.
         capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
         batch_size: Transitions per batch.
         gamma: Discount factor per environment step.
@@ -86,6 +87,7 @@ class ReplayData(L.LightningDataModule):
         wrappers: list[Wrapper] | None = None,
         pixels: Pixels | None = None,
         num_envs: int = 1,
+        env_workers: int = 0,
         capacity: int = 1_000_000,
         batch_size: int = 256,
         gamma: float = 0.99,
@@ -103,9 +105,10 @@ class ReplayData(L.LightningDataModule):
         priority_alpha: float = 0.0,
     ) -> None:
         super().__init__()
-        settings = DataSettings(num_envs, steps_per_epoch, updates_per_step, on_device, empty_replay)
+        settings = DataSettings(num_envs, env_workers, steps_per_epoch, updates_per_step, on_device, empty_replay)
         self.num_envs, self.updates_per_step = settings.num_envs, settings.updates_per_step
         self.on_device, self.empty_replay = settings.on_device, settings.empty_replay
+        self.env_workers = settings.env_workers
         self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
         self.test_seeds = seed_range("test", test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
@@ -135,9 +138,8 @@ class ReplayData(L.LightningDataModule):
         check_keeps_no_statistics(env)
         if not isinstance(self._source, str):
             self.env_id = name_of(env)
-        observations = check_box(env, "observations", self.env_id)
+        self.obs_dim = int(check_box(env, "observations", self.env_id).shape[0])
         actions = check_box(env, "actions", self.env_id)
-        self.obs_dim = int(observations.shape[0])
         self.action_low = [float(bound) for bound in actions.low]
         self.action_high = [float(bound) for bound in actions.high]
         return env
@@ -156,11 +158,13 @@ class ReplayData(L.LightningDataModule):
 
     def make_env(self, **kwargs: Any) -> gym.Env:
         """Make the environment with its wrappers. Keyword arguments override `env_kwargs`."""
-        wrappers, pixels = self.wrappers, self.pixels
-        if pixels is not None:
-            frames = partial(FrameStack, stack=pixels.stack, height=pixels.height, width=pixels.width)
-            wrappers = [*wrappers, frames]
-        return make_wrapped(self._source, {**self.env_kwargs, **kwargs}, wrappers, self.step_timeout)
+        return self._env_maker(**kwargs)()
+
+    def _env_maker(self, **kwargs: Any) -> Callable[[], gym.Env]:
+        wrappers = list(self.wrappers)
+        if (pixels := self.pixels) is not None:
+            wrappers.append(partial(FrameStack, stack=pixels.stack, height=pixels.height, width=pixels.width))
+        return partial(make_wrapped, self._source, {**self.env_kwargs, **kwargs}, wrappers, self.step_timeout)
 
     def make_eval_env(self, **kwargs: Any) -> gym.Env:
         """Make the evaluation environment with its wrappers. Keyword arguments override `eval_kwargs`."""
@@ -182,11 +186,13 @@ class ReplayData(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Make the training environments for `fit`."""
         if stage == "fit" and self._envs is None:
-            envs = TrainingVectorEnv(lambda: self.make_env(**self.train_kwargs), self.num_envs)
+            maker = self._env_maker(**self.train_kwargs)
+            envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout)
             try:
                 for env in envs.envs:
                     check_is_new(env, self.eval_env, self.env_id)
-                    check_same_spaces(env, self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
+                for spaces in envs.group.spaces:
+                    check_same_spaces(spaces, self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
             except UsageError:
                 envs.close()
                 raise
@@ -219,8 +225,9 @@ class ReplayData(L.LightningDataModule):
 
     def on_exception(self, exception: BaseException) -> None:
         """Close the training environments after an exception."""
-        self.teardown("fit")
-        self._last_episodes = None  # an environment may be one step ahead of the replay
+        if self._envs is not None:
+            self._envs.close()
+        self._envs = self._last_episodes = None  # an environment may be one step ahead of the replay
 
     @contextmanager
     def saving_replay(self, saved: SavedReplay) -> Iterator[None]:
