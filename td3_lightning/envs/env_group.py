@@ -1,8 +1,7 @@
 """Environments that one process steps in turn."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -12,8 +11,7 @@ from td3_lightning.envs.lifetime import close_env
 from td3_lightning.envs.restorable import RestorableEnv
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """Hold the results of one step of all training environments."""
 
     last_obs: NDArray[np.float32]  # (num_envs, obs_dim), before any reset
@@ -97,21 +95,22 @@ class EnvGroup:
         Raises:
             EnvError: An environment failed.
         """
-        last_obs, next_obs, rewards, terminations, truncations, reports = [], [], [], [], [], []
+        last_obs = np.empty(self.obs.shape, np.float32)
+        rewards, terminations, truncations, reports, resets = [], [], [], [], []
         for place, (env, own_action) in enumerate(zip(self.envs, action, strict=True)):
             if self._on_turn is not None:
                 self._on_turn(place)
-            obs, reward, terminated, truncated, _ = env.step(own_action)
-            last_obs.append(obs)
+            last_obs[place], reward, terminated, truncated, _ = env.step(own_action)
             rewards.append(float(reward))
             terminations.append(terminated)
             truncations.append(truncated)
             if terminated or truncated:
                 reports.append(env.report)
-                obs, _ = env.reset()
-            next_obs.append(obs)
-        self.obs = np.array(next_obs, np.float32)
-        return Step(np.array(last_obs, np.float32), rewards, terminations, truncations, reports)
+                resets.append((place, env.reset()[0]))
+        self.obs = last_obs.copy()
+        for place, obs in resets:
+            self.obs[place] = obs
+        return Step(last_obs, rewards, terminations, truncations, reports)
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""

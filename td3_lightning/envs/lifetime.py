@@ -88,6 +88,16 @@ class StepTimeout(Lifetime):
             return self.env.step(action)
 
 
+class Clock:
+    """The active alarm. Its values are not attributes of a class, because setting those is slow."""
+
+    seconds = 0.0  # time limit
+    rings = 0  # number of times that the timer has expired
+
+
+CLOCK = Clock()
+
+
 class Alarm:
     """Raise `StepTimeoutError` in code that exceeds a time limit.
 
@@ -99,9 +109,6 @@ class Alarm:
         seconds: Time limit in seconds. None means no limit.
     """
 
-    seconds = 0.0  # time limit of the active alarm
-    rings = 0  # number of times that the timer has expired
-
     def __init__(self, seconds: float | None) -> None:
         self.limit = seconds
 
@@ -109,7 +116,7 @@ class Alarm:
         idle = self.limit is not None and _is_main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
         self.armed = idle and self._is_ours()
         if self.armed and self.limit is not None:
-            Alarm.seconds, Alarm.rings = self.limit, 0
+            CLOCK.seconds, CLOCK.rings = self.limit, 0
             signal.setitimer(signal.ITIMER_REAL, self.limit / 2, self.limit / 2)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -117,8 +124,8 @@ class Alarm:
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
         passes = error is not None and is_ours(error) and not isinstance(error, IgnoredAlarm)
-        if Alarm.rings > 1 and not passes:
-            raise StepTimeoutError(Alarm.seconds) from error
+        if CLOCK.rings > 1 and not passes:
+            raise StepTimeoutError(CLOCK.seconds) from error
 
     @classmethod
     def _is_ours(cls) -> bool:
@@ -132,13 +139,13 @@ class Alarm:
     def _ring(cls, number: int, frame: FrameType | None) -> None:
         if frame is not None and frame.f_code is cls.__exit__.__code__:
             return  # the call is over
-        cls.rings += 1
-        if cls.rings == 2:
-            raise StepTimeoutError(cls.seconds)
-        if cls.rings == MAX_SLOW_ALARMS:
+        CLOCK.rings += 1
+        if CLOCK.rings == 2:
+            raise StepTimeoutError(CLOCK.seconds)
+        if CLOCK.rings == MAX_SLOW_ALARMS:
             # Only an alarm outside the `try` ends a loop around `try: ... except BaseException: pass`.
             signal.setitimer(signal.ITIMER_REAL, 50e-6, 50e-6)
-        if cls.rings > 2:
+        if CLOCK.rings > 2:
             raise IgnoredAlarm
 
 
@@ -173,4 +180,4 @@ def name_of(env: gym.Env) -> str:
 
 
 def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+    return threading.get_ident() == threading.main_thread().ident

@@ -1,7 +1,6 @@
 """Vector of training environments."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -63,7 +62,7 @@ class TrainingVectorEnv:
             EnvError: An environment or its process failed.
         """
         step = self.group.step(action)
-        return replace(step, reports=[self._names.limit(report) for report in step.reports]) if step.reports else step
+        return step._replace(reports=[self._names.limit(report) for report in step.reports]) if step.reports else step
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""
