@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import clock, latency, update
+from benchmarks import clock, env_step, latency, update
 from benchmarks.baselines import floor, ours_loop
 from benchmarks.baselines.cleanrl import Agent
 from benchmarks.baselines.cleanrl_tuned import TunedAgent
@@ -103,6 +103,15 @@ def test_variant_adds_td3_lightning_with_flags() -> None:
     flags = list(made["ours-loop:fast"].flags)
     assert flags == ["--model.tau", "0.01", "--data.batch_size=128"]
     assert parse(flags) == {"model": {"tau": 0.01}, "data": {"batch_size": 128}}
+
+
+def test_tables_of_steps_have_a_row_per_measurement() -> None:
+    options = env_step.parse(["--env", "Pendulum-v1", "--windows", "1", "--seconds", "0.001", "--workers", "0"])
+    options.num_envs, options.milliseconds = [1, 3], [0.05, 1.0]
+    assert [row.split(" | ")[0] for row in env_step.cost_table(options).splitlines()[2:]] == ["| 1", "| 3"]
+    rows = [row.strip("| ").split(" | ") for row in env_step.worker_table(options).splitlines()[2:]]
+    assert [row[0] for row in rows] == ["0.05", "1"]
+    assert 0 < float(rows[1][1].replace(",", "")) <= 1000
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import logging
 import signal
 import threading
 import weakref
+from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal takes 6 us to find no enum member
 from types import FrameType
 from typing import Any, SupportsFloat
 
@@ -74,16 +75,27 @@ class StepTimeout(Lifetime):
     def __init__(self, env: gym.Env, seconds: float) -> None:
         self.limit = require_float("step_timeout", seconds, least=0.001, fix="Use seconds, or null for no limit.")
         super().__init__(env, self.limit)
+        self._alarm = Alarm(self.limit)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset within the time limit."""
-        with Alarm(self.limit):
+        with self._alarm:
             return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step within the time limit."""
-        with Alarm(self.limit):
+        with self._alarm:
             return self.env.step(action)
+
+
+class Clock:
+    """The active alarm. Its values are not attributes of a class, because setting those is slow."""
+
+    seconds = 0.0  # time limit
+    rings = 0  # number of times that the timer has expired
+
+
+CLOCK = Clock()
 
 
 class Alarm:
@@ -97,9 +109,6 @@ class Alarm:
         seconds: Time limit in seconds. None means no limit.
     """
 
-    seconds = 0.0  # time limit of the active alarm
-    rings = 0  # number of times that the timer has expired
-
     def __init__(self, seconds: float | None) -> None:
         self.limit = seconds
 
@@ -107,7 +116,7 @@ class Alarm:
         idle = self.limit is not None and _is_main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
         self.armed = idle and self._is_ours()
         if self.armed and self.limit is not None:
-            Alarm.seconds, Alarm.rings = self.limit, 0
+            CLOCK.seconds, CLOCK.rings = self.limit, 0
             signal.setitimer(signal.ITIMER_REAL, self.limit / 2, self.limit / 2)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -115,27 +124,28 @@ class Alarm:
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
         passes = error is not None and is_ours(error) and not isinstance(error, IgnoredAlarm)
-        if Alarm.rings > 1 and not passes:
-            raise StepTimeoutError(Alarm.seconds) from error
+        if CLOCK.rings > 1 and not passes:
+            raise StepTimeoutError(CLOCK.seconds) from error
 
     @classmethod
     def _is_ours(cls) -> bool:
-        found = signal.getsignal(signal.SIGALRM)
-        if found is signal.SIG_DFL:
+        found = getsignal(signal.SIGALRM)
+        if found == signal.SIG_DFL:
             signal.signal(signal.SIGALRM, cls._ring)
-        return found in (signal.SIG_DFL, cls._ring)
+            return True
+        return bool(found == cls._ring)
 
     @classmethod
     def _ring(cls, number: int, frame: FrameType | None) -> None:
         if frame is not None and frame.f_code is cls.__exit__.__code__:
             return  # the call is over
-        cls.rings += 1
-        if cls.rings == 2:
-            raise StepTimeoutError(cls.seconds)
-        if cls.rings == MAX_SLOW_ALARMS:
+        CLOCK.rings += 1
+        if CLOCK.rings == 2:
+            raise StepTimeoutError(CLOCK.seconds)
+        if CLOCK.rings == MAX_SLOW_ALARMS:
             # Only an alarm outside the `try` ends a loop around `try: ... except BaseException: pass`.
             signal.setitimer(signal.ITIMER_REAL, 50e-6, 50e-6)
-        if cls.rings > 2:
+        if CLOCK.rings > 2:
             raise IgnoredAlarm
 
 
@@ -170,4 +180,4 @@ def name_of(env: gym.Env) -> str:
 
 
 def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+    return threading.get_ident() == threading.main_thread().ident

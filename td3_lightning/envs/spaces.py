@@ -88,12 +88,16 @@ def check_is_new(env: gym.Env, eval_env: gym.Env, env_id: str) -> None:
 
 
 def check_same_spaces(
-    env: gym.Env, eval_env: gym.Env, env_id: str, train_kwargs: Mapping[str, Any], eval_kwargs: Mapping[str, Any]
+    spaces: tuple[gym.Space[Any], gym.Space[Any]],
+    eval_env: gym.Env,
+    env_id: str,
+    train_kwargs: Mapping[str, Any],
+    eval_kwargs: Mapping[str, Any],
 ) -> None:
     """Raise `UsageError` if a training environment has other spaces than the evaluation environment."""
     for what, got, expected in (
-        ("observations", env.observation_space.shape, eval_env.observation_space.shape),
-        ("actions", env.action_space, eval_env.action_space),
+        ("observations", spaces[0].shape, eval_env.observation_space.shape),
+        ("actions", spaces[1], eval_env.action_space),
     ):
         if got != expected:
             training = f"train_kwargs {dict(train_kwargs)}" if train_kwargs else "the training environment"

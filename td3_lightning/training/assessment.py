@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from td3_lightning.envs.vector_env import Step
+from td3_lightning.envs.env_group import Step
 
 
 @dataclass

@@ -14,8 +14,8 @@ from torch import Tensor
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
 from td3_lightning.algorithm.exploration import with_noise
 from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
-from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import derive_seed

@@ -1,7 +1,7 @@
 """Data module with the environments and the replay buffer."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from td3_lightning.envs.frame_stack import FrameStack
 from td3_lightning.envs.lifetime import name_of
 from td3_lightning.envs.make import EnvId, Wrapper, env_name, make_wrapped
 from td3_lightning.envs.reports import ReportNames
-from td3_lightning.envs.spaces import check_box, check_is_new, check_same_spaces
+from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Batch, Replay
@@ -45,6 +45,7 @@ class ReplayData(L.LightningDataModule):
         wrappers: Wrappers of the training and evaluation environments, innermost first.
         pixels: How frames become observations, if the environment observes frames.
         num_envs: Number of training environments, which step together.
+        env_workers: Number of processes for the training environments, at most num_envs. 0 uses the training process.
         capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
         batch_size: Transitions per batch.
         gamma: Discount factor per environment step.
@@ -73,6 +74,9 @@ class ReplayData(L.LightningDataModule):
         UsageError: A setting is out of range, the environment cannot be created, or a space is not a `Box`.
     """
 
+    _envs: TrainingVectorEnv | None = None
+    _last_episodes: dict[str, Any] | None = None  # running episodes at the end of the last fit
+
     def __init__(
         self,
         env_id: EnvId,
@@ -82,6 +86,7 @@ class ReplayData(L.LightningDataModule):
         wrappers: list[Wrapper] | None = None,
         pixels: Pixels | None = None,
         num_envs: int = 1,
+        env_workers: int = 0,
         capacity: int = 1_000_000,
         batch_size: int = 256,
         gamma: float = 0.99,
@@ -103,10 +108,12 @@ class ReplayData(L.LightningDataModule):
     ) -> None:
         super().__init__()
         settings = DataSettings(
-            num_envs, steps_per_epoch, updates_per_step, on_device, empty_replay, dataset, dataset_share, offline
-        )
+            num_envs, env_workers, steps_per_epoch, updates_per_step, on_device, empty_replay, dataset, dataset_share,
+            offline,
+        )  # fmt: skip
         settings.check_dataset(batch_size, priority_alpha, pixels)
-        self.num_envs, self.updates_per_step = settings.num_envs, settings.updates_per_step
+        self.num_envs, self.env_workers = settings.num_envs, settings.env_workers
+        self.updates_per_step = settings.updates_per_step
         self.on_device, self.empty_replay, self.offline = settings.on_device, settings.empty_replay, settings.offline
         self.dataset = DatasetSource(dataset, settings.batch_parts) if dataset is not None else None
         self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
@@ -128,8 +135,6 @@ class ReplayData(L.LightningDataModule):
             priority_alpha=priority_alpha,
         )
         self._names = ReportNames()  # names in the evaluation reports
-        self._envs: TrainingVectorEnv | None = None
-        self._last_episodes: dict[str, Any] | None = None  # running episodes at the end of the last fit
         self._saved_replay: SavedReplay = Replay.state_dict
 
     def _make_checked_eval_env(self) -> gym.Env:
@@ -138,9 +143,8 @@ class ReplayData(L.LightningDataModule):
         check_keeps_no_statistics(env)
         if not isinstance(self._source, str):
             self.env_id = name_of(env)
-        observations = check_box(env, "observations", self.env_id)
+        self.obs_dim = int(check_box(env, "observations", self.env_id).shape[0])
         actions = check_box(env, "actions", self.env_id)
-        self.obs_dim = int(observations.shape[0])
         self.action_low = [float(bound) for bound in actions.low]
         self.action_high = [float(bound) for bound in actions.high]
         return env
@@ -159,11 +163,13 @@ class ReplayData(L.LightningDataModule):
 
     def make_env(self, **kwargs: Any) -> gym.Env:
         """Make the environment with its wrappers. Keyword arguments override `env_kwargs`."""
-        wrappers, pixels = self.wrappers, self.pixels
-        if pixels is not None:
-            frames = partial(FrameStack, stack=pixels.stack, height=pixels.height, width=pixels.width)
-            wrappers = [*wrappers, frames]
-        return make_wrapped(self._source, {**self.env_kwargs, **kwargs}, wrappers, self.step_timeout)
+        return self._env_maker(**kwargs)()
+
+    def _env_maker(self, **kwargs: Any) -> Callable[[], gym.Env]:
+        wrappers = list(self.wrappers)
+        if (pixels := self.pixels) is not None:
+            wrappers.append(partial(FrameStack, stack=pixels.stack, height=pixels.height, width=pixels.width))
+        return partial(make_wrapped, self._source, {**self.env_kwargs, **kwargs}, wrappers, self.step_timeout)
 
     def make_eval_env(self, **kwargs: Any) -> gym.Env:
         """Make the evaluation environment with its wrappers. Keyword arguments override `eval_kwargs`."""
@@ -190,14 +196,9 @@ class ReplayData(L.LightningDataModule):
         if stage == "fit" and self._envs is None:
             if self.dataset is not None:
                 self.dataset.load(self.replay, (self.action_low, self.action_high))
-            envs = TrainingVectorEnv(lambda: self.make_env(**self.train_kwargs), self.num_envs)
-            try:
-                for env in envs.envs:
-                    check_is_new(env, self.eval_env, self.env_id)
-                    check_same_spaces(env, self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
-            except UsageError:
-                envs.close()
-                raise
+            maker = self._env_maker(**self.train_kwargs)
+            envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout)
+            envs.require_match(self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
             self._envs, self._last_episodes = envs, None
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -229,8 +230,9 @@ class ReplayData(L.LightningDataModule):
 
     def on_exception(self, exception: BaseException) -> None:
         """Close the training environments after an exception."""
-        self.teardown("fit")
-        self._last_episodes = None  # an environment may be one step ahead of the replay
+        if self._envs is not None:
+            self._envs.close()
+        self._envs = self._last_episodes = None  # an environment may be one step ahead of the replay
 
     @contextmanager
     def saving_replay(self, saved: SavedReplay) -> Iterator[None]:

@@ -6,6 +6,7 @@ from td3_lightning.errors import UsageError, refuse, require_bool, require_float
 from td3_lightning.replay.mixed import split_batch
 
 MAX_EPISODES = 1_000_000  # in one evaluation
+MAX_WORKERS = 256  # more than any machine benefits from, so that a file cannot start thousands of processes
 
 
 @dataclass
@@ -17,6 +18,7 @@ class DataSettings:
     """
 
     num_envs: int
+    env_workers: int
     steps_per_epoch: int
     updates_per_step: float
     on_device: bool
@@ -29,6 +31,9 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         self.num_envs = require_int("num_envs", self.num_envs, least=1)
+        fix = "Use 0 to step the environments in the training process, or increase data.num_envs."
+        most = min(self.num_envs, MAX_WORKERS)
+        self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1)
         self.updates_per_step = require_float("updates_per_step", self.updates_per_step, above=0)
         if self.steps_per_epoch * self.updates_per_step < 1:

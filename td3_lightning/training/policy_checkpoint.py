@@ -10,8 +10,9 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch import Tensor
 
 from td3_lightning.algorithm.agent import Agent
+from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
-from td3_lightning.envs.vector_env import Step, TrainingVectorEnv
+from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import EnvError, UsageError, require_float, require_int
 from td3_lightning.training.assessment import Assessment
 from td3_lightning.training.data_module import ReplayData
@@ -114,11 +115,11 @@ class PolicyCheckpoint(Callback):
                 )
 
     def _begin(self, updates: int, envs: TrainingVectorEnv) -> None:
-        if self.assessment is None or len(self.assessment.counts) != len(envs.envs):
+        if self.assessment is None or len(self.assessment.counts) != envs.num_envs:
             if updates > self.switch_after and not self.is_late:
                 self._begin_late_phase()
             episodes = self.late_episodes if self.is_late else self.early_episodes
-            self.assessment = Assessment.begin(episodes, [env.steps for env in envs.envs])
+            self.assessment = Assessment.begin(episodes, envs.episode_steps())
 
     def _begin_late_phase(self) -> None:
         """Lower the bar, because the smallest of many returns is smaller."""

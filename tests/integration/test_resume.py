@@ -261,6 +261,17 @@ def test_resume_after_a_chain_of_stops_is_bit_exact(case: str, tmp_path: Path) -
     assert rows(run.folder) == rows(tmp_path / "whole")
 
 
+def test_resumed_run_with_workers_equals_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run("short", tmp_path / "whole").fit()
+    monkeypatch.setitem(DATA, "short", {**DATA["short"], "env_workers": 2})
+    run = Run("short", tmp_path / "workers", callbacks=(Stops("on_train_batch_start", 17),))
+    with pytest.raises(ExitOnSignal):
+        run.fit()
+    Run("short", tmp_path / "workers", seed=5).fit(run.last)
+    assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
+    assert rows(run.folder) == rows(tmp_path / "whole")
+
+
 class StopsInStep:
     """Send a signal to this process in a step of the training environments, and count the steps.
 

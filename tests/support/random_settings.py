@@ -48,6 +48,7 @@ OTHERS: dict[str, list[Any]] = {
     "model.target_update_freq": [1, 7],
     "model.critic_loss": ["huber"],
     "data.num_envs": [2, 3],
+    "data.env_workers": [1],
     "data.updates_per_step": [0.3, 0.5, 2],
     "data.n_step": [1, linear(4, 1, 80)],
     "data.reward_scale": [0.1],

@@ -1,5 +1,8 @@
 """Small environments with predictable observations and rewards."""
 
+import os
+import signal
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -140,6 +143,24 @@ class Talkative(Counter):
             "nan": {"lap_time": float("nan")},
             "nested": {"episode": {"r": 1.0, "l": 2}},
         }[self.awkward]
+
+
+class Obedient(Seeded):
+    """Fail in the way that the action selects: raise, hang, hang in native code, exit, or die."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        order = int(action[0])
+        if order == 1:
+            raise OSError("gone")
+        if order == 3:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        if order in (2, 3):
+            time.sleep(60)
+        if order == 4:
+            os._exit(7)
+        if order == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 class Spaces(Counter):

@@ -24,7 +24,7 @@ from td3_lightning import (
     Trunk,
     UsageError,
 )
-from td3_lightning.envs.vector_env import Step
+from td3_lightning.envs.env_group import Step
 from td3_lightning.errors import EnvError
 from td3_lightning.training.assessment import Assessment
 
@@ -167,7 +167,7 @@ def test_negative_return_is_lowered_at_the_switch() -> None:
     for best, expected in ((10.0, 9.0), (-10.0, -11.0), (-math.inf, -math.inf)):
         checkpoint = PolicyCheckpoint(switch_after=5)
         checkpoint.best_return = best
-        envs: Any = SimpleNamespace(envs=[SimpleNamespace(steps=0)])
+        envs: Any = SimpleNamespace(num_envs=1, episode_steps=lambda: [0])
         checkpoint._begin(5, envs)
         assert (checkpoint.best_return, checkpoint.assessment.episodes) == (best, 1)  # type: ignore[union-attr]
         checkpoint.assessment = None

@@ -1,0 +1,136 @@
+"""Environments that one process steps in turn."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from td3_lightning.envs.lifetime import close_env
+from td3_lightning.envs.restorable import RestorableEnv
+
+
+class Step(NamedTuple):
+    """Hold the results of one step of all training environments."""
+
+    last_obs: NDArray[np.float32]  # (num_envs, obs_dim), before any reset
+    reward: list[float]  # one per environment, as for the next two fields
+    terminated: list[bool]
+    truncated: list[bool]
+    reports: list[dict[str, float]]  # one per episode that ended
+
+
+class Envs(Protocol):
+    """The training environments, in this process or in others."""
+
+    spaces: list[tuple[gym.Space[Any], gym.Space[Any]]]  # observations and actions, one pair per environment
+    obs: NDArray[np.float32]  # (num_envs, obs_dim), the input of the next actions
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Start an episode in each environment."""
+
+    def step(self, action: NDArray[np.float32]) -> Step:
+        """Step each environment, and reset those whose episode ends."""
+
+    def episode_steps(self) -> list[int]:
+        """Return the number of steps in the running episode of each environment."""
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the running episode of each environment."""
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
+        """Restore the running episodes, and return which of them are bit-identical."""
+
+    def close(self) -> None:
+        """Close all environments."""
+
+
+class EnvGroup:
+    """Step several environments in this process, and reset each one in the step that ends its episode.
+
+    Gymnasium's `SyncVectorEnv` does the same but takes twice the time.
+
+    Args:
+        make: Function that makes one environment.
+        indices: Numbers of the environments in error messages.
+        on_turn: Called with the position of an environment in the group before it is stepped or reset.
+    """
+
+    def __init__(
+        self, make: Callable[[], gym.Env], indices: Iterable[int], on_turn: Callable[[int], None] | None = None
+    ) -> None:
+        self.envs: list[RestorableEnv] = []
+        self.obs = np.empty((0, 0), np.float32)
+        self._on_turn = on_turn
+        try:
+            for index in indices:
+                env = RestorableEnv(make())
+                env.name = f"Environment {index} of {env.name}"
+                self.envs.append(env)
+        except BaseException:  # a constructor may raise anything
+            self.close()
+            raise
+        self.spaces = [(env.observation_space, env.action_space) for env in self.envs]
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Start an episode in each environment.
+
+        Args:
+            seeds: One seed per environment.
+        """
+        obs = []
+        for place, (env, seed) in enumerate(zip(self.envs, seeds, strict=True)):
+            if self._on_turn is not None:
+                self._on_turn(place)
+            obs.append(env.reset(seed=seed)[0])
+        self.obs = np.array(obs, np.float32)
+
+    def step(self, action: NDArray[np.float32]) -> Step:
+        """Step each environment, and reset those whose episode ends.
+
+        Args:
+            action: Actions (num_envs, action_dim).
+
+        Raises:
+            EnvError: An environment failed.
+        """
+        last_obs = np.empty(self.obs.shape, np.float32)
+        rewards, terminations, truncations, reports, resets = [], [], [], [], []
+        for place, (env, own_action) in enumerate(zip(self.envs, action, strict=True)):
+            if self._on_turn is not None:
+                self._on_turn(place)
+            last_obs[place], reward, terminated, truncated, _ = env.step(own_action)
+            rewards.append(float(reward))
+            terminations.append(terminated)
+            truncations.append(truncated)
+            if terminated or truncated:
+                reports.append(env.report)
+                resets.append((place, env.reset()[0]))
+        self.obs = last_obs.copy()
+        for place, obs in resets:
+            self.obs[place] = obs
+        return Step(last_obs, rewards, terminations, truncations, reports)
+
+    def episode_steps(self) -> list[int]:
+        """Return the number of steps in the running episode of each environment."""
+        return [env.steps for env in self.envs]
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the running episode of each environment as tensors and Python numbers."""
+        return [env.state_dict() for env in self.envs]
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
+        """Replay the running episodes.
+
+        Returns:
+            Whether each result is bit-identical. If not, the environment starts a new episode.
+        """
+        same = [env.load_state_dict(state) for env, state in zip(self.envs, states, strict=True)]
+        self.obs = np.stack([env.obs for env in self.envs]).astype(np.float32)
+        return same
+
+    def close(self) -> None:
+        """Close all environments, even if one of them fails."""
+        for env in self.envs:
+            close_env(env, env.name)

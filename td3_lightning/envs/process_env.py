@@ -1,0 +1,252 @@
+"""Training environments in several processes.
+
+Gymnasium's `AsyncVectorEnv` is not used, for these reasons (version 1.4): it starts one process per environment; it
+reports a killed worker as `EOFError` without the environment, and waits for one that hangs forever unless each call has
+a timeout; it has no call that gives each environment its own argument, which restoring a state requires.
+"""
+
+import itertools
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]  # a requirement of Gymnasium
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.shared_arrays import SharedArrays, new_memory
+from td3_lightning.envs.worker import SIGNALS
+from td3_lightning.errors import EnvError, RunError, UsageError, one_line
+from td3_lightning.seeding import derive_seed
+
+log = logging.getLogger(__name__)
+
+LIMITED = ("reset", "step")  # calls of one step of each environment, so that their time is limited
+GRACE = 5.0  # seconds that a worker has beyond the time limit of its environments
+FIX = "Correct the environment, or use data.env_workers 0 to see its error."
+
+
+class WorkerError(Exception):
+    """Show the traceback of a worker as the cause of its exception."""
+
+
+class WorkerProcess:
+    """A process that steps some of the environments.
+
+    Args:
+        indices: Numbers of its environments.
+        memory: File descriptor of the shared memory.
+        timeout: Time limit of one step of one environment in seconds.
+    """
+
+    def __init__(self, indices: range, memory: int, timeout: float | None) -> None:
+        self.indices, self.busy = indices, False
+        self.limit = None if timeout is None else timeout * len(indices) + GRACE  # seconds for one answer
+        self.names = [f"Environment {index}" for index in indices]
+        self.arrays: SharedArrays | None = None
+        self.connection, other_end = Pipe()
+        with other_end:
+            self.process = _start(indices, memory, other_end.fileno())
+
+    def send(self, name: str, *arguments: Any) -> None:
+        """Request a call. The next call of this object must be `receive`."""
+        self.busy = True
+        try:
+            self.connection.send_bytes(pickle.dumps((name, arguments)))
+        except OSError:
+            raise self._lost() from None
+
+    def receive(self, limit: float | None = None) -> Any:
+        """Return the result of the call.
+
+        Args:
+            limit: Time limit in seconds. None means no limit.
+
+        Raises:
+            EnvError: An environment failed, or the process ended or did not answer within the limit.
+        """
+        # Half of the limit, twice: the clock continues while both processes are suspended.
+        if limit is not None and not self.connection.poll(limit / 2) and not self.connection.poll(limit / 2):
+            self.process.kill()
+            raise EnvError(f"{self._current} did not return within {limit:g} seconds. This step is not stored. {FIX}")
+        try:
+            succeeded, result, text, logged = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            raise self._lost() from None
+        self.busy = False
+        for record in logged:
+            logging.getLogger(record.name).handle(record)
+        if not succeeded:
+            raise result from WorkerError(f"\n{text}")
+        return result
+
+    @property
+    def _current(self) -> str:
+        """Return the name of the environment that is stepped or reset."""
+        turn = self.indices.start if self.arrays is None else int(self.arrays.turn[self.indices.start])
+        return self.names[turn - self.indices.start]
+
+    def _lost(self) -> EnvError:
+        """Return an error that says how the process ended."""
+        self.busy = True  # it does not answer any more
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE)
+        status = self.process.returncode
+        ended = f"exited with status {status}"
+        if status is not None and status < 0:
+            ended = f"was killed by {signal.Signals(-status).name}"
+        return EnvError(f"{self._current} is lost, because its process {ended}. This step is not stored. {FIX}")
+
+
+def _start(indices: range, memory: int, connection: int) -> "subprocess.Popen[bytes]":
+    """Start a worker in a new interpreter with the module path of this one.
+
+    A fork of this process would copy its threads' locks, and `multiprocessing` would run the script of a Python user
+    again. The signals are blocked until the worker handles them.
+    """
+    arguments = f"{connection}, {memory}, {indices.start}, {indices.stop}, {os.getpid()}"
+    program = f"import sys; sys.path[:] = {sys.path!r}; from td3_lightning.envs.worker import main; main({arguments})"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=(connection, memory), stdin=subprocess.DEVNULL
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class WorkerPool:
+    """Step environments in several processes. The results are those of `EnvGroup`, bit for bit.
+
+    Actions, observations, rewards and ends are in shared memory.
+
+    Args:
+        make: Function that makes one environment. It must be picklable by cloudpickle.
+        num_envs: Number of environments.
+        workers: Number of processes, at most `num_envs`.
+        timeout: Time limit of one step of one environment in seconds. None means no limit.
+
+    Raises:
+        UsageError: The environments cannot be made in another process.
+        EnvError: The constructor of an environment failed.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env], num_envs: int, workers: int, timeout: float | None) -> None:
+        pickled, memory = _pickled(make), new_memory()
+        bounds = [num_envs * worker // workers for worker in range(workers + 1)]
+        self.workers: list[WorkerProcess] = []
+        self._closing = weakref.finalize(self, _close, self.workers)  # also at the exit of the interpreter
+        self.obs = np.empty((0, 0), np.float32)
+        try:
+            for first, end in itertools.pairwise(bounds):
+                self.workers.append(WorkerProcess(range(first, end), memory, timeout))
+            self._make(pickled, num_envs, memory)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(memory)
+
+    def _make(self, pickled: bytes, num_envs: int, memory: int) -> None:
+        for worker in self.workers:
+            seed = derive_seed("environment worker", worker.indices.start)
+            worker.send("make", pickled, seed, logging.getLogger().level)
+        self.spaces: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
+        for worker in self.workers:
+            worker.names, spaces = worker.receive()
+            self.spaces += spaces
+        sizes = num_envs, *(int(np.prod(space.shape or ())) for space in self.spaces[0])
+        self._arrays = SharedArrays(memory, *sizes)
+        self._call("share", [sizes] * len(self.workers))
+        for worker in self.workers:
+            worker.arrays = self._arrays
+
+    def _call(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method of each worker at the same time, and return the results."""
+        for worker, own in zip(self.workers, arguments, strict=True):
+            worker.send(name, *own)
+        return [worker.receive(worker.limit if name in LIMITED else None) for worker in self.workers]
+
+    def _parts(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return each worker's part of a list with one value per environment."""
+        return [(values[worker.indices.start : worker.indices.stop],) for worker in self.workers]
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Start an episode in each environment, with one seed per environment."""
+        self._call("reset", self._parts(seeds))
+        self.obs = self._arrays.obs.copy()
+
+    def step(self, action: NDArray[np.float32]) -> Step:
+        """Step each environment, and reset those whose episode ends.
+
+        Args:
+            action: Actions (num_envs, action_dim).
+
+        Raises:
+            EnvError: An environment or its process failed.
+        """
+        arrays = self._arrays
+        arrays.action[:] = action
+        reports = self._call("step", [()] * len(self.workers))
+        self.obs = arrays.obs.copy()
+        ends = arrays.terminated.tolist(), arrays.truncated.tolist()
+        return Step(arrays.last_obs.copy(), arrays.reward.tolist(), *ends, [each for own in reports for each in own])
+
+    def episode_steps(self) -> list[int]:
+        """Return the number of steps in the running episode of each environment."""
+        return [steps for own in self._call("episode_steps", [()] * len(self.workers)) for steps in own]
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the running episode of each environment."""
+        return [state for own in self._call("states", [()] * len(self.workers)) for state in own]
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
+        """Restore the running episodes, and return which of them are bit-identical."""
+        same = self._call("restore", self._parts(states))
+        self.obs = self._arrays.obs.copy()
+        return [each for own in same for each in own]
+
+    def close(self) -> None:
+        """Close the environments, and end the processes."""
+        self._closing()
+
+
+def _pickled(make: Callable[[], gym.Env]) -> bytes:
+    """Pickle a function and the registration of its environment."""
+    source = getattr(make, "args", ("",))[0]
+    try:
+        spec = gym.registry.get(source) if isinstance(source, str) else None
+        return bytes(cloudpickle.dumps((spec, make)))
+    except Exception as error:  # a user's object may raise anything
+        raise UsageError(
+            f"data.env_workers must be 0 if the environment cannot be sent to another process ({one_line(error)}). Use "
+            "0, or create such objects in the constructor of the environment."
+        ) from error
+
+
+def _close(workers: Sequence[WorkerProcess]) -> None:
+    """Close the environments of all workers, and end their processes."""
+    idle = [worker for worker in workers if not worker.busy]
+    try:
+        for worker in workers:
+            with suppress(EnvError):
+                worker.send("close")
+        for worker in workers:
+            with suppress(RunError, UsageError, subprocess.TimeoutExpired):
+                worker.receive(worker.limit if worker in idle else GRACE)
+                worker.process.wait(GRACE)
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+            worker.connection.close()

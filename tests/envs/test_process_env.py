@@ -1,0 +1,216 @@
+"""Check that environments in several processes give the results of one process, and how they fail."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from td3_lightning import ReplayData, UsageError
+from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.make import make_wrapped
+from td3_lightning.envs.process_env import WorkerPool
+from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.errors import EnvError
+from td3_lightning.seeding import derive_seed
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from toys import Obedient, Seeded
+
+NONE = np.zeros((3, 1), np.float32)
+
+
+def new_envs(kind: Any = Seeded, num_envs: int = 3, workers: int = 2, timeout: float | None = 60.0) -> Any:
+    return TrainingVectorEnv(partial(make_wrapped, kind, {}, (), timeout), num_envs, workers, timeout)
+
+
+def pids(envs: Any) -> list[int]:
+    return [worker.process.pid for worker in envs.group.workers]
+
+
+def assert_no_process(found: list[int]) -> None:
+    for pid in found:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def assert_same(one: Step, other: Step) -> None:
+    np.testing.assert_array_equal(one.last_obs, other.last_obs)
+    assert (one.reward, one.terminated, one.truncated) == (other.reward, other.terminated, other.truncated)
+    assert one.reports == other.reports
+
+
+def through_a_file(state: dict[str, Any]) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_workers_match_one_process_bit_for_bit() -> None:
+    """States are exchanged in both directions in the middle of episodes."""
+    one, other = new_envs(workers=0), new_envs()
+    found = pids(other)
+    rng = np.random.default_rng(3)
+    for envs in (one, other):
+        envs.reset(7)
+    ends = 0
+    for count in range(40):
+        np.testing.assert_array_equal(one.obs, other.obs)
+        assert one.episode_steps() == other.episode_steps()
+        action = rng.uniform(-0.5, 1.5, (3, 1)).astype(np.float32)
+        steps = [envs.step(action) for envs in (one, other)]
+        assert_same(*steps)
+        ends += len(steps[0].reports)
+        if count in (11, 25):
+            states = [through_a_file(envs.state_dict()) for envs in (one, other)]
+            assert one.load_state_dict(states[1]) == other.load_state_dict(states[0]) == []
+    assert ends > 10
+    assert one.group.spaces == other.group.spaces
+    for envs in (one, other):
+        envs.close()
+    assert_no_process(found)
+
+
+def failure(envs: Any, order: int) -> EnvError:
+    """Let the last environment fail in its second step."""
+    envs.reset()
+    envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(EnvError) as caught:
+        envs.step(np.array([[0], [order]], np.float32))
+    return caught.value
+
+
+def test_exception_in_worker_is_that_of_one_process() -> None:
+    seed = derive_seed("training environment", 1)
+    expected = (
+        rf"^Environment 1 of Obedient raised OSError: gone \(.*toys.py, line \d+\) at step 2 of episode 1 after "
+        rf"seed {seed}\. This step is not stored\. Correct the environment, or wrap it\.$"
+    )
+    for workers in (0, 2):
+        envs = new_envs(Obedient, 2, workers)
+        error = failure(envs, 1)
+        assert re.match(expected, str(error))
+        assert "gone" in str(error.__cause__)
+        envs.discard_episodes()
+        assert envs.state_dict() == {"episodes": []}
+        envs.close()
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (2, r"did not return within 0.5 seconds at step 2 of episode 1 after seed \d+"),
+        (3, r"did not return within 2 seconds"),
+        (4, "is lost, because its process exited with status 7"),
+        (5, "is lost, because its process was killed by SIGKILL"),
+    ],
+)
+def test_lost_or_hanging_worker_is_one_sentence(order: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.envs.process_env.GRACE", 1.0)
+    envs = new_envs(Obedient, 2, 1, 0.5)
+    found = pids(envs)
+    start = time.monotonic()
+    error = failure(envs, order)
+    assert re.match(rf"^Environment 1 of Obedient {said}\. This step is not stored\. Correct the ", str(error))
+    envs.close()
+    assert time.monotonic() - start < 20
+    assert_no_process(found)
+
+
+PARENT = """
+import numpy as np
+from functools import partial
+from td3_lightning.envs.vector_env import TrainingVectorEnv
+from toys import Obedient
+
+class Mine(Obedient):
+    '''An environment of a script without a main guard.'''
+
+envs = TrainingVectorEnv(Mine, 1, 1)
+envs.reset()
+print(envs.group.workers[0].process.pid, flush=True)
+envs.step(np.array([[3]], np.float32))
+"""
+
+
+def test_worker_ends_with_a_killed_parent_in_a_hanging_step() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        os.kill(pid, 0)
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the worker outlived its parent")
+
+
+DYING = """
+import gymnasium, os, signal
+from toys import Counter
+
+class Dying(Counter):
+    def step(self, action):
+        if self.episode == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+gymnasium.register("Dying-v0", Dying, disable_env_checker=True)
+"""
+
+
+def test_run_with_a_killed_worker_saves_and_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    words = ["--data.env_id=dying:Dying-v0", "--data.num_envs=2", "--data.env_workers=1", "--data.batch_size=4"]
+    words += ["--model.hidden_dims=[8]", "--data.steps_per_epoch=100", "--data.eval_episodes=1"]
+    words += ["--collector.warmup_steps=20", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "td3_lightning", "fit", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    said = "Environment 0 of Dying-v0 is lost, because its process was killed by SIGKILL. This step is not stored."
+    assert ended.returncode == 1, ended.stderr
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    (last,) = tmp_path.rglob("last.ckpt")
+    assert read_checkpoint(last)["clocks"]["env_steps"] == 60
+
+
+def test_environment_that_cannot_be_sent_is_usage_error() -> None:
+    lock = threading.Lock()
+
+    def make() -> Any:
+        return Seeded(), lock
+
+    with pytest.raises(
+        UsageError, match=r"^data.env_workers must be 0 if the environment cannot be sent to another .*"
+    ):
+        WorkerPool(make, 1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"), [(-1, "in \\[0, 2\\], got -1"), (3, "in \\[0, 2\\], got 3"), (0.5, "an int")]
+)
+def test_invalid_number_of_workers_is_usage_error(workers: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=rf"^env_workers must be {said}"):
+        ReplayData("toys/Seeded-v0", num_envs=2, env_workers=workers)
