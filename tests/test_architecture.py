@@ -276,3 +276,22 @@ def test_agent_trains_without_optional_packages(removed: list[str], tmp_path: Pa
     process = subprocess.run([sys.executable, "-c", TRAIN], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert "trained" in process.stdout
+
+
+FIT = (
+    *("fit", "--data.env_id", "Pendulum-v1", "--data.steps_per_epoch", "20", "--data.eval_episodes", "1"),
+    *("--model.hidden_dims", "[8]", "--collector.warmup_steps", "10", "--trainer.max_epochs", "1"),
+)
+SUITE = ("tests/algorithm/test_critic_widths.py", "tests/algorithm/test_encoders.py")  # train from Python and cli
+
+
+@pytest.mark.parametrize(
+    "command", [("td3_lightning", *FIT), ("pytest", "-p", "no:cacheprovider", *SUITE)], ids=["fit", "pytest"]
+)
+def test_commands_and_suite_pass_without_fast(command: tuple[str, ...], tmp_path: Path) -> None:
+    for name in (PACKAGE.name, "tests", "configs"):
+        shutil.copytree(PACKAGE.parent / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "fast"))
+    shutil.copy(PACKAGE.parent / "pyproject.toml", tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -40,9 +40,8 @@ from td3_lightning.cli.settings import check_sizes
 from td3_lightning.cli.slow_precision import warn_of_slow_precision
 from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.suggestions import check_time_limit
-from td3_lightning.cli.trainer import NullProfiler, Trainer
+from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
 from td3_lightning.errors import UsageError, one_line
-from td3_lightning.fast.training_loop import FastTrainingLoop
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.learning_curve import Curve
 from td3_lightning.reporting.logger import RunLogger
@@ -190,7 +189,7 @@ class CommandLine(LightningCLI):
         except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"Lightning does not accept the trainer settings: {one_line(error)}") from error
         trainer.start = self.start
-        FastTrainingLoop.install(trainer)
+        install_fast_loop(trainer)
         return trainer
 
     def _loggers(self, settings: Mapping[str, Any]) -> list[Logger] | Logger | bool:

@@ -235,5 +235,14 @@ class Trainer(L.Trainer):
         print(f"{shown(checkpoint, self.start)}: weights and {adam}, after {model.updates:,} updates")
 
 
+def install_fast_loop(trainer: L.Trainer) -> None:
+    """Install the faster training loop. The package `fast` is optional."""
+    try:
+        from td3_lightning.fast.training_loop import FastTrainingLoop
+    except ModuleNotFoundError:
+        return
+    FastTrainingLoop.install(trainer)
+
+
 # `import` is a keyword, so the method cannot be defined under this name.
 setattr(Trainer, "import", Trainer.import_weights)

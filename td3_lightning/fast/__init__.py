@@ -5,5 +5,6 @@ Importing this package registers its update rules under the values of `model.gra
 
 from td3_lightning.algorithm.update_rules import register_update_rule
 
+register_update_rule("autograd", "td3_lightning.fast.autograd_update:make_rule")
 register_update_rule("manual", "td3_lightning.fast.manual_update:make_rule")
 register_update_rule("compiled", "td3_lightning.fast.compiled_update:make_rule")

@@ -15,7 +15,9 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import world_size
+from td3_lightning.fast import autograd_update
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
+from td3_lightning.fast.autograd_update import AutogradUpdate
 from td3_lightning.fast.eligibility import NetworkSnapshot, has_hook, is_plain, overrides
 from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers, LinearKernel
 from td3_lightning.fast.traced import TracedFunction
@@ -39,10 +41,10 @@ REPLACED_METHODS = (
 )
 
 
-def make_rule(module: TD3, previous: object) -> ManualUpdate | None:
-    """Return a manual update for a module that supports it, else None; the previous one if it is still valid."""
+def make_rule(module: TD3, previous: object) -> ManualUpdate | AutogradUpdate | None:
+    """Return a manual update for a module that supports it, the previous one if it is still valid; else autograd."""
     if not supports(module):
-        return None
+        return autograd_update.make_rule(module)
     rule = previous if isinstance(previous, ManualUpdate) and previous.is_valid() else ManualUpdate(module)
     rule.begin_epoch()
     return rule

@@ -199,6 +199,7 @@ def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, 
 def test_compiled_losses_train_as_others_do(
     make_trainer: Any, monkeypatch: pytest.MonkeyPatch, critic_loss: Any
 ) -> None:
+    pytest.importorskip("td3_lightning.fast.compiled_update")
     """With torch.compile's own tracing of both passes, but without its code generator, which takes half a minute."""
     compiled, left = [], set()
     compile_, move_targets = torch.compile, TD3.update_targets
@@ -229,6 +230,7 @@ def test_compiled_losses_train_as_others_do(
 
 
 def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("td3_lightning.fast.compiled_update")
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda loss, mode: compile_(loss, backend="eager", fullgraph=True))
     for name in ("compute_gradients", "step_critics", "step_actor"):  # they require a trainer
@@ -253,6 +255,7 @@ def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypa
 
 
 def test_a_compiled_actor_loss_has_no_gradients_of_critics_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("td3_lightning.fast.compiled_update")
     data = new_data()
     module = new_module(data, gradients="compiled")
     weights = list(module.critics.parameters())

@@ -15,7 +15,6 @@ import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Replay, ReplayData, UsageError
 from td3_lightning.algorithm.critic_losses import huber
-from td3_lightning.fast.training_loop import FastTrainingLoop
 from td3_lightning.replay.pixels import Pixels
 from td3_lightning.replay.priorities import Priorities
 from td3_lightning.reporting.logger import RunLogger
@@ -91,7 +90,7 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 def fit(trainer: L.Trainer, loop: str, data: ReplayData, **kwargs: Any) -> TD3:
     module = new_module(data, **kwargs)
     if loop == "fast":
-        FastTrainingLoop.install(trainer)
+        pytest.importorskip("td3_lightning.fast.training_loop").FastTrainingLoop.install(trainer)
     trainer.fit(module, datamodule=data)
     return module
 
