@@ -14,8 +14,8 @@ LENGTH = 12  # hexadecimal digits
 
 def config_of(task: str) -> Path:
     """Return the configuration file of a task in index.csv."""
-    name = task.replace("original_", "original/", 1) if task.startswith("original_") else task
-    return ROOT / "configs" / f"{name}.yaml"
+    folder = next((each for each in ("original", "td7") if task.startswith(f"{each}_")), "")
+    return ROOT / "configs" / folder / f"{task.removeprefix(f'{folder}_')}.yaml"
 
 
 def settings_hash(path: Path) -> str:

@@ -165,7 +165,9 @@ def test_statistics_count_every_stored_observation_once(make_trainer: Any) -> No
     np.testing.assert_allclose(agent.normalizer.var, rows.var(0), rtol=1e-9)
 
 
-@pytest.mark.parametrize("deploys", [PolicyCheckpoint(early_episodes=2), AveragedWeights(decay=0.9)], ids=str)
+@pytest.mark.parametrize(
+    "deploys", [PolicyCheckpoint(early_episodes=2), AveragedWeights(decay=0.9)], ids=["checkpoint", "average"]
+)
 def test_deployed_policy_keeps_its_own_statistics(deploys: Callback, make_trainer: Any, tmp_path: Path) -> None:
     evaluated: list[float] = []
     count = LambdaCallback(
