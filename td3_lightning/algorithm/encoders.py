@@ -16,8 +16,9 @@ from td3_lightning.serialization.configurable import Configurable, from_config
 class Encoder(Configurable, ABC):
     """Recipe for a network that computes features of observations.
 
-    All critics see the same features, and their loss trains it. The actor either sees them too, without training them,
-    or has its own network. BatchNorm and Dropout are refused, because the actor also acts in training mode.
+    As `model.encoder`, it serves all critics, and their loss trains it. The actor either sees the same features without
+    training them, or has its own network. As `model.critic_encoder`, each critic has its own network. BatchNorm and
+    Dropout are refused, because the actor also acts in training mode.
     """
 
     shared = True  # whether the actor uses the critics' features; a subclass may make it an argument
@@ -62,12 +63,12 @@ def build(encoder: Encoder | None, obs_dim: int) -> nn.Module:
     return network
 
 
-def as_encoder(encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:
-    """Return an encoder or None as it is, and plain data as the encoder that it describes."""
+def as_encoder(name: str, encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:
+    """Return an encoder or None as it is, and plain data as the encoder that it describes; `name` is the setting."""
     made = encoder if encoder is None or isinstance(encoder, Encoder) else from_config(Encoder, encoder)  # type: ignore[type-abstract]
     if encoder is not None and made is None:
         raise UsageError(
-            f"encoder must be an Encoder, got {encoder!r}. Use Trunk(...), or import the class of your own Encoder "
+            f"{name} must be an Encoder, got {encoder!r}. Use Trunk(...), or import the class of your own Encoder "
             "before a checkpoint that holds it is loaded."
         )
     return made

@@ -115,6 +115,14 @@ class EnsembleLayerNorm(nn.Module):
         return [partial(_layer_norm, weight, bias) for weight, bias in pairs]
 
 
+class EncoderCopies(nn.ModuleList):
+    """Encoders of the same shape with their own weights, one for each critic."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return each encoder's features, (N, batch, features), for observations (batch, obs_dim)."""
+        return torch.stack([encoder(obs) for encoder in self])
+
+
 class ReLU(nn.ReLU):
     """ReLU of N networks."""
 
@@ -126,8 +134,8 @@ class ReLU(nn.ReLU):
 class Critics(nn.Module):
     """N independent Q-functions on the first axis; the paper's twins are `num_critics=2`.
 
-    `forward` takes the features that `encoder` computes, so that one call of the encoder serves all critics. Without
-    an encoder, the features are the observations.
+    `forward` takes the features that `encoder` computes, so that one call of the encoder serves all critics. They are
+    (batch, obs_dim), or (N, batch, obs_dim) from `EncoderCopies`. Without an encoder, they are the observations.
 
     Args:
         obs_dim: Numbers in an observation, or features of the encoder.
@@ -166,10 +174,14 @@ class Critics(nn.Module):
         self.num_critics = num_critics
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """Return Q-values (num_critics, batch) for features (batch, obs_dim) and actions (batch, action_dim)."""
-        inputs = torch.cat([features, action], dim=-1)
+        """Return Q-values (num_critics, batch) for features and actions (batch, action_dim)."""
+        has_copies = features.dim() > action.dim()
+        own_action = action.expand(self.num_critics, *action.shape) if has_copies else action
+        inputs = torch.cat([features, own_action], dim=-1)
         if not self._is_batched(inputs):
-            return torch.stack([compute(inputs, layers).squeeze(-1) for layers in self._members()])
+            each = inputs.unbind() if has_copies else repeat(inputs)
+            pairs = zip(each, self._members(), strict=False)  # the repetition is without end
+            return torch.stack([compute(one, layers).squeeze(-1) for one, layers in pairs])
         hidden = inputs.expand(self.num_critics, -1, -1)
         for layer in self.layers:
             hidden = layer(hidden)
@@ -177,6 +189,7 @@ class Critics(nn.Module):
 
     def first(self, features: Tensor, action: Tensor) -> Tensor:
         """Return the Q-values (batch,) of the first critic, which the actor maximizes."""
+        features = features[0] if features.dim() > action.dim() else features
         return compute(torch.cat([features, action], dim=-1), next(self._members())).squeeze(-1)
 
     def _members(self) -> Iterator[Sequence[Member]]:
@@ -209,14 +222,22 @@ def has_hooks(module: nn.Module) -> bool:
 def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
     """Build the actor and the critics with fresh parameters, and their encoders, shared or separate."""
     obs_dim, action_dim = settings.obs_dim, len(settings.action_low)
-    critic_encoder = build(settings.encoder, obs_dim)
+    critic_encoder = _critic_encoder(settings)
     actor_encoder = nn.Identity() if settings.shares_encoder else build(settings.encoder, obs_dim)
     features = _num_features(critic_encoder, obs_dim)
+    actor_features = features if settings.shares_encoder else _num_features(actor_encoder, obs_dim)
     widths, layer_norm = settings.hidden_dims, settings.layer_norm
     critic_widths = widths if settings.critic_hidden_dims is None else settings.critic_hidden_dims
-    actor = Actor(features, settings.action_low, settings.action_high, widths, layer_norm, actor_encoder)
+    actor = Actor(actor_features, settings.action_low, settings.action_high, widths, layer_norm, actor_encoder)
     critics = Critics(features, action_dim, critic_widths, settings.num_critics, layer_norm, critic_encoder)
     return actor, critics
+
+
+def _critic_encoder(settings: TD3Settings) -> nn.Module:
+    """Build the encoder that all critics share, or one for each of them."""
+    if settings.critic_encoder is None:
+        return build(settings.encoder, settings.obs_dim)
+    return EncoderCopies(build(settings.critic_encoder, settings.obs_dim) for _ in range(settings.num_critics))
 
 
 def _linear(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:

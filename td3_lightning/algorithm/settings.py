@@ -50,6 +50,7 @@ class TD3Settings:
     target_update_freq: int | None
     critic_loss: CriticLoss
     critic_hidden_dims: Any
+    critic_encoder: Any
     normalize_observations: bool
     bc_weight: float | None
     scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
@@ -68,7 +69,13 @@ class TD3Settings:
             self.critic_hidden_dims = require_ints("critic_hidden_dims", self.critic_hidden_dims, 1)
         self.num_critics = require_int("num_critics", self.num_critics, least=1)
         self.layer_norm = require_bool("layer_norm", self.layer_norm)
-        self.encoder = as_encoder(self.encoder)
+        self.encoder = as_encoder("encoder", self.encoder)
+        self.critic_encoder = as_encoder("critic_encoder", self.critic_encoder)
+        if self.critic_encoder is not None and self.shares_encoder:
+            raise UsageError(
+                "encoder must have shared false with critic_encoder, because the critics' features differ, got true. "
+                "Set encoder.init_args.shared to false, or omit encoder for an actor without one."
+            )
         self.normalize_observations = require_bool("normalize_observations", self.normalize_observations)
 
     def _check_update(self) -> None:
@@ -111,7 +118,8 @@ class TD3Settings:
     def hyperparameters(self) -> dict[str, Any]:
         """Return the settings as plain Python values, as a checkpoint holds them."""
         values = dict(vars(self))
-        values["encoder"] = None if self.encoder is None else self.encoder.plain()
+        for name in ("encoder", "critic_encoder"):
+            values[name] = None if values[name] is None else values[name].plain()
         values |= {name: values[name].plain() for name in self.scheduled}
         for name in ("tau", "policy_noise", "noise_clip"):  # numbers, as in older checkpoints
             if isinstance(schedule := getattr(self, name), Constant):

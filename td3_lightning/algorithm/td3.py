@@ -29,6 +29,7 @@ class TD3(Learner):
         num_critics: Number of Q-functions, whose minimum is the target; the paper uses 2.
         layer_norm: Normalize each hidden layer before its ReLU.
         encoder: Network before these layers, shared by actor and critics or one for each; None for none.
+        critic_encoder: Network before the critics' layers, one for each critic; None for `encoder`.
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
         tau: Share of the online parameters in each Polyak average, in (0, 1], a number or a schedule over env_steps.
@@ -73,13 +74,14 @@ class TD3(Learner):
         target_update_freq: int | None = None,
         critic_loss: CriticLoss = "mse",
         critic_hidden_dims: Sequence[int] | None = None,
+        critic_encoder: Encoder | None = None,
         normalize_observations: bool = False,
         bc_weight: float | None = None,
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
             tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
-            critic_loss, critic_hidden_dims, normalize_observations, bc_weight,
+            critic_loss, critic_hidden_dims, critic_encoder, normalize_observations, bc_weight,
         )  # fmt: skip
         action_low, action_high = settings.action_low, settings.action_high  # lists: Lightning cannot compare arrays
         hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims

@@ -85,7 +85,7 @@ class TD7(TD3):
             num_critics=num_critics, actor_lr=actor_lr, critic_lr=critic_lr, encoder_lr=encoder_lr, tau=tau,
             policy_noise=policy_noise, noise_clip=noise_clip, policy_freq=policy_freq,
             target_update_freq=target_update_freq, max_grad_norm=max_grad_norm, critic_loss=critic_loss,
-            critic_hidden_dims=None, layer_norm=False, encoder=None, gradients="autograd",
+            critic_hidden_dims=None, critic_encoder=None, layer_norm=False, encoder=None, gradients="autograd",
             normalize_observations=normalize_observations, bc_weight=bc_weight,
         )  # fmt: skip
         # Lightning compares the arguments with the saved values, which fails for arrays.

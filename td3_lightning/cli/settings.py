@@ -53,7 +53,7 @@ LEAVES = (type(None), bool, int, float, str)
 
 SIZES = (
     *("obs_dim", "action_low", "action_high", "hidden_dims", "critic_hidden_dims"),
-    *("num_critics", "layer_norm", "encoder", "zs_dim"),
+    *("num_critics", "layer_norm", "encoder", "critic_encoder", "zs_dim"),
 )
 
 

@@ -60,6 +60,7 @@ def supports(module: TD3) -> bool:
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
         and module.settings.encoder is None
+        and module.settings.critic_encoder is None
         and module.settings.critic_loss == "mse"
         and module.settings.bc_weight is None
         and world_size() == 1

@@ -189,7 +189,7 @@ def _check_representable(checkpoint: Mapping[str, Any]) -> None:
         raise UsageError(
             f"export requires a checkpoint of TD3, got one of {checkpoint['algorithm']}. Use another checkpoint."
         )
-    if settings["layer_norm"] or settings.get("encoder"):
+    if settings["layer_norm"] or settings.get("encoder") or settings.get("critic_encoder"):
         raise UsageError(
             "export requires an agent without LayerNorm and encoder, got one with LayerNorm or an encoder. Use another "
             "checkpoint."

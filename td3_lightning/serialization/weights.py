@@ -27,7 +27,8 @@ def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None
         raise InvalidValueError(f"{name}.num_critics", f"at most {most:,}, as the checkpoint's weights", critics)
     for setting in ("hidden_dims", "critic_hidden_dims"):
         _check_widths(settings.get(setting), most // max(critics, 1), f"{name}.{setting}")
-    _check_widths(settings.get("encoder"), most, f"{name}.encoder")
+    for setting in ("encoder", "critic_encoder"):
+        _check_widths(settings.get(setting), most, f"{name}.{setting}")
     if isinstance(widths := settings.get("hidden_dims"), list) and isinstance(settings.get("zs_dim"), int):
         for width in widths:  # the embedding is an input or an output of layers of these widths
             _check_widths([width, settings["zs_dim"]], most, f"{name}.zs_dim")

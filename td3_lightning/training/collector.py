@@ -100,6 +100,8 @@ class Collector(Callback):
         """
         module, data = _module_and_data(trainer)
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
+        if data.dataset is not None and module.settings.normalize_observations and trainer.ckpt_path is None:
+            self._unseen.add_dataset(data.dataset.take_observations())
         self._unseen.check(module)
         self._clock = (module.clock, time.perf_counter())
         if not data.offline:

@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
@@ -26,6 +29,7 @@ class DatasetSource:
         self.summary = ""  # of the episodes, after `load`
         self._folder = find_dataset(name)
         self._rows: Replay | None = None  # the dataset, if it is not in the agent's replay buffer
+        self._obs = np.empty((0, 0), np.float32)  # until `take_observations`
 
     def load(self, replay: Replay, action_box: tuple[Sequence[float], Sequence[float]]) -> None:
         """Read the dataset at the start of the first fit. A replay buffer that has transitions keeps them.
@@ -40,7 +44,13 @@ class DatasetSource:
             self._rows = _replay_of(episodes, replay, max(self.counts[1], 1))
         elif not replay.num_transitions:
             fill(replay, episodes)
+        self._obs = np.concatenate([episode.obs for episode in episodes]).astype(np.float32, copy=False)
         self.summary = describe(episodes)
+
+    def take_observations(self) -> NDArray[np.float32]:
+        """Return the observations (n, obs_dim) of the dataset, once: they are for the agent's statistics."""
+        obs, self._obs = self._obs, self._obs[:0]
+        return obs
 
     def mixed_with(self, replay: Replay) -> Replay | MixedReplay:
         """Return the buffer that batches are sampled from."""

@@ -31,11 +31,6 @@ def check_offline(trainer: L.Trainer, module: TD3, data: ReplayData, noise: Sche
                 f"data.offline must be false with {type(each).__name__}, which requires training episodes, got true. "
                 "Remove the callback."
             )
-    if module.settings.normalize_observations:
-        raise UsageError(
-            "model.normalize_observations must be false if data.offline is true, because its statistics are those of "
-            "environment steps, got true. Omit it."
-        )
     schedules = {f"model.{name}": schedule for name, schedule in module.settings.varying.items()}
     schedules |= {"data.n_step": data.replay.n_step_schedule, "collector.exploration_noise": noise}
     for name, schedule in schedules.items():

@@ -31,6 +31,10 @@ class UnseenObservations:
         if ends.any():
             self._rows.append(step.last_obs[ends])
 
+    def add_dataset(self, obs: NDArray[np.float32]) -> None:
+        """Add all observations (n, obs_dim) of a dataset."""
+        self._rows.append(obs)
+
     def pass_to(self, module: TD3) -> None:
         """Update the normalizer of an agent that has one. Every process must call this method."""
         if isinstance(module.normalizer, RunningNormalizer):

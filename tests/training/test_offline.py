@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -171,7 +172,6 @@ SCHEDULE = Linear(3e-4, 1e-4, 10)
     ("settings", "setting", "value"),
     [
         ({"model": {"actor_lr": SCHEDULE}}, "model.actor_lr", "Linear"),
-        ({"model": {"normalize_observations": True}}, "model.normalize_observations", "true"),
         ({"n_step": Linear(3, 1, 10)}, "data.n_step", "Linear"),
         ({"collector": {"exploration_noise": SCHEDULE}}, "collector.exploration_noise", "Linear"),
         ({"callbacks": (PolicyCheckpoint(),)}, "data.offline", "true"),
@@ -248,3 +248,11 @@ def test_number_of_episodes_and_noise_are_checked() -> None:
         recordings(episodes=0)
     with pytest.raises(UsageError, match=r"noise must be at least 0, got -0\.1"):
         recordings(noise=-0.1)
+
+
+def test_normalizer_starts_with_dataset_statistics(fit: Fit) -> None:
+    obs = torch.from_numpy(np.concatenate([episode.obs for episode in recorded.episodes()])).double()
+    module, _, _ = fit({"bc_weight": 0.4, "normalize_observations": True}, offline=True)
+    assert module.normalizer.count == len(obs)
+    torch.testing.assert_close(module.normalizer.mean, obs.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(module.normalizer.var, obs.var(0, unbiased=False), rtol=1e-5, atol=1e-6)
