@@ -33,6 +33,7 @@ from td3_lightning.cli.app import main as run
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.fast import traced as recorded
 from td3_lightning.fast.adam import FastAdam
+from td3_lightning.fast.autograd_update import GradientStep
 from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate
 from td3_lightning.fast.mlp import BatchedMLP
 
@@ -51,6 +52,7 @@ PARTS: list[tuple[type, str, str]] = [
     (TD3, "actor_loss", "actor: forward"),
     (ManualUpdate, "update_actor", "actor: gradients"),
     (TD3, "manual_backward", "backward"),
+    (GradientStep, "backward", "backward"),
     (BatchedMLP, "backward", "backward"),
     (BatchedMLP, "grad_input", "backward"),
     (TD3, "step_critics", "Adam"),

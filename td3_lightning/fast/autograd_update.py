@@ -91,11 +91,15 @@ class GradientStep:
 
     def __call__(self, loss: Tensor) -> None:
         """Take an optimizer step along the gradient of a loss."""
-        for parameter in self.parameters:
-            parameter.grad = None
-        loss.backward(inputs=self.trained)  # type: ignore[no-untyped-call]
+        self.backward(loss)
         self.module.prepare_step(self.optimizer, self.lr)
         if self.adam is None or any(parameter.grad is None for parameter in self.parameters):
             self.optimizer.step()
         else:
             self.adam.step()
+
+    def backward(self, loss: Tensor) -> None:
+        """Replace the gradients of the network's parameters."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss.backward(inputs=self.trained)  # type: ignore[no-untyped-call]

@@ -587,7 +587,10 @@ INVALID_LINES = {
     "another program's command": (["train"], '"train" is not a command; did you mean fit?'),
     "a command in capitals": (["FIT"], "did you mean fit?"),
     "help without dashes": (["help"], "did you mean --help?"),
-    "strange command": (["xyz"], "use one of fit, validate, test, record, plot, robustness, export, import"),
+    "strange command": (
+        ["xyz"],
+        "use one of fit, validate, test, record, collect, plot, robustness, export, import, curves, sweep",
+    ),
     "config before the command": (["--config", "here.yaml", "fit"], '"--config" is not a command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'There is no configuration "nowhere.yaml" in'),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
@@ -796,7 +799,7 @@ INVALID_FILES = {
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.GrayscaleObservation}]}": (
         "GrayscaleObservation does not fit Pendulum-v1"
     ),
-    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "RescaleObs",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "Use --model.normalize_obs",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat}]}": (
         "requires repeat, got none. Set it under init_args."
