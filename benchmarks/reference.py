@@ -35,8 +35,8 @@ superseded/                   evaluations of runs with earlier settings, for doc
 index.csv                     the table below, with all columns
 ```
 
-The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early have
-no checkpoint.
+The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early and
+`td7_halfcheetah` have no checkpoint.
 
 - `commit` is the commit that trained the run. `added by` is the commit that added its metrics.
 - `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best

@@ -578,6 +578,16 @@ def test_a_rule_is_valid_for_its_networks_and_precision_only() -> None:
     assert new_rule(module, other) is not other
 
 
+def test_reduced_matmul_precision_uses_autograd() -> None:
+    module, before = new_module(), torch.get_float32_matmul_precision()
+    assert supports(module)
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert not supports(module)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_the_rule_is_chosen_once_per_epoch(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr("td3_lightning.fast.manual_update.supports", lambda module: asked.append(module) or True)
