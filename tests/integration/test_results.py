@@ -93,11 +93,15 @@ def metrics_of_cars() -> list[Path]:
     return [path for folder in (REFERENCE / "superseded").glob("car*") for path in sorted(folder.glob("*.csv.gz"))]
 
 
-@pytest.mark.parametrize("run", ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716"])
+RUNS = ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716", "td7_halfcheetah 1"]
+
+
+@pytest.mark.parametrize("run", RUNS)
 def test_mujoco_tables_follow_from_the_metrics(run: str) -> None:
     task, seed = run.split()
-    page = (DOCS / "results" / f"{task}.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{task}.yaml`, seed {seed}")]
+    page = (DOCS / "results" / f"{task.removesuffix('_halfcheetah')}.md").read_text()
+    config = task.replace("td7_", "td7/")
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{config}.yaml`, seed {seed}")]
     runs = [evaluations(path) for path in sorted((REFERENCE / task).rglob("*.csv.gz"))]
     assert sum(f"| {cells} |" in row for cells in runs) == 1
 
