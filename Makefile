@@ -1,10 +1,10 @@
-# Needs git, make and a python3 that has venv; everything else goes into .venv.
+# Requires git, make and python3 with venv. Everything else is installed into .venv.
 #
-# Torch is chosen when .venv is made and left alone afterwards (delete .venv to choose again):
+# PyTorch is installed once, when .venv is created. Delete .venv to choose another build:
 #   make install TORCH="torch --index-url https://download.pytorch.org/whl/cu126"    another build
-#   make install TORCH=                                                              .venv has one already
-# It comes first because a range would bring the newest, and is not in constraints.txt because a pin there would
-# fight the build you bring. So would sympy and setuptools, on which releases of torch disagree.
+#   make install TORCH=                                                              keep the PyTorch in .venv
+# It is installed before the package, because the package's version range would select the newest release. constraints.txt does
+# not pin torch, sympy and setuptools, because a pin could conflict with the chosen build.
 
 PYTHON = python3
 TORCH = torch==2.13.0 sympy==1.14.0 setuptools==84.2.1
@@ -18,12 +18,12 @@ SETTINGS = 20
 .PHONY: help install car test docs crash-test constraints
 
 help:
-	@echo 'make install      set up .venv (PYTHON=python3.12 and TORCH=... choose others than the usual)'
-	@echo 'make car          set up, then train the car'
-	@echo 'make test         set up, then lint, check types, build the documentation and run the tests'
-	@echo 'make docs         set up, then build the documentation into build/docs'
-	@echo 'make crash-test      kill runs at random and resume them, COUNT=200 times, and agents with SETTINGS=20 draws of settings; ends with a table'
-	@echo 'make constraints  pin the newest release of every dependency anew'
+	@echo 'make install      create .venv and install the package (PYTHON=python3.12 and TORCH=... choose other versions)'
+	@echo 'make car          install, then train the car'
+	@echo 'make test         install the test tools, lint, check types, build the documentation, run the tests'
+	@echo 'make docs         install the test tools, then build the documentation into build/docs'
+	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
+	@echo 'make constraints  pin the newest release of every dependency'
 
 install: .venv/installed
 
@@ -38,7 +38,7 @@ test: .venv/installed-for-tests
 	$(MAKE) docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-# -E reads every page anew, so that a change of a docstring is seen.
+# -E reads every page again, because Sphinx does not notice changed docstrings.
 docs: .venv/installed-for-tests
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
 
@@ -46,7 +46,7 @@ crash-test: .venv/installed-for-tests
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/crash_test.py $(COUNT) --settings $(SETTINGS)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/faulty_disk.py
 
-# The files touched below are stamps, made last: a set-up that was interrupted runs again.
+# The files touched below are stamps. They are touched last, so an interrupted installation runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt
 	$(PIP) --quiet --constraint constraints.txt --editable .
 	@touch $@
@@ -62,7 +62,7 @@ crash-test: .venv/installed-for-tests
 $(BIN)/pip:
 	$(PYTHON) -m venv .venv
 
-# What torch alone brings to a GPU belongs to its build, and is left out with it.
+# The GPU packages of torch belong to its build and are not pinned either.
 constraints: .venv/torch
 	$(PIP) --quiet uv
 	printf '%s\n' $(TORCH) | $(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 \

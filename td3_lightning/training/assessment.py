@@ -11,7 +11,7 @@ from td3_lightning.envs.env_group import Step
 
 @dataclass
 class Assessment:
-    """Record the smallest return of the first `episodes` episodes that one policy begins.
+    """Record the minimum return of the first `episodes` episodes that one policy begins.
 
     Episodes that an earlier policy began do not count. An episode counts from its first step, not when it ends:
     otherwise, the shortest episodes of several environments would be preferred.

@@ -1,4 +1,4 @@
-"""Policy checkpoints: evaluate and save the policy with the best smallest return in training."""
+"""Policy checkpoints: evaluate and save the policy with the highest minimum return in training."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from td3_lightning.training.evaluation import StopWhenSolved
 
 
 class PolicyCheckpoint(Callback):
-    """Evaluate and save the policy with the best smallest return over several training episodes.
+    """Evaluate and save the policy with the highest minimum return over several training episodes.
 
     As in TD7 (Fujimoto et al., 2023), the Collector collects whole training episodes with a policy that
     does not change. This is an assessment. It ends early after an episode with a smaller return than the best policy's
@@ -34,7 +34,7 @@ class PolicyCheckpoint(Callback):
         early_episodes: Episodes of an assessment in the early phase.
         late_episodes: Episodes of an assessment in the late phase.
         switch_after: Updates in the early phase. The next assessment begins the late phase.
-        reset_weight: Factor on the best smallest return at the start of the late phase, in [0, 1]. A negative return
+        reset_weight: Factor on the highest minimum return at the start of the late phase, in [0, 1]. A negative return
             is reduced by the same amount, so that the bar is always lowered.
 
     Raises:
@@ -53,7 +53,7 @@ class PolicyCheckpoint(Callback):
         self.late_episodes = require_int("late_episodes", late_episodes, least=1)
         self.switch_after = require_int("switch_after", switch_after, least=0)
         self.reset_weight = require_float("reset_weight", reset_weight, least=0, most=1)
-        self.best_return = -math.inf  # smallest return of the copied policy
+        self.best_return = -math.inf  # minimum return of the copied policy
         self.assessments = 0  # complete ones and those that ended early
         self.is_late = False
         self.assessment: Assessment | None = None  # the one in progress
