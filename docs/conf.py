@@ -17,7 +17,7 @@ exclude_patterns = ["_extensions"]
 html_theme = "furo"
 html_title = f"td3_lightning {release}"
 
-nb_execution_mode = "off"  # the notebook's outputs are saved in it; a test executes it
+nb_execution_mode = "off"  # a test executes the notebook; its pictures are those of the published run
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 suppress_warnings = ["config.cache"]
