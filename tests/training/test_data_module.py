@@ -372,6 +372,36 @@ def test_loaded_policy_fills_empty_replay_first(make_trainer: Any, tmp_path: Any
     assert fresh.replay.steps_stored == 30
 
 
+@pytest.mark.parametrize("source", ["resumed with an empty replay", "loaded", "imported"])
+def test_saved_weights_go_on_without_random_steps(source: str, make_trainer: Any, tmp_path: Any) -> None:
+    def collect(module: TD3, collector: Collector, max_epochs: int, **kwargs: Any) -> tuple[ReplayData, float]:
+        """Return the data and the share of the stored actions that are the policy's."""
+        data = new_data("Pendulum-v1", batch_size=64, empty_replay=bool(kwargs))
+        trainer = make_trainer(callbacks=[collector], max_epochs=max_epochs)
+        trainer.fit(module, datamodule=data, **kwargs)
+        trainer.save_checkpoint(tmp_path / "weights.ckpt")
+        batch = data.replay.sample()
+        return data, float(np.isclose(module.act(batch.obs.numpy()), batch.action.numpy(), atol=1e-5).mean())
+
+    def new_agent() -> TD3:  # a policy that no update changes
+        return TD3(3, [-2.0], [2.0], hidden_dims=(4,), actor_lr=0.0, critic_lr=0.0)
+
+    agent = new_agent()
+    _, share = collect(agent, Collector(100, 0.0), 1)
+    assert share < 0.5  # the first 100 of 120 actions are random
+    if source == "imported":  # the weights of another program, whose clocks are unknown
+        again = new_agent()
+        again.load_state_dict(agent.state_dict())
+        data, share = collect(again, Collector(100, 0.0, random_steps=0), 1)
+    elif source == "loaded":
+        again = TD3.load_from_checkpoint(tmp_path / "weights.ckpt")
+        data, share = collect(again, Collector(100, 0.0), 1)
+    else:
+        data, share = collect(new_agent(), Collector(100, 0.0), 2, ckpt_path=tmp_path / "weights.ckpt")
+    assert data.replay.steps_stored == 120
+    assert share == 1
+
+
 def test_agent_for_other_environment_raises_usage_error(make_trainer: Any) -> None:
     data = new_data()
     low, high = data.action_low, data.action_high
