@@ -128,7 +128,9 @@ def require_float(
         raise refuse(name, "a number", value, "Use a number.")
     too_small = (least is not None and number < least) or (above is not None and number <= above)
     too_large = (most is not None and number > most) or (below is not None and number >= below)
-    if too_small or too_large or math.isnan(number):
+    if math.isnan(number):
+        raise refuse(name, _interval(least, most, above, below), value, fix or "Use a finite number.")
+    if too_small or too_large:
         raise refuse(name, _interval(least, most, above, below), value, fix or (LARGER if too_small else SMALLER))
     if math.isinf(number):
         raise refuse(name, "finite", value, fix or "Use a finite number.")

@@ -1,7 +1,7 @@
 """Configuration files, found by name."""
 
-import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from jsonargparse import get_loader
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, one_line
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -18,6 +18,9 @@ SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
 
 
 SPACES = "spaces"  # folder of the search spaces
+
+
+MOST_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 100
 
 
 class Strict(yaml.SafeLoader):
@@ -67,8 +70,15 @@ def _find(name: str, kind: str, folders: Sequence[Path], names: Sequence[Path]) 
     places = dict.fromkeys(str(folder.resolve()) for folder in folders if folder.is_dir())
     known = {str(path.with_suffix("")): path.as_posix() for path in names}
     close = get_close_matches(name.removesuffix(".yaml"), known, n=1)
-    hint = f"did you mean {known[close[0]]}?" if close else f"use one of {', '.join(sorted(known.values()))}."
+    hint = f"did you mean {known[close[0]]}?" if close else f"use one of {_listed(known.values())}."
     raise UsageError(f'There is no {kind} "{name}" in {", ".join(places)}; {hint}')
+
+
+def _listed(names: Collection[str]) -> str:
+    """List the files, and the folders of the others, which would be too many for a sentence."""
+    files = sorted(name for name in names if "/" not in name)
+    folders = sorted({name.split("/")[0] for name in names if "/" in name})
+    return ", ".join(files) + (f", or one in {', '.join(folders)}" if folders else "")
 
 
 def is_config(name: str) -> bool:
@@ -133,15 +143,36 @@ def _names(folder: Path) -> list[Path]:
 
 def _check_yaml(path: Path) -> None:
     try:
-        content = yaml.load(path.read_bytes(), Strict)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UsageError(
-            f"{path} must be valid YAML, got an error: {' '.join(str(error).split())}. Correct it."
-        ) from error
-    try:
-        json.dumps(content, skipkeys=True, default=str)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} must not contain itself, got an alias to a part that holds it. Remove it.") from error
+        content = yaml.load(path.read_text(encoding="utf-8"), Strict)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} must be UTF-8, got another encoding at byte {error.start}. Convert it.") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} must be valid YAML, got too many nested brackets. Remove them.") from error
+    except (yaml.YAMLError, ValueError, OSError) as error:  # ValueError: a date such as 2024-13-01
+        raise UsageError(f"{path} must be valid YAML, got an error: {_reason(error)}. Correct it.") from error
+    _check_size(path, content)
     if not isinstance(content, dict):
         kind = type(content).__name__
         raise UsageError(f"{path} must be a mapping with sections such as data and trainer, got {kind}. Add them.")
+
+
+def _reason(error: Exception) -> str:
+    """Return the problem and its place."""
+    mark: yaml.Mark | None = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or not problem:
+        return re.sub(r' in "<unicode string>",', " at", one_line(error))
+    if problem.startswith("but "):
+        problem = f"{getattr(error, 'context', None) or ''} {problem}".strip()
+    return f"{one_line(problem)} (line {mark.line + 1}, column {mark.column + 1})"
+
+
+def _check_size(path: Path, content: Any) -> None:
+    """Raise `UsageError` if a file has too many values. Aliases can multiply them, or repeat them without an end."""
+    count, parts = 0, [content]
+    while parts:
+        part = parts.pop()
+        count += 1
+        if count > MOST_VALUES:
+            raise UsageError(f"{path} must have at most {MOST_VALUES:,} values, got aliases to more. Remove them.")
+        parts.extend(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())

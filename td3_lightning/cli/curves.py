@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import absolute
@@ -44,7 +45,7 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     try:
         options, unknown = parser.parse_known_args(args)
     except argparse.ArgumentError as error:
-        raise UsageError(f"curves: {error}. Use curves --help for its settings.") from error
+        raise UsageError(explain_parser_error(str(error), [])) from error
     if unknown:
         raise UsageError(f"curves has no setting {unknown[0]}. Use curves --help for its settings.")
     if not options.runs:

@@ -56,7 +56,7 @@ def user_message(error: BaseException) -> str | None:
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             # jsonargparse keeps only the text of an exception that a constructor raised.
             text = _first(r"(?m)^  - (?!Expected a)(.*(?:\n {6}.*)*)", str(cause))
-            return one_line(text) if text else None
+            return " ".join(text.split()) if text else None
         if (
             isinstance(cause, ModuleNotFoundError | ValueError)
             and _is_lightnings(cause)
@@ -137,6 +137,9 @@ def _about_flags(message: str, keys: Sequence[str], words: Sequence[str]) -> str
         return _stray(unknown, keys)
     if flag := _first(r"argument (\S+): expected", message):
         return f"{flag.split('/')[-1]} requires a value, got none. Write one after it."
+    if number := re.search(r"argument (\S+): invalid int value: '(.*)'", message):
+        written = suggestions.integer(number[2]) or "an integer"
+        return f"{number[1].split('/')[-1]} must be an integer, got {number[2]}. Use {written}."
     if linked := _first(r'Linked "([^"]+)" must be given', message):
         return f"{linked} is taken from the environment and cannot be set. Remove it."
     if missing := _first(r"arguments are required: ([\w.]+(?:, [\w.]+)*)", message):
@@ -154,6 +157,10 @@ def _about_values(message: str, words: Sequence[str]) -> str | None:
     if number := _first(r"Not of type \w+: invalid literal for int.*: '(.*)'", message):
         written = suggestions.integer(number)
         return f"{key} must be an integer, got {number}.{f' Use {written}.' if written else ''}"
+    if limits := re.search(r"Not of type \w+: (\S+) does not conform to restriction (.*)", message):
+        return f"{key} must be {_range(limits[2])}, got {limits[1]}. Use another value."
+    if "Not of type" in message and "NoneType" in message:
+        return f"{key} must be an integer, got null. Use 0, for example."
     if restriction := _first(r"Not of type \w+: (.*)", message):
         return f"{key} must be in its range: {restriction}. Use another value."
     if path := _first(r"Expected a dot import path string: (\S+)", message):
@@ -168,6 +175,13 @@ def _about_values(message: str, words: Sequence[str]) -> str | None:
     if key and "Expected a" in message:
         return _wrong_kind(key, message, words)
     return None
+
+
+def _range(restriction: str) -> str:
+    """Return jsonargparse's restriction, for example "v>=0 and v<10", in words."""
+    for sign, words in ((">=", "at least"), ("<=", "at most"), (">", "above"), ("<", "below")):
+        restriction = restriction.replace(f"v{sign}", f"{words} ")
+    return restriction
 
 
 def _key(message: str) -> str:
@@ -222,7 +236,9 @@ def _missing(names: str, key: str, owner: str) -> str:
     if owner:
         return f"{key}: {owner} requires {names}, got none. Set it under init_args."
     names = re.sub(r"\b(fit|validate|test|record|export|import)\.", "", names)
-    return f"{names} is required. Set it in a configuration (--config car.yaml) or with --{names.split(',')[0]}."
+    verb, it = ("are", "them") if "," in names else ("is", "it")
+    flags, names = names.replace(", ", " and --"), names.replace(", ", " and ")
+    return f"{names} {verb} required. Set {it} in a configuration (--config car.yaml) or with --{flags}."
 
 
 def _no_class(key: str, path: str, number: str, words: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from td3_lightning.cli.checks import check_own_stage, check_stage_before, has_na
 from td3_lightning.cli.config_files import as_yaml, find_config, without_empty_sections
 from td3_lightning.cli.differences import check_same_environment, differences
 from td3_lightning.cli.settings import saved_settings
-from td3_lightning.cli.stage import find_checkpoint, is_name, runs_folder
+from td3_lightning.cli.stage import check_name, find_checkpoint, is_name, runs_folder
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import expand, shown
@@ -76,7 +76,9 @@ class Precedence:
         return config
 
     def _parse(self, *words: str) -> Namespace:
-        return self._parser.parse_args([self._command, *words])
+        config = self._parser.parse_args([self._command, *words])
+        check_name(config[self._command].name)
+        return config
 
     def _print(self, *words: str) -> NoReturn:
         self._parse(*words, *self._printing)

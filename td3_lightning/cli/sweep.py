@@ -11,7 +11,8 @@ from jsonargparse import Namespace, get_loader
 
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.config_files import find_config, find_space
-from td3_lightning.cli.stage import runs_folder
+from td3_lightning.cli.error_messages import explain_parser_error
+from td3_lightning.cli.stage import check_name, runs_folder
 from td3_lightning.errors import UsageError, check_at_least, refuse
 from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.seeds import run_seeds
@@ -73,8 +74,7 @@ def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequen
             raise refuse(f"trainer.{name}", "true for sweep, which reads the files of each run", False, "Remove it.")
     kind = "seeds" if options.space is None else "sweep"
     name = options.name or "_".join([*(Path(each).stem for each in options.config), kind])
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise refuse("name", "a name below lightning_logs", name, "Use --trainer.default_root_dir for another folder.")
+    check_name(name)
     return Plan(
         name=name,
         folder=runs_folder(settings.trainer.default_root_dir) / name,
@@ -111,7 +111,7 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     try:
         return parser.parse_known_args(args)
     except argparse.ArgumentError as error:
-        raise UsageError(f"sweep: {error}. Use sweep --help for its settings.") from error
+        raise UsageError(explain_parser_error(str(error), [])) from error
 
 
 def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:

@@ -159,6 +159,7 @@ class Trainer(L.Trainer):
         levels = robustness.noise_levels(observation_noise, action_noise)
         seeds = seed_range("test", datamodule.test_seeds.start, require_int("episodes", episodes, least=1))
         target = absolute("folder", folder)
+        target.mkdir(parents=True, exist_ok=True)  # fails before the episodes
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         measured = []
         for one in robustness.measure(model.eval().act, datamodule, levels, seeds):

@@ -73,7 +73,8 @@ class StepTimeout(Lifetime):
     """
 
     def __init__(self, env: gym.Env, seconds: float) -> None:
-        self.limit = require_float("step_timeout", seconds, least=0.001, fix="Use seconds, or null for no limit.")
+        fix = "Use seconds, or null for no limit."
+        self.limit = require_float("step_timeout", seconds, least=0.001, most=1e8, fix=fix)
         super().__init__(env, self.limit)
         self._alarm = Alarm(self.limit)
 

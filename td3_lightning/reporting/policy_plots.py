@@ -81,6 +81,7 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
         episodes: Number of episodes.
         folder: Folder of values.png, actions.png and, for CarRacing, track.png.
     """
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the episodes
     recorder = TrajectoryRecorder(data.make_env())
     try:
         seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
@@ -91,7 +92,6 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
             figures["track.png"] = draw_track(recorder.unwrapped, trajectories[-1])
     finally:
         recorder.close()
-    folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         atomic_write(folder / name, partial(figure.savefig, format="png"))
         yield folder / name

@@ -1,5 +1,7 @@
 """Draw the learning curves of several runs: each run, and their mean with its 95% interval."""
 
+import csv
+import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.metrics_csv import read_metrics
 
 BLUE, PALE_BLUE, ORANGE = "#2f6db5", "#a9c4e4", "#d95f02"
@@ -22,16 +24,21 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
     """Read a metric from run folders or metrics files.
 
     Raises:
-        UsageError: A file does not exist or does not have the metric.
+        UsageError: A file does not exist, cannot be read, or does not have the metric.
     """
     curves = []
     for path in paths:
         file = path / "metrics.csv" if path.is_dir() else path
         if not file.is_file():
             raise UsageError(f"A run must be a folder with metrics.csv, or such a file, got {path}. Check the path.")
-        points = read_metrics(file, [metric])[metric]
+        try:
+            points = read_metrics(file, [metric])[metric]
+        except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
+            raise UsageError(
+                f"{file} must be the metrics of a run, got an error: {one_line(error)}. Use a metrics.csv."
+            ) from error
         if not len(points):
-            raise UsageError(f"metric must be a column of {file}, got {metric}. Use eval/return_mean, for example.")
+            raise UsageError(f"metric must have values in {file}, got {metric}, which has none. Use another --metric.")
         curves.append(points)
     return curves
 

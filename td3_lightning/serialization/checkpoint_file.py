@@ -54,6 +54,8 @@ def _read_open(file: IO[bytes]) -> dict[str, Any]:
 
 def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
     """Load a checkpoint from a path, or from the content of a file; raise `UnfitError` if it is refused."""
+    if content is None and path.exists() and not (path.is_file() or path.is_dir()):
+        raise UnfitError(path, "is not a file")  # reading a pipe or a device may never end
     try:
         with content or path.open("rb") as file:
             _check_archive(path, file)

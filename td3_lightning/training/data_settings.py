@@ -6,6 +6,7 @@ from td3_lightning.errors import UsageError, refuse, require_bool, require_float
 from td3_lightning.replay.mixed import split_batch
 
 MAX_EPISODES = 1_000_000  # in one evaluation
+MAX_STEPS = 10**9  # in one epoch, and updates per step, so that a product of both fits 64 bits
 MAX_WORKERS = 256  # more than any machine benefits from, so that a file cannot start thousands of processes
 
 
@@ -34,8 +35,8 @@ class DataSettings:
         fix = "Use 0 to step the environments in the training process, or increase data.num_envs."
         most = min(self.num_envs, MAX_WORKERS)
         self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
-        self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1)
-        self.updates_per_step = require_float("updates_per_step", self.updates_per_step, above=0)
+        self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
+        self.updates_per_step = require_float("updates_per_step", self.updates_per_step, above=0, most=MAX_STEPS)
         if self.steps_per_epoch * self.updates_per_step < 1:
             raise UsageError(
                 f"steps_per_epoch * updates_per_step must be at least 1, got {self.steps_per_epoch} * "

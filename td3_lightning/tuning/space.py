@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from td3_lightning.errors import as_float, refuse, require_bool
+from td3_lightning.errors import as_float, refuse, require_bool, require_float
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -149,6 +149,7 @@ def _range(name: str, entry: Mapping[str, Any]) -> Range:
     for key in ("low", "high", "step"):
         if key in entry and as_float(entry[key]) is None:
             raise refuse(f"{name}.{key}", "a number", entry[key], "Use choices for values that are not numbers.")
+        require_float(f"{name}.{key}", entry.get(key, 0))
     found = Range(entry["low"], entry["high"], require_bool(f"{name}.log", entry.get("log", False)), entry.get("step"))
     if not found.low <= found.high:
         raise refuse(f"{name}.low", f"at most high, which is {found.high}", found.low, "Exchange them.")

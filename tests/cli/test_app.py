@@ -609,9 +609,27 @@ INVALID_LINES = {
         ["fit", "--config", "here.yaml", "--data.batch_size", "x"],
         "data.batch_size must be an integer, got x.",
     ),
+    "no seed": (
+        ["fit", "--config", "here.yaml", "--seed_everything", "null"],
+        "seed_everything must be an integer, got null. Use 0, for example.",
+    ),
+    "endless epoch": (
+        ["fit", "--config", "here.yaml", "--data.steps_per_epoch", "9" * 20],
+        "steps_per_epoch must be in [1, 1000000000], got 99999999999999999999. Use a smaller value.",
+    ),
+    "endless timeout": (
+        ["fit", "--config", "here.yaml", "--data.step_timeout", "1e300"],
+        "step_timeout must be in [0.001, 1e+08], got 1e+300. Use seconds, or null for no limit.",
+    ),
+    "import of nothing": (["import"], "data.env_id and files are required. Set them in a configuration"),
+    "long list of configurations": (["fit", "--config", "zzz"], "walker_fine.yaml, or one in demonstrations, "),
+    "callback out of range": (
+        [*FIT, "--trainer.callbacks+=td3_lightning.PolicyCheckpoint", "--trainer.callbacks.early_episodes=0"],
+        "early_episodes must be at least 1, got 0. Use a larger value.",
+    ),
     "negative seed": (
         ["fit", "--config", "here.yaml", "--seed_everything", "-1"],
-        "seed_everything must be in its range: -1",
+        "seed_everything must be at least 0 and below 4294967296, got -1. Use another value.",
     ),
     "linked": (["fit", "--config", "here.yaml", "--model.obs_dim", "3"], "model.obs_dim is taken from the environment"),
     "missing checkpoint": (["fit", "--config", "here.yaml", "--ckpt_path", "no.ckpt"], "no.ckpt"),
@@ -759,7 +777,11 @@ INVALID_FILES = {
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" occurs twice',
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" occurs twice',
     "model: {tau: 0.1}": "data.env_id is required",
-    "a: &a [*a]": "must not contain itself",
+    "a: &a [*a]": "must have at most 100,000 values, got aliases to more",
+    "data: {env_id: Pendulum-v1, gamma: 0.9,, tau: 1}": "line 1, column",
+    "data: 2024-13-01": "must be valid YAML, got an error: month must be in 1..12.",
+    "data: {env_id: Pendulum-v1}\n--- 1": "expected a single document in the stream but found another document (line 2",
+    "a: " + "[" * 3000: "must be valid YAML, got too many nested brackets. Remove them.",
     "data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 1e2}}": "got 100.0. Use 100.",
     "data: {env_id: Pendulum-v1, capacity: 1e6}": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
     "data: {env_id: Pendulum-v1, buffer_size: 9}": 'no setting "data.buffer_size"; use --data.capacity.',
@@ -953,6 +975,31 @@ def test_version_is_printed(words, capsys):
 def test_invalid_file_is_one_sentence(text, capsys):
     Path("bad.yaml").write_text(text)
     assert INVALID_FILES[text] in error_of(capsys, "fit", "--config", "bad.yaml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_file_in_another_encoding_is_one_sentence(encoding, capsys):
+    Path("bad.yaml").write_text("name: café", encoding=encoding)
+    assert "bad.yaml must be UTF-8, got another encoding at byte" in error_of(capsys, "fit", "--config", "bad.yaml")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/tmp", "a\0b"])
+def test_name_outside_the_folder_of_runs_is_refused(name, capsys):
+    message = error_of(capsys, "fit", "--config", "here.yaml", "--name", name)
+    assert f"name must be a name below lightning_logs, got {name!r}. Use --trainer.default_root_dir" in message
+    assert not Path("lightning_logs").exists()
+
+
+@pytest.mark.parametrize("command", ["plot", "robustness"])
+def test_unusable_folder_is_refused_before_the_episodes(command, last, capsys):
+    Path("taken").touch()
+    message = error_of(capsys, command, "--ckpt_path", last, "--folder", "taken", "--episodes", "1")
+    assert message.endswith("taken cannot be used (File exists). Use another path.\n")
+
+
+def test_pipe_is_not_read_as_a_checkpoint(capsys):
+    os.mkfifo("pipe.ckpt")  # reading would wait for a writer
+    assert "pipe.ckpt is not a file. Use " in error_of(capsys, "test", "--ckpt_path", "pipe.ckpt")
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,31 @@ def test_curves_are_read_from_folders_and_compressed_files(tmp_path: Path) -> No
     ("name", "metric", "expected"),
     [
         ("absent", "eval/return_mean", "A run must be a folder with metrics.csv, or such a file, got .*absent. Check"),
-        ("metrics.csv", "eval/lap", "metric must be a column of .*metrics.csv, got eval/lap. Use eval/return_mean"),
+        ("metrics.csv", "eval/lap", "metric must have values in .*metrics.csv, got eval/lap, which has none. Use"),
     ],
 )
 def test_missing_data_is_refused(name: str, metric: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(CSV)
     with pytest.raises(UsageError, match=expected):
         read_curves([tmp_path / name], metric)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("text.csv", b"env_steps,eval/return_mean\nabc,1\n", "could not convert string to float: 'abc'"),
+        ("noclock.csv", b"eval/return_mean\n1\n", "is not in list"),
+        ("binary.csv", bytes(range(256)), "codec can't decode byte 0x80"),
+        ("plain.csv.gz", CSV.encode(), "Not a gzipped file"),
+        ("short.csv.gz", gzip.compress(CSV.encode())[:30], "ended before the end-of-stream marker"),
+        ("changed.csv.gz", gzip.compress(CSV.encode())[:-8] + bytes(8), "CRC check failed"),
+    ],
+)
+def test_damaged_metrics_are_refused(name: str, content: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=f"{name} must be the metrics of a run, got an error: .*{reason}") as error:
+        read_curves([tmp_path / name], "eval/return_mean")
+    assert str(error.value).endswith(". Use a metrics.csv.")
 
 
 def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:

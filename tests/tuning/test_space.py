@@ -60,6 +60,8 @@ def test_corners_have_every_end_and_every_choice() -> None:
         ({"a": {"low": 1, "choices": [2]}}, "a must be either a range or choices in the space"),
         ({"a": {"choices": []}}, r"a.choices must be a list of values, got \[\]."),
         ({"a": {"low": "x", "high": 2}}, "a.low must be a number, got 'x'. Use choices"),
+        ({"a": {"low": float("nan"), "high": 2}}, "a.low must be a finite number, got nan. Use a finite number."),
+        ({"a": {"low": 1, "high": float("inf")}}, "a.high must be finite, got inf."),
         ({"a": {"low": 3, "high": 2}}, "a.low must be at most high, which is 2, got 3"),
         ({"a": {"low": 0, "high": 2, "log": True}}, "a.low must be greater than 0 if log is true, got 0"),
         ({"a": {"low": 1, "high": 2, "log": "x"}}, "a.log must be true or false, got 'x'"),
