@@ -52,7 +52,7 @@ UNSUPPORTED_CALLBACKS = {
     GradientAccumulationScheduler: OPTIMIZES,
     LearningRateFinder: OPTIMIZES,
     BackboneFinetuning: "TD3 has no backbone to unfreeze. Remove it",
-    ModelPruning: "a resumed run would differ because checkpoints do not contain its masks. Remove it",
+    ModelPruning: "checkpoints do not contain its masks. Remove it",
     OnExceptionCheckpoint: "a run that fails already saves last.ckpt. Remove it",
     SpikeDetection: "it requires a single loss, and TD3 has two. Remove it",
 }
@@ -85,11 +85,11 @@ def _check_callback(callback: Callback) -> None:
     name = type(callback).__name__
     for kind, why in UNSUPPORTED_CALLBACKS.items():
         if isinstance(callback, kind):
-            raise UsageError(f"trainer.callbacks has {name}, but {why}.")
+            raise UsageError(f"trainer.callbacks must not contain {name}, because {why}.")
     if isinstance(callback, WeightAveraging) and not isinstance(callback, AveragedWeights):
         raise UsageError(
-            f"trainer.callbacks has {name}, but a run that is interrupted during an evaluation would resume "
-            "differently. Use td3_lightning.AveragedWeights."
+            f"trainer.callbacks must not contain {name}, because a run that is interrupted during an evaluation "
+            "would resume differently. Use td3_lightning.AveragedWeights."
         )
     if isinstance(callback, Collector):
         raise UsageError(
@@ -101,8 +101,8 @@ def _check_callback(callback: Callback) -> None:
 def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
     if saves_within_epochs(callback):
         raise UsageError(
-            f"trainer.callbacks has {type(callback).__name__} with every_n_train_steps or train_time_interval, "
-            "which do not count environment steps. Use every_n_epochs."
+            f"{type(callback).__name__} must not have every_n_train_steps or train_time_interval, which do not count "
+            "environment steps. Use every_n_epochs."
         )
     if not isinstance(callback, BestCheckpoint):
         check_file_name("trainer.callbacks.filename", callback)

@@ -163,7 +163,7 @@ class Trainer(L.Trainer):
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         measured = []
         for one in robustness.measure(model.eval().act, datamodule, levels, seeds):
-            echo(f"noise {one.level}: return {one.returns.mean():,.2f} over {len(one.episodes)} episodes")
+            echo(f"noise {one.level}: return {one.returns.mean():,.2f}, episodes: {len(one.episodes)}")
             measured.append(one)
         show(robustness.robustness_table(measured))
         for path in robustness.write_report(measured, target, datamodule.env_id):

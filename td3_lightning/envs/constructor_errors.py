@@ -45,7 +45,9 @@ def explain_constructor_error(
         error: The exception.
     """
     if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-        return UsageError(f"{name} requires a package that cannot be imported ({_short(error)}). {_install(error)}")
+        return UsageError(
+            f"{name} requires a package that cannot be imported ({_short(error)}). {_install(error, source)}"
+        )
     frames = [frame for frame, _ in traceback.walk_tb(_original(error).__traceback__)]
     if isinstance(error, TypeError) and (why := _unfit_arguments(source, settings, frames)):
         return UsageError(
@@ -127,8 +129,12 @@ def _mismatch(call: Any, bind: Callable[..., Any], arguments: Mapping[str, Any])
     return ""
 
 
-def _install(error: BaseException) -> str:
-    """Advise which package to install."""
+def _install(error: BaseException, source: str | Creator) -> str:
+    """Advise which package to install, or which version of the environment to use."""
+    if "moved to" in str(error) and isinstance(source, str):  # v2 and v3 of Gymnasium's MuJoCo tasks
+        name = source.split(":")[-1].rpartition("-v")[0] + "-v"
+        known = [env_id for env_id in gym.registry if env_id.startswith(name)]
+        return f"Use {known[-1]}."
     causes = [error, error.__cause__, error.__context__]
     names = [str(cause.name).split(".")[0] for cause in causes if isinstance(cause, ImportError) and cause.name]
     text = str(error).lower()

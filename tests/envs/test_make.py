@@ -123,6 +123,11 @@ def test_missing_package_error_names_extra(
     assert said.endswith(f"). {fix}")
 
 
+@pytest.mark.parametrize(("env_id", "fix"), [("HalfCheetah-v3", "Use HalfCheetah-v5."), ("Ant-v2", "Use Ant-v5.")])
+def test_environment_that_has_moved_names_its_successor(env_id: str, fix: str) -> None:
+    assert message(env_id, UsageError).endswith(f"). {fix}")
+
+
 # Arguments
 
 
