@@ -42,6 +42,7 @@ from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.suggestions import check_time_limit
 from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
 from td3_lightning.errors import UsageError, one_line
+from td3_lightning.reporting import added_loggers
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.learning_curve import Curve
 from td3_lightning.reporting.logger import RunLogger
@@ -234,6 +235,8 @@ class CommandLine(LightningCLI):
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)
+        if self.subcommand in ("fit", "validate", "test"):
+            added_loggers.connect(self.trainer.loggers)
         self._meet()
 
     def _meet(self) -> None:
@@ -258,11 +261,9 @@ class CommandLine(LightningCLI):
     def _seed(self) -> str:
         seed = self._get(self.config, "seed_everything")
         saved = seed if self.checkpoint is None else self.checkpoint.get("config", {}).get("seed_everything", seed)
-        return (
-            f"{seed}"
-            if seed == saved
-            else f"{seed}, but the random generators continue from the checkpoint (seed {saved})"
-        )
+        if seed == saved:
+            return f"{seed}"
+        return f"{seed}, but the random generators continue from the checkpoint (seed {saved})"
 
     @rank_zero_only
     def after_fit(self) -> None:

@@ -54,9 +54,7 @@ def user_message(error: BaseException) -> str | None:
         if isinstance(cause, MisconfigurationException) or "conditioned on metric" in str(cause):
             return f"Lightning does not accept these settings: {one_line(cause)}"
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
-            # jsonargparse keeps only the text of an exception that a constructor raised.
-            text = _first(r"(?m)^  - (?!Expected a)(.*(?:\n {6}.*)*)", str(cause))
-            return " ".join(text.split()) if text else None
+            return _constructor_error(str(cause))
         if (
             isinstance(cause, ModuleNotFoundError | ValueError)
             and _is_lightnings(cause)
@@ -71,6 +69,17 @@ def user_message(error: BaseException) -> str | None:
         if isinstance(cause, OSError) and cause.filename is not None and not _is_in_users_code(cause):
             return f"{cause.filename} cannot be used ({cause.strerror}). Use another path."
     return None
+
+
+def _constructor_error(message: str) -> str | None:
+    """Explain an exception that a constructor raised. jsonargparse keeps only its text, with those of other types."""
+    missing = re.search(r"class_path '([\w.]+)':\s+(?:Requirement|No module named) '([^']+)'", message)
+    if missing:
+        return f"{missing[1]} must have its package installed, got no {missing[2]}. Use pip install '{missing[2]}'."
+    # First those of a class that was found, then those of a value that is no class.
+    text = _first(r"(?m)^  - (Problem with.*(?:\n {6}.*)*)", message)
+    text = text or _first(r"(?m)^  - (?!Expected a)(.*(?:\n {6}.*)*)", message)
+    return " ".join(text.split()) if text else None
 
 
 def exit_code(error: BaseException) -> int:

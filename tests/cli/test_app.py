@@ -755,7 +755,7 @@ INVALID_LINES = {
     ),
     "missing logger package": (
         ["fit", "--config", "here.yaml", "--trainer.logger", "CometLogger"],
-        "Problem with given class_path 'lightning.pytorch.loggers.CometLogger': ",
+        "lightning.pytorch.loggers.CometLogger must have its package installed, got no comet-ml",
     ),
     "accumulation": (
         ["fit", "--config", "here.yaml", "--trainer.accumulate_grad_batches=2"],

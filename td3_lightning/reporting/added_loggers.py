@@ -1,0 +1,75 @@
+"""Loggers that a user adds to that of a run: an error at the start ends the command, a later one is a warning."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_warn
+
+from td3_lightning.errors import UsageError, described, one_line
+from td3_lightning.reporting.episode_lines import PrintEpisodes
+from td3_lightning.reporting.logger import RunLogger
+
+OWN = (RunLogger, PrintEpisodes)  # these handle the errors of their files and of a closed pipe themselves
+METHODS = ("log_metrics", "log_hyperparams", "log_graph", "save", "after_save_checkpoint", "finalize")
+
+
+def connect(loggers: Iterable[Logger]) -> None:
+    """Create the experiments of added loggers, and convert their later exceptions to one warning for each logger.
+
+    Raises:
+        UsageError: A logger cannot create its experiment, for example because the user is not logged in.
+    """
+    for logger in loggers:
+        if not isinstance(logger, OWN):
+            _create_experiment(logger)
+            failures = Failures(logger)
+            for name in METHODS:
+                setattr(logger, name, Tolerant(getattr(logger, name), failures))
+
+
+def _create_experiment(logger: Logger) -> None:
+    try:
+        getattr(logger, "experiment", None)  # made by the first access
+    except Exception as error:  # a service may raise anything
+        name, reason = type(logger).__name__, one_line(error).rstrip(".") or type(error).__name__
+        raise UsageError(
+            f"trainer.logger must be able to start its experiment, got {name} with the error: {reason}. Correct its "
+            "settings, or remove it: metrics.csv and TensorBoard do not need it."
+        ) from error
+
+
+class Failures:
+    """Warn of the first exception of a logger.
+
+    Args:
+        logger: The logger.
+    """
+
+    def __init__(self, logger: Logger) -> None:
+        self.name, self.is_reported = type(logger).__name__, False
+
+    def report(self, error: Exception) -> None:
+        """Warn unless an earlier exception has been reported."""
+        if not self.is_reported:
+            self.is_reported = True
+            rank_zero_warn(f"{self.name} failed: {described(error)}. The run continues; metrics.csv has every row.")
+
+
+class Tolerant:
+    """Call a method of a logger, and report its exceptions instead of raising them.
+
+    Args:
+        method: The method.
+        failures: Receives the exceptions.
+    """
+
+    def __init__(self, method: Any, failures: Failures) -> None:
+        self.method, self.failures = method, failures
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method. Return None if it raises an exception."""
+        try:
+            return self.method(*args, **kwargs)
+        except Exception as error:  # a service may raise anything, and training is worth more
+            self.failures.report(error)
