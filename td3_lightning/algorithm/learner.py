@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import average_gradients
-from td3_lightning.algorithm.normalization import RunningNormalizer
+from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
@@ -32,6 +32,7 @@ class Learner(Agent):
         self.save_hyperparameters(settings.hyperparameters())
         self.settings = settings
         self.normalizer = RunningNormalizer(settings.obs_dim) if settings.normalize_observations else nn.Identity()
+        self.reward_normalizer = RunningRewardNormalizer() if settings.normalize_rewards else nn.Identity()
         self.actor, self.critics = self.build_networks()
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
@@ -42,8 +43,14 @@ class Learner(Agent):
         raise NotImplementedError
 
     def normalized(self, batch: Batch) -> Batch:
-        """Normalize the raw observations of a batch if `normalize_observations` is set."""
-        return batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
+        """Normalize the raw observations and rewards of a batch, as far as the settings require."""
+        obs, next_obs = self.normalizer(batch.obs), self.normalizer(batch.next_obs)
+        return batch._replace(obs=obs, reward=self.reward_normalizer(batch.reward), next_obs=next_obs)
+
+    @property
+    def reward_factor(self) -> float:
+        """Factor on the rewards of the replay buffer in an update: 1, or that of `normalize_rewards`."""
+        return float(self.reward_normalizer(torch.ones(1, device=self.device)))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the name of the agent."""

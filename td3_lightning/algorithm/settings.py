@@ -53,6 +53,7 @@ class TD3Settings:
     critic_encoder: Any
     normalize_observations: bool
     bc_weight: float | None
+    normalize_rewards: bool
     scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
 
     def __post_init__(self) -> None:
@@ -77,6 +78,7 @@ class TD3Settings:
                 "Set encoder.init_args.shared to false, or omit encoder for an actor without one."
             )
         self.normalize_observations = require_bool("normalize_observations", self.normalize_observations)
+        self.normalize_rewards = require_bool("normalize_rewards", self.normalize_rewards)
 
     def _check_update(self) -> None:
         for name in self.scheduled:

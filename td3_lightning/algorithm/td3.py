@@ -46,6 +46,7 @@ class TD3(Learner):
             and clip them to [-10, 10].
         bc_weight: Weight of behavior cloning in the actor loss (TD3+BC), for offline data: 1 / alpha of that paper,
             which uses 0.4. A larger value keeps the policy closer to the data. None for TD3's loss.
+        normalize_rewards: Divide rewards by the standard deviation of all discounted training returns so far.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -77,11 +78,12 @@ class TD3(Learner):
         critic_encoder: Encoder | None = None,
         normalize_observations: bool = False,
         bc_weight: float | None = None,
+        normalize_rewards: bool = False,
     ) -> None:
         settings = TD3Settings(
             obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
             tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
-            critic_loss, critic_hidden_dims, critic_encoder, normalize_observations, bc_weight,
+            critic_loss, critic_hidden_dims, critic_encoder, normalize_observations, bc_weight, normalize_rewards,
         )  # fmt: skip
         action_low, action_high = settings.action_low, settings.action_high  # lists: Lightning cannot compare arrays
         hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims

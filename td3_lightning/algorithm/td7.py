@@ -49,6 +49,7 @@ class TD7(TD3):
             and clip them to [-10, 10].
         bc_weight: Weight of behavior cloning in the actor loss, for offline data: the paper's lambda, which is 0.1. A
             larger value keeps the policy closer to the data. None for online training.
+        normalize_rewards: Divide rewards by the standard deviation of all discounted training returns so far.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -79,6 +80,7 @@ class TD7(TD3):
         critic_loss: CriticLoss = "huber",
         normalize_observations: bool = False,
         bc_weight: float | None = None,
+        normalize_rewards: bool = False,
     ) -> None:
         settings = TD7Settings(
             obs_dim=obs_dim, action_low=action_low, action_high=action_high, hidden_dims=hidden_dims, zs_dim=zs_dim,
@@ -86,7 +88,7 @@ class TD7(TD3):
             policy_noise=policy_noise, noise_clip=noise_clip, policy_freq=policy_freq,
             target_update_freq=target_update_freq, max_grad_norm=max_grad_norm, critic_loss=critic_loss,
             critic_hidden_dims=None, critic_encoder=None, layer_norm=False, encoder=None, gradients="autograd",
-            normalize_observations=normalize_observations, bc_weight=bc_weight,
+            normalize_observations=normalize_observations, bc_weight=bc_weight, normalize_rewards=normalize_rewards,
         )  # fmt: skip
         # Lightning compares the arguments with the saved values, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims

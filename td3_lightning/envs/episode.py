@@ -64,7 +64,7 @@ def check_keeps_no_statistics(env: gym.Env) -> None:
             raise UsageError(
                 f"data.wrappers must not update running statistics, got {type(env).__name__}: evaluations do not share "
                 "its statistics, and checkpoints do not contain them. Use --model.normalize_observations true, or "
-                "--data.reward_scale."
+                "--model.normalize_rewards true."
             )
         env = env.env
 

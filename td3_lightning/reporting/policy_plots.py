@@ -109,7 +109,7 @@ def draw_values(module: TD3, data: ReplayData, trajectories: Sequence[Trajectory
     """
     observed = [each.discounted_returns(data.replay.gamma) for each in trajectories]
     estimated = [_estimates(module, each)[: len(kept)] for each, kept in zip(trajectories, observed, strict=True)]
-    x, y = np.concatenate(observed), np.concatenate(estimated) / data.replay.reward_scale
+    x, y = np.concatenate(observed), np.concatenate(estimated) / (data.replay.reward_scale * module.reward_factor)
     figure, axes = _figure("observed discounted return", "estimate of the first critic")
     if len(x):
         ends = [min(x.min(), y.min()), max(x.max(), y.max())]

@@ -43,6 +43,13 @@ def rows(value: Any, name: str) -> None:
         raise InvalidValueError(name, "finite float32 numbers in rows", value)
 
 
+def returns(value: Any, name: str) -> None:
+    """Check for finite returns in one axis."""
+    form.check_tensor(value, name)
+    if value.ndim != 1 or value.dtype != torch.float64 or not value.isfinite().all():
+        raise InvalidValueError(name, "finite float64 numbers in one axis", value)
+
+
 def stopping_reason(value: Any, name: str) -> None:
     """Check for the value of an `EarlyStoppingReason`."""
     if (
@@ -67,7 +74,7 @@ RANK = form.fields(
         "last_return": form.number,
         "losses": form.by_name(form.scalar),
     },
-    {"observations": rows},
+    {"observations": rows, "returns": returns, "running_returns": returns},
 )
 
 

@@ -24,10 +24,10 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
 from td3_lightning.training.launcher import check_launcher
+from td3_lightning.training.normalizer_inputs import NormalizerInputs, check_normalizers
 from td3_lightning.training.offline import check_offline
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
-from td3_lightning.training.unseen_observations import UnseenObservations, check_not_pixels
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
 
@@ -72,7 +72,7 @@ class Collector(Callback):
         self.stops_directly: Callable[[], bool] = _always  # whether a stop follows the current update directly
         self._policy_checkpoint: PolicyCheckpoint | None = None
         self._losses: dict[str, Tensor] = {}
-        self._unseen = UnseenObservations()
+        self._unseen = NormalizerInputs()
         self._clock = (0, 0.0)  # env_steps and seconds at the last log
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -88,7 +88,7 @@ class Collector(Callback):
             if stage == "fit":
                 check_trainable(module)
                 check_critic_loss(module, data.replay)
-                check_not_pixels(module, data)
+                check_normalizers(module, data)
                 if data.offline:
                     check_offline(trainer, module, data, self.exploration_noise)
 
@@ -101,8 +101,8 @@ class Collector(Callback):
         module, data = _module_and_data(trainer)
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         if data.dataset is not None and module.settings.normalize_observations and trainer.ckpt_path is None:
-            self._unseen.add_dataset(data.dataset.take_observations())
-        self._unseen.check(module)
+            self._unseen.observations.add_dataset(data.dataset.take_observations())
+        self._unseen.observations.check(module)
         self._clock = (module.clock, time.perf_counter())
         if not data.offline:
             self._begin(trainer, module, data)
@@ -120,6 +120,7 @@ class Collector(Callback):
             )
         if not len(data.envs.obs):
             data.begin_episodes()
+        self._unseen.begin(module, data)
         while not self.stopping and (
             module.env_steps < self.warmup_steps or (fill and data.replay.steps_stored < self.warmup_steps)
         ):
@@ -129,7 +130,7 @@ class Collector(Callback):
             self._catch_up(trainer, module, data)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Update the agent's statistics of the observations, if it normalizes them."""
+        """Update the agent's statistics of the observations and the rewards, if it normalizes them."""
         self._unseen.pass_to(pl_module)
 
     def on_train_batch_end(
@@ -219,8 +220,7 @@ class Collector(Callback):
         rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
             data.replay.add(env, *row)
-        if module.settings.normalize_observations:
-            self._unseen.add(obs, step)
+        self._unseen.add(module, data, obs, step)
         module.env_steps += data.num_envs
         for report in step.reports:
             module.episodes += 1
@@ -246,7 +246,7 @@ class Collector(Callback):
             logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.clock)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return each rank's random generator, update balance, last return, losses and unseen observations."""
+        """Return each rank's random generator, update balance, last return, losses and unseen statistics."""
         return {"ranks": gather_from_ranks(self._state)}
 
     def _state(self) -> dict[str, Any]:

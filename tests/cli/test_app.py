@@ -822,7 +822,7 @@ INVALID_FILES = {
         "GrayscaleObservation does not fit Pendulum-v1"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeObservation}]}": "normalize_obs",
-    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "data.reward_scale",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: gymnasium.wrappers.NormalizeReward}]}": "normalize_rewards",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat}]}": (
         "requires repeat, got none. Set it under init_args."
     ),

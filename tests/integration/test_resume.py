@@ -120,6 +120,7 @@ class Run:
         loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
         common: dict[str, Any] = {"hidden_dims": (8,), "policy_freq": 3, "normalize_observations": case in NORMALIZED}
+        common["normalize_rewards"] = case in NORMALIZED and not self.data.offline
         if case.startswith("TD7"):  # the targets change between, in and at the end of epochs
             self.module: TD3 = TD7(*sizes, zs_dim=4, target_update_freq=4, **common)
         else:

@@ -44,6 +44,7 @@ OTHERS: dict[str, list[Any]] = {
     "model.noise_clip": [linear(0.1, 0.6, 90)],
     "model.gradients": ["autograd"],
     "model.normalize_observations": [True],
+    "model.normalize_rewards": [True],
     "model.policy_freq": [1, 3],
     "model.target_update_freq": [1, 7],
     "model.critic_loss": ["huber"],
@@ -88,4 +89,6 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
         settings["model"]["critic_loss"] = "huber"
     if any("PolicyCheckpoint" in each["class_path"] for each in settings["trainer"].get("callbacks", [])):
         settings["collector"].pop("collect", None)  # refused
+    if "normalize_rewards" in settings["model"]:
+        settings["data"].pop("reward_scale", None)  # refused
     return settings
