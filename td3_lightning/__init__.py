@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from td3_lightning.replay.buffer import Batch, Replay
     from td3_lightning.replay.pixels import Pixels
     from td3_lightning.reporting.episode_lines import PrintEpisodes
+    from td3_lightning.reporting.eval_video import EvalVideo
     from td3_lightning.reporting.learning_curve import Curve
     from td3_lightning.schedules import Constant, Linear
     from td3_lightning.training.collector import Collector
@@ -45,6 +46,7 @@ _MODULES = {
     "Critics": "algorithm.networks",
     "Curve": "reporting.learning_curve",
     "Encoder": "algorithm.encoders",
+    "EvalVideo": "reporting.eval_video",
     "FlattenAction": "envs.wrappers",
     "Linear": "schedules",
     "ObservationNoise": "envs.noise",
@@ -75,6 +77,7 @@ __all__ = [
     "Critics",
     "Curve",
     "Encoder",
+    "EvalVideo",
     "FlattenAction",
     "Linear",
     "ObservationNoise",

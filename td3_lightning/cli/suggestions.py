@@ -98,7 +98,7 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
         "gymnasium.wrappers": (),
     },
     "callbacks": {
-        "td3_lightning": ("AveragedWeights", "PolicyCheckpoint", "SaveEvaluations", "StopWhenSolved"),
+        "td3_lightning": ("AveragedWeights", "EvalVideo", "PolicyCheckpoint", "SaveEvaluations", "StopWhenSolved"),
         "lightning.pytorch.callbacks": (),
     },
     "logger": {"td3_lightning.reporting.logger": ("RunLogger",), "lightning.pytorch.loggers": ()},

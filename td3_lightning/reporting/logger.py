@@ -132,6 +132,22 @@ class RunLogger(TensorBoardLogger):
             for summary in hparams(settings, metrics):  # type: ignore[no-untyped-call]
                 self.experiment.file_writer.add_summary(summary)
 
+    def log_gif(self, name: str, gif: bytes, step: int) -> None:
+        """Write an animation to TensorBoard. `add_video` would require moviepy.
+
+        Args:
+            name: Name of the animation.
+            gif: Content of a GIF file.
+            step: Value of the axis.
+        """
+        from tensorboard.compat.proto.summary_pb2 import Summary  # slow to import, as above
+
+        width, height = (int.from_bytes(gif[at : at + 2], "little") for at in (6, 8))  # the header of a GIF
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif)
+        self.has_logged = True
+        with self._warn_on_disk_error():
+            self.experiment.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
+
     def _select_columns(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Convert the metrics that fit into the columns of the file. Warn once about the others."""
         values, excess = select_columns(metrics, self.metrics.columns)

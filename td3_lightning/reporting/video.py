@@ -7,7 +7,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import imageio_ffmpeg
@@ -93,6 +93,13 @@ def _is_complete(path: Path) -> bool:
     return False
 
 
+class Film(Protocol):
+    """Destination of rendered frames."""
+
+    def write(self, rendered: Any) -> None:
+        """Add an image or a list of images."""
+
+
 class Camera(gym.Wrapper):
     """Record a frame after every step of the environment, also inside a repeated action.
 
@@ -102,7 +109,7 @@ class Camera(gym.Wrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.film: Mp4 | None = None  # destination of the frames
+        self.film: Film | None = None  # destination of the frames
 
     def step(self, action: Any) -> Any:
         """Step the environment and record a frame."""
@@ -142,7 +149,7 @@ def record_each(
 ) -> Iterator[Video]:
     """Record episodes like `record`, and yield each video after it is complete."""
     folder = absolute("folder", folder)  # before the environment can change the working directory
-    camera, env = _make_filmed_env(data, env_kwargs or {})
+    camera, env = make_filmed_env(data, env_kwargs or {})
     folder.mkdir(parents=True, exist_ok=True)
     fps = frames_per_second(env.metadata.get("render_fps"))
     seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
@@ -189,14 +196,23 @@ def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
         film.path.unlink(missing_ok=True)
 
 
-def _make_filmed_env(data: ReplayData, env_kwargs: dict[str, Any]) -> tuple[Camera, gym.Env]:
-    """Create the environment with a camera inside the configured wrappers."""
+def check_renders(data: ReplayData) -> None:
+    """Raise `UsageError` if an environment cannot render images."""
     modes = data.eval_env.metadata.get("render_modes") or []
     if "rgb_array" not in modes:
         raise UsageError(
             f'render_modes of {data.env_id} must contain "rgb_array", got {modes}. Use an environment that '
             "renders images."
         )
+
+
+def make_filmed_env(data: ReplayData, env_kwargs: dict[str, Any]) -> tuple[Camera, gym.Env]:
+    """Create the environment with a camera inside the configured wrappers.
+
+    Raises:
+        UsageError: The environment cannot render images, or does not accept the keyword arguments.
+    """
+    check_renders(data)
     cameras: list[Camera] = []
 
     def film(env: gym.Env) -> gym.Env:

@@ -125,6 +125,7 @@ STATES: dict[str, form.Check] = {
             "assessment": form.optional(ASSESSMENT),
         }
     ),
+    "EvalVideo": form.fields({"evaluations": form.count}),
     "SaveEvaluations": form.fields(
         {"env_steps": form.series(form.count), "returns": form.series(form.series(form.number))}
     ),

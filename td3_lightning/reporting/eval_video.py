@@ -1,0 +1,114 @@
+"""Show episodes of the policy as animations in TensorBoard."""
+
+import io
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.seed import isolate_rng
+from PIL import Image
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.envs.episode import Episode
+from td3_lightning.errors import require_int
+from td3_lightning.reporting.frames import FrameReader, frames_per_second
+from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.video import check_renders, make_filmed_env
+from td3_lightning.training.data_module import ReplayData
+
+MIN_DURATION = 20  # milliseconds per frame; browsers show shorter ones for 100
+
+
+class EvalVideo(Callback):
+    """Show the first episode of an evaluation as an animation under Images in TensorBoard.
+
+    The episode is played once more, in a separate environment with `render_mode` "rgb_array". It does not change
+    the run: its metrics and its checkpoints are those of a run without this callback.
+
+    Args:
+        every_n_evaluations: Evaluations per animation.
+        height: Height of the images in pixels, at most that of the environment.
+        max_frames: Number of images. More of them are thinned out evenly.
+    """
+
+    def __init__(self, every_n_evaluations: int = 5, height: int = 160, max_frames: int = 200) -> None:
+        super().__init__()
+        self.every_n_evaluations = require_int("every_n_evaluations", every_n_evaluations, least=1)
+        self.height = require_int("height", height, least=16)
+        self.max_frames = require_int("max_frames", max_frames, least=2)
+        self.evaluations = 0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Check that the environment renders images."""
+        if stage == "fit":
+            check_renders(trainer.datamodule)  # type: ignore[attr-defined]  # Lightning sets it without a type
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Play and log an episode before the first one of an evaluation that is due, with the same weights."""
+        is_due = (self.evaluations + 1) % self.every_n_evaluations == 0
+        if batch_idx or not is_due or trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        logger = next((each for each in trainer.loggers if isinstance(each, RunLogger)), None)
+        if logger is not None and trainer.is_global_zero:
+            with isolate_rng():  # a constructor may use the global generators
+                gif = self._record(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # as above
+            logger.log_gif("eval/episode", gif, pl_module.clock)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Count the evaluation. One that was interrupted is repeated, and so is its animation."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self.evaluations += 1
+
+    def _record(self, module: TD3, data: ReplayData) -> bytes:
+        """Play the episode and return it as a GIF."""
+        camera, env = make_filmed_env(data, {})
+        try:
+            fps = frames_per_second(env.metadata.get("render_fps"))
+            camera.film = film = Animation(data.env_id, self.height, self.max_frames)
+            Episode(env, data.eval_seeds.start).play(module.act)
+            return film.as_gif(fps)
+        finally:
+            env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of evaluations."""
+        return {"evaluations": self.evaluations}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the number of evaluations."""
+        self.evaluations = state_dict["evaluations"]
+
+
+class Animation:
+    """Keep at most `max_frames` images of an episode: each one, then every second one, and so on.
+
+    Args:
+        name: Name of the environment in errors.
+        height: Largest height in pixels.
+        max_frames: Largest number of images.
+    """
+
+    def __init__(self, name: str, height: int, max_frames: int) -> None:
+        self.height, self.max_frames = height, max_frames
+        self.images: list[Image.Image] = []
+        self._reader, self._every, self._seen = FrameReader(name), 1, 0
+
+    def write(self, rendered: Any) -> None:
+        """Add an image or a list of images."""
+        for frame in self._reader.read(rendered):
+            if self._seen % self._every == 0:
+                image = Image.fromarray(frame)
+                image.thumbnail((image.width, self.height))
+                self.images.append(image)
+            self._seen += 1
+            if len(self.images) > self.max_frames:
+                self.images, self._every = self.images[::2], 2 * self._every
+
+    def as_gif(self, fps: float) -> bytes:
+        """Encode the images as a GIF that takes as long as the episode, at the given frames per second."""
+        file, duration = io.BytesIO(), max(round(1000 * self._every / fps), MIN_DURATION)
+        first, *later = self.images
+        first.save(file, format="GIF", save_all=True, append_images=later, duration=duration, loop=0)
+        return file.getvalue()
