@@ -16,7 +16,20 @@ def with_flat_observations(env: gym.Env) -> gym.Env:
     space = getattr(env, "observation_space", None)
     if isinstance(space, Box) or not _can_be_flat(space):
         return env
-    return gym.wrappers.FlattenObservation(env)
+    return FlatObservations(env)
+
+
+class FlatObservations(gym.wrappers.FlattenObservation):
+    """Concatenate the parts of each observation. Only this package adds this wrapper, after those of the user."""
+
+
+def structured_space(env: gym.Env) -> Space[Any] | None:
+    """Return the space of the observations before this package flattened them; None if it did not."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, FlatObservations):
+            return env.env.observation_space
+        env = env.env
+    return None
 
 
 def _can_be_flat(space: Space[Any] | None) -> bool:

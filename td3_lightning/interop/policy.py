@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, one_line, require_rows
+from td3_lightning.interop.observation_parts import flatten, is_structured
 
 Act = Callable[[NDArray[Any]], NDArray[np.float32]]
 
@@ -54,7 +55,8 @@ class Policy:
         """Return actions in the environment's units and inside the action box.
 
         Args:
-            obs: One observation (obs_dim,) or several (n, obs_dim).
+            obs: One observation (obs_dim,) or several (n, obs_dim). A policy from an ONNX file also accepts one
+                observation with the dict, tuple or discrete number of its environment.
 
         Returns:
             One action (action_dim,) or several (n, action_dim).
@@ -62,6 +64,9 @@ class Policy:
         Raises:
             UsageError: The observations have another shape.
         """
+        parts = self.metadata.get("observation_parts")
+        if parts is not None and is_structured(parts, obs):
+            obs = flatten(parts, obs)
         return self._act(require_rows("obs", obs, self.obs_dim))
 
 
