@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from td3_lightning.envs.lifetime import close_env
@@ -12,13 +13,28 @@ from td3_lightning.envs.restorable import RestorableEnv
 
 
 class Step(NamedTuple):
-    """Hold the results of one step of all training environments."""
+    """Hold one step of all training environments."""
 
-    last_obs: NDArray[np.float32]  # (num_envs, obs_dim), before any reset
+    obs: NDArray[np.float32]  # (num_envs, obs_dim), before the step
+    action: NDArray[np.float32]  # (num_envs, action_dim)
     reward: list[float]  # one per environment, as for the next two fields
     terminated: list[bool]
     truncated: list[bool]
+    last_obs: NDArray[np.float32]  # (num_envs, obs_dim), before any reset
     reports: list[dict[str, float]]  # one per episode that ended
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step as tensors and Python numbers."""
+        return {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            for name, value in self._asdict().items()
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Step":
+        """Return the step of a state."""
+        values = (state[name] for name in cls._fields)
+        return cls(*(value.numpy() if isinstance(value, torch.Tensor) else value for value in values))
 
 
 class Envs(Protocol):
@@ -30,8 +46,11 @@ class Envs(Protocol):
     def reset(self, seeds: Sequence[int]) -> None:
         """Start an episode in each environment."""
 
-    def step(self, action: NDArray[np.float32]) -> Step:
-        """Step each environment, and reset those whose episode ends."""
+    def begin(self, action: NDArray[np.float32]) -> None:
+        """Begin a step of each environment. The next call must be `finish` or `close`."""
+
+    def finish(self) -> Step:
+        """Finish the step, and reset the environments whose episode ends."""
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""
@@ -61,7 +80,7 @@ class EnvGroup:
         self, make: Callable[[], gym.Env], indices: Iterable[int], on_turn: Callable[[int], None] | None = None
     ) -> None:
         self.envs: list[RestorableEnv] = []
-        self.obs = np.empty((0, 0), np.float32)
+        self.obs = self._action = np.empty((0, 0), np.float32)
         self._on_turn = on_turn
         try:
             for index in indices:
@@ -86,18 +105,19 @@ class EnvGroup:
             obs.append(env.reset(seed=seed)[0])
         self.obs = np.array(obs, np.float32)
 
-    def step(self, action: NDArray[np.float32]) -> Step:
-        """Step each environment, and reset those whose episode ends.
+    def begin(self, action: NDArray[np.float32]) -> None:
+        """Set the actions (num_envs, action_dim) of the next step."""
+        self._action = action
 
-        Args:
-            action: Actions (num_envs, action_dim).
+    def finish(self) -> Step:
+        """Step each environment, and reset those whose episode ends.
 
         Raises:
             EnvError: An environment failed.
         """
-        last_obs = np.empty(self.obs.shape, np.float32)
+        before, last_obs = self.obs, np.empty(self.obs.shape, np.float32)
         rewards, terminations, truncations, reports, resets = [], [], [], [], []
-        for place, (env, own_action) in enumerate(zip(self.envs, action, strict=True)):
+        for place, (env, own_action) in enumerate(zip(self.envs, self._action, strict=True)):
             if self._on_turn is not None:
                 self._on_turn(place)
             last_obs[place], reward, terminated, truncated, _ = env.step(own_action)
@@ -110,7 +130,7 @@ class EnvGroup:
         self.obs = last_obs.copy()
         for place, obs in resets:
             self.obs[place] = obs
-        return Step(last_obs, rewards, terminations, truncations, reports)
+        return Step(before, self._action, rewards, terminations, truncations, last_obs, reports)
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""

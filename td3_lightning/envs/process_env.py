@@ -31,7 +31,6 @@ from td3_lightning.seeding import derive_seed
 
 log = logging.getLogger(__name__)
 
-LIMITED = ("reset", "step")  # calls of one step of each environment, so that their time is limited
 GRACE = 5.0  # seconds that a worker has beyond the time limit of its environments
 FIX = "Correct the environment, or use data.env_workers 0 to see its error."
 
@@ -175,7 +174,7 @@ class WorkerPool:
         """Call a method of each worker at the same time, and return the results."""
         for worker, own in zip(self.workers, arguments, strict=True):
             worker.send(name, *own)
-        return [worker.receive(worker.limit if name in LIMITED else None) for worker in self.workers]
+        return [worker.receive(worker.limit if name == "reset" else None) for worker in self.workers]
 
     def _parts(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return each worker's part of a list with one value per environment."""
@@ -186,21 +185,30 @@ class WorkerPool:
         self._call("reset", self._parts(seeds))
         self.obs = self._arrays.obs.copy()
 
-    def step(self, action: NDArray[np.float32]) -> Step:
-        """Step each environment, and reset those whose episode ends.
+    def begin(self, action: NDArray[np.float32]) -> None:
+        """Begin a step of each environment. It runs in the workers until `finish`.
 
         Args:
             action: Actions (num_envs, action_dim).
 
         Raises:
+            EnvError: A process ended.
+        """
+        self._arrays.action[:] = action
+        for worker in self.workers:
+            worker.send("step")
+
+    def finish(self) -> Step:
+        """Return the results of the step. Environments whose episode ended are reset.
+
+        Raises:
             EnvError: An environment or its process failed.
         """
-        arrays = self._arrays
-        arrays.action[:] = action
-        reports = self._call("step", [()] * len(self.workers))
+        reports = [report for worker in self.workers for report in worker.receive(worker.limit)]
+        arrays, before = self._arrays, self.obs
         self.obs = arrays.obs.copy()
         ends = arrays.terminated.tolist(), arrays.truncated.tolist()
-        return Step(arrays.last_obs.copy(), arrays.reward.tolist(), *ends, [each for own in reports for each in own])
+        return Step(before, arrays.action.copy(), arrays.reward.tolist(), *ends, arrays.last_obs.copy(), reports)
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""

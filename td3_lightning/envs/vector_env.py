@@ -12,7 +12,7 @@ from td3_lightning.envs.process_env import WorkerPool
 from td3_lightning.envs.reports import ReportNames
 from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.envs.spaces import check_is_new, check_same_spaces
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.seeding import derive_seed
 
 
@@ -31,6 +31,8 @@ class TrainingVectorEnv:
     ) -> None:
         self.num_envs = num_envs
         self.group: Envs = WorkerPool(make, num_envs, workers, timeout) if workers else EnvGroup(make, range(num_envs))
+        self.is_stepping = False  # a step has begun, and `finish` has not returned it
+        self._finished: Step | None = None  # this step, if a checkpoint contains it
         self._names = ReportNames()
 
     @property
@@ -67,40 +69,82 @@ class TrainingVectorEnv:
         first = steps_before * self.num_envs
         self.group.reset([derive_seed("training environment", first + index) for index in range(self.num_envs)])
 
-    def step(self, action: NDArray[np.float32]) -> Step:
-        """Step each environment, and reset those whose episode ends.
+    def begin(self, action: NDArray[np.float32]) -> None:
+        """Begin a step of each environment. Workers step while this process does something else.
 
         Args:
-            action: Actions (num_envs, action_dim).
+            action: Actions (num_envs, action_dim), which must not change until `finish`.
+
+        Raises:
+            EnvError: The process of an environment ended.
+        """
+        self.group.begin(action)
+        self.is_stepping = True
+
+    def finish(self) -> Step:
+        """Finish the step that has begun. Environments whose episode ended are reset.
 
         Raises:
             EnvError: An environment or its process failed.
         """
-        step = self.group.step(action)
+        step = self._finished or self._finish()
+        self._finished, self.is_stepping = None, False
+        return step
+
+    def _finish(self) -> Step:
+        step = self.group.finish()
         return step._replace(reports=[self._names.limit(report) for report in step.reports]) if step.reports else step
+
+    def step(self, action: NDArray[np.float32]) -> Step:
+        """Step each environment: `begin`, then `finish`."""
+        self.begin(action)
+        return self.finish()
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""
         return self.group.episode_steps()
 
     def discard_episodes(self) -> None:
-        """Discard the running episodes. The next call must be `reset`."""
+        """Discard the running episodes, and the step that has begun. The next call must be `reset` or `close`."""
         self.group.obs = self.obs[:0]
+        self._finished, self.is_stepping = None, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running episode of every environment."""
-        return {"episodes": self.group.states() if len(self.obs) else []}
+        """Return the running episode of every environment, and the step that has begun.
+
+        This step is finished first. The next `finish` returns it, also after a resume.
+
+        Raises:
+            EnvError: The step failed. The running episodes are discarded, so that the run can be saved.
+        """
+        if not len(self.obs):
+            return {"episodes": []}
+        try:
+            if self.is_stepping and self._finished is None:
+                self._finished = self._finish()
+            episodes = self.group.states()
+        except EnvError:
+            self.discard_episodes()
+            raise
+        return {"episodes": episodes, **({"step": self._finished.state_dict()} if self._finished else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> list[int]:
-        """Restore the running episodes.
+        """Restore the running episodes, and the step that had begun.
+
+        If an episode cannot be restored, this step is discarded, which interrupts every episode.
 
         Returns:
-            The indices of the environments whose episode could not be restored.
+            The indices of the environments whose episode is interrupted.
         """
         if not state["episodes"]:  # they were discarded
             return []
         same = self.group.restore(state["episodes"])
-        return [index for index, is_same in enumerate(same) if not is_same]
+        if "step" not in state:
+            return [index for index, is_same in enumerate(same) if not is_same]
+        if not all(same):
+            return list(range(self.num_envs))
+        self._finished, self.is_stepping = Step.from_state(state["step"]), True
+        return []
 
     def close(self) -> None:
         """Close all environments, even if one of them fails."""

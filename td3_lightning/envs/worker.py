@@ -81,7 +81,8 @@ class Worker:
         """Step each environment with its shared action, and return the reports of the episodes that ended."""
         assert self.arrays is not None
         own = slice(self.indices.start, self.indices.stop)
-        step = self.group.step(self.arrays.action[own].copy())
+        self.group.begin(self.arrays.action[own].copy())
+        step = self.group.finish()
         self.arrays.last_obs[own], self.arrays.reward[own] = step.last_obs, step.reward
         self.arrays.terminated[own], self.arrays.truncated[own] = step.terminated, step.truncated
         self._write_obs()

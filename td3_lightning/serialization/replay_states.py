@@ -80,12 +80,52 @@ def episode(value: Any, name: str) -> None:
         raise InvalidValueError(f"{name}.actions", "a list of actions", value["actions"])
 
 
+def envs(value: Any, name: str) -> None:
+    """Check for the running episodes, and the step that had begun."""
+    ENVS(value, name)
+    if "step" in value:
+        _check_step(value["step"], value["episodes"], f"{name}.step")
+
+
+def _check_step(step: dict[str, Any], episodes: list[Any], name: str) -> None:
+    """Check that a step has the sizes of the running episodes, and a report for each end."""
+    for key in STEP_FIELDS:
+        if len(step[key]) != len(episodes):
+            raise InvalidValueError(f"{name}.{key}", f"{len(episodes)} long, one for each episode", step[key])
+    for key in ("obs", "last_obs"):
+        for running in episodes:
+            if step[key].shape[1] != running["obs"].numel():
+                raise InvalidValueError(f"{name}.{key}", f"{running['obs'].numel()} numbers wide", step[key])
+    ends = sum(map(max, zip(step["terminated"], step["truncated"], strict=True)))
+    if len(step["reports"]) != ends:
+        raise InvalidValueError(f"{name}.reports", f"a list of {ends}, one for each end", step["reports"])
+
+
+def report(value: Any, name: str) -> None:
+    """Check for the numbers of an episode that ended."""
+    form.by_name(form.number)(value, name)
+    form.fields({"return": form.number})(value, name)
+
+
+def step_rows(value: Any, name: str) -> None:
+    """Check for the observations or the actions of a step."""
+    form.check_tensor(value, name)
+    if value.ndim != 2 or value.dtype != torch.float32:
+        raise InvalidValueError(name, "a float32 tensor with two axes", value)
+
+
 def rank(value: Any, name: str) -> None:
     """Check for the state of one rank: no episodes, or one for each ring of the replay."""
     STATE(value, name)
-    rings, episodes = value.get("replay", {}).get("rings"), value.get("envs", {}).get("episodes", [])
-    if rings is not None and episodes and len(episodes) != len(rings):
+    saved, running = value.get("replay"), value.get("envs", {})
+    if saved is None:
+        return
+    rings, episodes, step = saved["rings"], running.get("episodes", []), running.get("step")
+    if episodes and len(episodes) != len(rings):
         raise InvalidValueError(f"{name}.envs.episodes", f"a list of {len(rings)}, one for each ring", episodes)
+    width = saved["layout"]["action_dim"]
+    if step is not None and step["action"].shape[1] != width:
+        raise InvalidValueError(f"{name}.envs.step.action", f"{width} numbers wide", step["action"])
 
 
 LAYOUT = dict.fromkeys(("obs_dim", "action_dim", "capacity", "num_envs", "n_step"), form.count)
@@ -119,6 +159,13 @@ EPISODE = form.fields(
         "episodes": form.count,
     },
 )
+STEP_FIELDS: dict[str, form.Check] = {
+    **dict.fromkeys(("obs", "action", "last_obs"), step_rows),
+    "reward": form.series(form.number),
+    **dict.fromkeys(("terminated", "truncated"), form.series(form.flag)),
+}
+STEP = form.fields({**STEP_FIELDS, "reports": form.series(report)})
+ENVS = form.fields({"episodes": form.series(episode)}, {"step": STEP})
 DATASET = form.fields({"checksum": form.count, "generator": torch_generator})
-STATE = form.fields({}, {"replay": replay, "dataset": DATASET, "envs": form.fields({"episodes": form.series(episode)})})
+STATE = form.fields({}, {"replay": replay, "dataset": DATASET, "envs": envs})
 DATA = form.fields({"ranks": form.series(rank)})

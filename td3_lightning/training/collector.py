@@ -1,6 +1,5 @@
 """Callback that steps the training environments and fills the replay buffer."""
 
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -9,7 +8,6 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
-from torch import Tensor
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
 from td3_lightning.algorithm.exploration import with_noise
@@ -17,7 +15,7 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
-from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.agent_checks import check_dimensions, check_trainable
 from td3_lightning.training.data_module import ReplayData
@@ -28,6 +26,7 @@ from td3_lightning.training.normalizer_inputs import NormalizerInputs, check_nor
 from td3_lightning.training.offline import check_offline
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
+from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
 
@@ -35,7 +34,8 @@ ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
 class Collector(Callback):
     """Collect transitions with random actions, then with the policy plus Gaussian noise.
 
-    As in the paper, each environment step is followed by storing the transition, sampling a batch and an update.
+    As in the paper, each environment step is followed by storing the transition, sampling a batch and an update. With
+    `data.env_mode: overlapped`, the next step begins before the update and runs at the same time.
 
     Args:
         warmup_steps: Environment steps before the first update.
@@ -71,9 +71,8 @@ class Collector(Callback):
         self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
         self.stops_directly: Callable[[], bool] = _always  # whether a stop follows the current update directly
         self._policy_checkpoint: PolicyCheckpoint | None = None
-        self._losses: dict[str, Tensor] = {}
         self._unseen = NormalizerInputs()
-        self._clock = (0, 0.0)  # env_steps and seconds at the last log
+        self._log = UpdateLog()
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Check the strategy and that the agent fits the environment."""
@@ -89,8 +88,19 @@ class Collector(Callback):
                 check_trainable(module)
                 check_critic_loss(module, data.replay)
                 check_normalizers(module, data)
+                self._check_env_mode(data)
                 if data.offline:
                     check_offline(trainer, module, data, self.exploration_noise)
+
+    def _check_env_mode(self, data: ReplayData) -> None:
+        if data.env_mode == "lockstep":
+            return
+        if self._policy_checkpoint is not None:
+            fix = "Use lockstep, or remove PolicyCheckpoint."
+            raise refuse("data.env_mode", "lockstep with PolicyCheckpoint", data.env_mode, fix)
+        if self.collect != 1:
+            fix = "Use 1, or data.env_mode lockstep."
+            raise refuse("collect", "1 with data.env_mode overlapped", self.collect, fix)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
@@ -103,7 +113,7 @@ class Collector(Callback):
         if data.dataset is not None and module.settings.normalize_observations and trainer.ckpt_path is None:
             self._unseen.observations.add_dataset(data.dataset.take_observations())
         self._unseen.observations.check(module)
-        self._clock = (module.clock, time.perf_counter())
+        self._log.start(module)
         if not data.offline:
             self._begin(trainer, module, data)
 
@@ -125,12 +135,15 @@ class Collector(Callback):
             module.env_steps < self.warmup_steps or (fill and data.replay.steps_stored < self.warmup_steps)
         ):
             self._step(trainer, module, data)
-        self._clock = (module.clock, time.perf_counter())
+        self._log.start(module)
         if self._is_assessing:  # the run was stopped in an assessment
             self._catch_up(trainer, module, data)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Update the agent's statistics of the observations and the rewards, if it normalizes them."""
+        """Begin the next step in mode overlapped, and update the agent's statistics of observations and rewards."""
+        data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # as below
+        if data.env_mode == "overlapped" and not data.envs.is_stepping:
+            data.envs.begin(self._act(pl_module, data))
         self._unseen.pass_to(pl_module)
 
     def on_train_batch_end(
@@ -139,14 +152,14 @@ class Collector(Callback):
         """Take the environment steps that precede the next update, and log the last update."""
         module, data = _module_and_data(trainer)
         losses = {name: value for name, value in outputs.items() if name != TD_ERROR}
-        if module.device.type == "cpu" or _is_log_due(trainer, module):  # reading a loss from a GPU synchronizes
+        if module.device.type == "cpu" or is_log_due(trainer, module):  # reading a loss from a GPU synchronizes
             check_losses(losses, module.updates)
         update_priorities(module, data.replay, outputs)
         if module.updates % FLUSH_INTERVAL == 0:
             for optimizer in trainer.optimizers:
                 flush_denormals(optimizer)
         self.updates_ahead += not data.offline
-        self._losses.update(losses)
+        self._log.add(losses)
         self._catch_up(trainer, module, data)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -180,8 +193,8 @@ class Collector(Callback):
                 self.updates_ahead -= (module.env_steps - start) * data.updates_per_step
             if self._is_assessing:  # the run stops, and continues here when it is resumed
                 return
-        if _is_log_due(trainer, module):
-            self._log_losses(trainer, module)
+        if is_log_due(trainer, module):
+            self._log.write(trainer, module, self.exploration_noise)
 
     def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Collect `collect` steps, or steps until an episode or an assessment ends."""
@@ -215,35 +228,19 @@ class Collector(Callback):
 
     def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> Step:
         """Step all environments once and store the transitions."""
-        obs, action = data.envs.obs, self._act(module, data)
-        step = data.envs.step(action)
-        rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
+        if not data.envs.is_stepping:
+            data.envs.begin(self._act(module, data))
+        step = data.envs.finish()
+        rows = zip(step.obs, step.action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
             data.replay.add(env, *row)
-        self._unseen.add(module, data, obs, step)
+        self._unseen.add(module, data, step)
         module.env_steps += data.num_envs
         for report in step.reports:
             module.episodes += 1
             self.last_return = report["return"]
-            self._log(trainer, module, report)
+            log_values(trainer, module, report)
         return step
-
-    def _log_losses(self, trainer: L.Trainer, module: TD3) -> None:
-        """Log the last losses, the scheduled values and the speed since the previous log."""
-        start, seconds = self._clock
-        self._clock = (module.clock, time.perf_counter())
-        speed = (module.clock - start) / max(self._clock[1] - seconds, 1e-9)
-        unit = module.clock_name.removeprefix("env_")
-        losses = {name: value.item() for name, value in self._losses.items()}
-        schedules = module.settings.varying
-        if not isinstance(self.exploration_noise, Constant):
-            schedules["noise"] = self.exploration_noise
-        scheduled = {name: schedule(module.env_steps) for name, schedule in schedules.items()}
-        self._log(trainer, module, losses | scheduled | {f"{unit}_per_second": speed})
-
-    def _log(self, trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.clock)
 
     def state_dict(self) -> dict[str, Any]:
         """Return each rank's random generator, update balance, last return, losses and unseen statistics."""
@@ -254,7 +251,7 @@ class Collector(Callback):
             "rng": self.rng.bit_generator.state,
             "updates_ahead": self.updates_ahead,
             "last_return": self.last_return,
-            "losses": {name: loss.cpu() for name, loss in self._losses.items()},
+            **self._log.state_dict(),
             **self._unseen.state_dict(),
         }
 
@@ -264,13 +261,8 @@ class Collector(Callback):
         if own is not None:
             self.rng.bit_generator.state = own["rng"]
             self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
-            self._losses = dict(own["losses"])
+            self._log.load_state_dict(own)
             self._unseen.load_state_dict(own)
-
-
-def _is_log_due(trainer: L.Trainer, module: TD3) -> bool:
-    every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
-    return bool(every) and module.updates % every == 0
 
 
 def _always() -> bool:

@@ -25,7 +25,7 @@ from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule
 from td3_lightning.training.batches import Batches
-from td3_lightning.training.data_settings import DataSettings, seed_range
+from td3_lightning.training.data_settings import DataSettings, EnvMode, seed_range
 from td3_lightning.training.dataset_source import DatasetSource
 from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_replay
 
@@ -46,6 +46,8 @@ class ReplayData(L.LightningDataModule):
         pixels: How frames become observations, if the environment observes frames.
         num_envs: Number of training environments, which step together.
         env_workers: Number of processes for the training environments, at most num_envs. 0 uses the training process.
+        env_mode: "lockstep" steps the environments before each update, "overlapped" during the update, with actions
+            of an older policy. The latter requires `env_workers`.
         capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
         batch_size: Transitions per batch.
         gamma: Discount factor per environment step.
@@ -87,6 +89,7 @@ class ReplayData(L.LightningDataModule):
         pixels: Pixels | None = None,
         num_envs: int = 1,
         env_workers: int = 0,
+        env_mode: EnvMode = "lockstep",
         capacity: int = 1_000_000,
         batch_size: int = 256,
         gamma: float = 0.99,
@@ -108,11 +111,11 @@ class ReplayData(L.LightningDataModule):
     ) -> None:
         super().__init__()
         settings = DataSettings(
-            num_envs, env_workers, steps_per_epoch, updates_per_step, on_device, empty_replay, dataset, dataset_share,
-            offline,
+            num_envs, env_workers, env_mode, steps_per_epoch, updates_per_step, on_device, empty_replay, dataset,
+            dataset_share, offline,
         )  # fmt: skip
         settings.check_dataset(batch_size, priority_alpha, pixels)
-        self.num_envs, self.env_workers = settings.num_envs, settings.env_workers
+        self.num_envs, self.env_workers, self.env_mode = settings.num_envs, settings.env_workers, settings.env_mode
         self.updates_per_step = settings.updates_per_step
         self.on_device, self.empty_replay, self.offline = settings.on_device, settings.empty_replay, settings.offline
         self.dataset = DatasetSource(dataset, settings.batch_parts) if dataset is not None else None
@@ -151,11 +154,7 @@ class ReplayData(L.LightningDataModule):
 
     @classmethod
     def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Any:
-        """Refuse to make environments from settings in a checkpoint, which would choose what is imported.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Raise `UsageError`, because settings in a checkpoint would choose what is imported."""
         raise UsageError(
             "A ReplayData must be made from your own settings, not from a checkpoint. Use ReplayData(...) and "
             "trainer.fit(..., ckpt_path=...)."

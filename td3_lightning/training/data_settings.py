@@ -1,10 +1,12 @@
 """Validated settings of the data module."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from td3_lightning.errors import UsageError, refuse, require_bool, require_float, require_int
 from td3_lightning.replay.mixed import split_batch
 
+EnvMode = Literal["lockstep", "overlapped"]
 MAX_EPISODES = 1_000_000  # in one evaluation
 MAX_STEPS = 10**9  # in one epoch, and updates per step, so that a product of both fits 64 bits
 MAX_WORKERS = 256  # more than any machine benefits from, so that a file cannot start thousands of processes
@@ -20,6 +22,7 @@ class DataSettings:
 
     num_envs: int
     env_workers: int
+    env_mode: EnvMode
     steps_per_epoch: int
     updates_per_step: float
     on_device: bool
@@ -35,6 +38,7 @@ class DataSettings:
         fix = "Use 0 to step the environments in the training process, or increase data.num_envs."
         most = min(self.num_envs, MAX_WORKERS)
         self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
+        self._check_env_mode()
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
         self.updates_per_step = require_float("updates_per_step", self.updates_per_step, above=0, most=MAX_STEPS)
         if self.steps_per_epoch * self.updates_per_step < 1:
@@ -44,6 +48,16 @@ class DataSettings:
             )
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
         self.on_device = require_bool("on_device", self.on_device)
+
+    def _check_env_mode(self) -> None:
+        if self.env_mode not in get_args(EnvMode):
+            raise refuse("env_mode", "lockstep or overlapped", self.env_mode, "Use lockstep, for example.")
+        if self.env_mode == "overlapped" and not self.env_workers:
+            fix = "Use 1, or data.env_mode lockstep."
+            raise refuse("env_workers", "at least 1 with data.env_mode overlapped", self.env_workers, fix)
+        if self.env_mode == "overlapped" and self.offline:
+            fix = "Use lockstep, because an offline run takes no environment steps."
+            raise refuse("env_mode", "lockstep with data.offline", self.env_mode, fix)
 
     def check_dataset(self, batch_size: int, priority_alpha: float, pixels: object) -> None:
         """Check the settings of the dataset, and set the parts of a batch."""

@@ -2,9 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.env_group import Step
 from td3_lightning.training.data_module import ReplayData
@@ -21,12 +18,13 @@ class NormalizerInputs:
     def begin(self, module: TD3, data: ReplayData) -> None:
         """Start, or continue, the running episodes."""
         if module.settings.normalize_rewards:
-            self.returns.begin(data.envs.episode_steps())
+            # After a step that has begun, an episode may be new, but its return belongs to the one before.
+            self.returns.begin([1] * data.num_envs if data.envs.is_stepping else data.envs.episode_steps())
 
-    def add(self, module: TD3, data: ReplayData, obs: NDArray[np.float32], step: Step) -> None:
-        """Add a step of all environments from observations (num_envs, obs_dim), for the normalizers that exist."""
+    def add(self, module: TD3, data: ReplayData, step: Step) -> None:
+        """Add a step of all environments, for the normalizers that exist."""
         if module.settings.normalize_observations:
-            self.observations.add(obs, step)
+            self.observations.add(step)
         if module.settings.normalize_rewards:
             self.returns.add(step, data.replay.gamma)
 

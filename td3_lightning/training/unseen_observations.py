@@ -24,9 +24,9 @@ class UnseenObservations:
     def __init__(self) -> None:
         self._rows: list[NDArray[np.float32]] = []  # (n, obs_dim) each
 
-    def add(self, obs: NDArray[np.float32], step: Step) -> None:
-        """Add the observations (num_envs, obs_dim) before a step, and the last ones of the episodes that it ends."""
-        self._rows.append(obs)
+    def add(self, step: Step) -> None:
+        """Add the observations before a step, and the last ones of the episodes that it ends."""
+        self._rows.append(step.obs)
         ends = np.logical_or(step.terminated, step.truncated)
         if ends.any():
             self._rows.append(step.last_obs[ends])

@@ -24,7 +24,7 @@ from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import EnvError
 from td3_lightning.seeding import derive_seed
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from toys import Obedient, Seeded
+from toys import Obedient, Restless, Seeded
 
 NONE = np.zeros((3, 1), np.float32)
 
@@ -44,7 +44,8 @@ def assert_no_process(found: list[int]) -> None:
 
 
 def assert_same(one: Step, other: Step) -> None:
-    np.testing.assert_array_equal(one.last_obs, other.last_obs)
+    for name in ("obs", "action", "last_obs"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert (one.reward, one.terminated, one.truncated) == (other.reward, other.terminated, other.truncated)
     assert one.reports == other.reports
 
@@ -78,6 +79,79 @@ def test_workers_match_one_process_bit_for_bit() -> None:
     assert one.group.spaces == other.group.spaces
     for envs in (one, other):
         envs.close()
+    assert_no_process(found)
+
+
+class Gated(Seeded):
+    """Wait in each step until a file exists."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        while not self.path.exists():
+            time.sleep(0.001)
+        return super().step(action)
+
+
+def test_step_runs_between_begin_and_finish(tmp_path: Path) -> None:
+    envs = TrainingVectorEnv(partial(make_wrapped, Gated, {"path": tmp_path / "gate"}, (), 30.0), 1, 1, 30.0)
+    envs.reset()
+    before, action = envs.obs.copy(), np.ones((1, 1), np.float32)
+    envs.begin(action)
+    assert envs.is_stepping
+    np.testing.assert_array_equal(envs.obs, before)
+    (tmp_path / "gate").touch()  # a begin that finishes the step would never come here
+    step = envs.finish()
+    assert not envs.is_stepping
+    np.testing.assert_array_equal(step.obs, before)
+    np.testing.assert_array_equal(step.action, action)
+    envs.close()
+
+
+def test_step_that_has_begun_is_restored_bit_for_bit() -> None:
+    """The step is exchanged between workers and one process, with and without the end of an episode."""
+    workers, other, expected = new_envs(workers=1), new_envs(workers=0), new_envs(workers=0)
+    for envs in (workers, other, expected):
+        envs.reset(7)
+    rng, ends = np.random.default_rng(3), 0
+    for _ in range(12):
+        action = rng.uniform(-0.5, 1.5, (3, 1)).astype(np.float32)
+        workers.begin(action)
+        state = through_a_file(workers.state_dict())
+        assert other.load_state_dict(state) == []
+        step = expected.step(action)
+        ends += len(step.reports)
+        for envs in (workers, other):
+            assert envs.is_stepping
+            assert_same(envs.finish(), step)
+            np.testing.assert_array_equal(envs.obs, expected.obs)
+            assert "step" not in envs.state_dict()
+    assert ends > 3
+    workers.close()
+
+
+def test_step_before_an_episode_that_is_lost_is_discarded() -> None:
+    envs, again = new_envs(Restless, workers=0), new_envs(Restless, workers=0)
+    for each in (envs, again):
+        each.reset()
+    envs.begin(NONE)
+    assert again.load_state_dict(through_a_file(envs.state_dict())) == [0, 1, 2]
+    assert not again.is_stepping
+
+
+def test_run_can_be_saved_after_a_worker_is_killed_in_flight() -> None:
+    envs = new_envs(Obedient, 2, 1)
+    found = pids(envs)
+    envs.reset()
+    envs.begin(np.array([[0], [5]], np.float32))
+    with pytest.raises(
+        EnvError, match=r"^Environment 1 of Obedient is lost, because its process was killed by SIGKILL"
+    ):
+        envs.state_dict()
+    assert envs.state_dict() == {"episodes": []}
+    envs.close()
     assert_no_process(found)
 
 
@@ -175,11 +249,17 @@ gymnasium.register("Dying-v0", Dying, disable_env_checker=True)
 """
 
 
-def test_run_with_a_killed_worker_saves_and_exits_with_1(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["lockstep", "overlapped"])
+def test_run_with_a_killed_worker_saves_and_exits_with_1(mode: str, tmp_path: Path) -> None:
     (tmp_path / "dying.py").write_text(DYING)
     words = ["--data.env_id=dying:Dying-v0", "--data.num_envs=2", "--data.env_workers=1", "--data.batch_size=4"]
     words += ["--model.hidden_dims=[8]", "--data.steps_per_epoch=100", "--data.eval_episodes=1"]
-    words += ["--collector.warmup_steps=20", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    words += [
+        f"--data.env_mode={mode}",
+        "--collector.warmup_steps=20",
+        "--trainer.enable_progress_bar=false",
+        "--trainer.accelerator=cpu",
+    ]
     ended = subprocess.run(
         [sys.executable, "-m", "td3_lightning", "fit", *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
@@ -214,3 +294,16 @@ def test_environment_that_cannot_be_sent_is_usage_error() -> None:
 def test_invalid_number_of_workers_is_usage_error(workers: Any, said: str) -> None:
     with pytest.raises(UsageError, match=rf"^env_workers must be {said}"):
         ReplayData("toys/Seeded-v0", num_envs=2, env_workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"env_workers": 0}, "env_workers must be at least 1 with data.env_mode overlapped, got 0. Use 1, or"),
+        ({"env_mode": "async"}, "env_mode must be lockstep or overlapped, got 'async'. Use"),
+        ({"offline": True}, "env_mode must be lockstep with data.offline, got 'overlapped'. Use lockstep, because"),
+    ],
+)
+def test_invalid_mode_is_usage_error(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
+        ReplayData("toys/Seeded-v0", **{"env_workers": 1, "env_mode": "overlapped", **settings})

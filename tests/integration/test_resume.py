@@ -7,6 +7,7 @@ resumes from each of them and reports differences, and `serve` starts a new proc
 import copy
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import lightning as L
 import pytest
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation
@@ -77,6 +79,7 @@ DATA: dict[str, dict[str, Any]] = {
     "offline": {**PENDULUM, "n_step": 2, "dataset": "recorded-v0", "offline": True},
     "dataset, share": {**PENDULUM, "n_step": 2, "capacity": 100, "dataset": "recorded-v0", "dataset_share": 0.25},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
+    "overlapped": {**PENDULUM, "num_envs": 2, "n_step": 2},  # a step is in progress during two updates
 }
 SIMULATORS = {"mujoco": "Walker2d-v5", "pybullet": "pybullet_envs_gymnasium:Walker2DBulletEnv-v0"}
 for package, env_id in SIMULATORS.items():
@@ -93,7 +96,7 @@ DEPLOYING: dict[str, list[Callback]] = {  # other weights than those that are tr
     "Pendulum, policy checkpoints": [PolicyCheckpoint(1, 2, switch_after=12)],
     "Lander, policy checkpoints": [PolicyCheckpoint(5, 2, switch_after=12)],
 }
-NORMALIZED = {"prioritized", "short", "TD7, complete", "Pendulum, averaged", "Lander, policy checkpoints"}
+NORMALIZED = {"prioritized", "short", "overlapped", "TD7, complete", "Pendulum, averaged", "Lander, policy checkpoints"}
 MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
@@ -117,6 +120,8 @@ class Run:
         if "dataset" in settings:
             recorded.write(folder.parent / "datasets")
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
+        if case == "overlapped":  # with the numbers of workers, which are slow to start
+            self.data.env_mode = "overlapped"
         loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
         common: dict[str, Any] = {"hidden_dims": (8,), "policy_freq": 3, "normalize_observations": case in NORMALIZED}
@@ -273,11 +278,33 @@ def test_resumed_run_with_workers_equals_one_process(tmp_path: Path, monkeypatch
     assert rows(run.folder) == rows(tmp_path / "whole")
 
 
+class Jitter(gym.Wrapper[Any, Any, Any, Any]):
+    """Sleep for a random time in each step."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(random.SystemRandom().uniform(0, 0.004))
+        return self.env.step(action)
+
+
+def test_resumed_overlapped_run_does_not_depend_on_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run("overlapped", tmp_path / "whole").fit()
+    monkeypatch.setitem(DATA, "overlapped", {**DATA["overlapped"], "env_workers": 2, "wrappers": [Jitter]})
+    run = Run("overlapped", tmp_path / "workers", callbacks=(Stops("on_train_batch_start", 7),))
+    with pytest.raises(ExitOnSignal):
+        run.fit()
+    (saved,) = read_checkpoint(run.last)["ReplayData"]["ranks"]
+    assert "step" in saved["envs"]
+    monkeypatch.setitem(DATA["overlapped"], "env_workers", 1)
+    Run("overlapped", tmp_path / "workers", seed=5).fit(run.last)
+    assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
+    assert rows(run.folder) == rows(tmp_path / "whole")
+
+
 class StopsInStep:
     """Send a signal to this process in a step of the training environments, and count the steps.
 
     Args:
-        step: The method of `TrainingVectorEnv` that steps them.
+        step: The method of `TrainingVectorEnv` that begins a step.
         at: Number of the step in which the signal is sent.
     """
 
@@ -299,7 +326,7 @@ def test_resume_within_assessments_is_bit_exact(case: str, tmp_path: Path, monke
 
     def make(envs: Any, *arguments: Any) -> None:
         begin(envs, *arguments)
-        envs.step = StopsInStep(envs.step, at=4)
+        envs.begin = StopsInStep(envs.begin, at=4)
 
     monkeypatch.setattr(TrainingVectorEnv, "__init__", make)
     while True:

@@ -50,6 +50,7 @@ OTHERS: dict[str, list[Any]] = {
     "model.critic_loss": ["huber"],
     "data.num_envs": [2, 3],
     "data.env_workers": [1],
+    "data.env_mode": ["overlapped"],
     "data.updates_per_step": [0.3, 0.5, 2],
     "data.n_step": [1, linear(4, 1, 80)],
     "data.reward_scale": [0.1],
@@ -88,7 +89,11 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
     if "priority_alpha" in settings["data"]:
         settings["model"]["critic_loss"] = "huber"
     if any("PolicyCheckpoint" in each["class_path"] for each in settings["trainer"].get("callbacks", [])):
-        settings["collector"].pop("collect", None)  # refused
+        settings["collector"].pop("collect", None)  # refused, as are the next settings
+        settings["data"].pop("env_mode", None)
+    if "env_mode" in settings["data"]:
+        settings["collector"].pop("collect", None)
+        settings["data"]["env_workers"] = 1
     if "normalize_rewards" in settings["model"]:
         settings["data"].pop("reward_scale", None)  # refused
     return settings

@@ -368,7 +368,7 @@ def test_logged_speed_excludes_warmup(make_trainer: Any, monkeypatch: Any) -> No
     data, logger = new_data(), Kept()
     module = new_module(data)
     clock = SimpleNamespace(perf_counter=lambda: 100 + (min(module.env_steps, 10) + module.env_steps) / 4)
-    monkeypatch.setattr("td3_lightning.training.collector.time", clock)
+    monkeypatch.setattr("td3_lightning.training.update_log.time", clock)
     trainer = make_trainer(callbacks=[Collector(10)], logger=logger, log_every_n_steps=5, limit_val_batches=0)
     trainer.fit(module, datamodule=data)
     speeds = [line["train/steps_per_second"] for _, line in logger.lines if "train/steps_per_second" in line]

@@ -191,7 +191,8 @@ def step(ends: dict[int, float], num_envs: int) -> Step:
     """Return a step in which the episodes of some environments end with given returns."""
     ended = [env in ends for env in range(num_envs)]
     none = np.zeros((num_envs, 1), np.float32)
-    return Step(none, [0.0] * num_envs, ended, [False] * num_envs, [{"return": ends[env]} for env in sorted(ends)])
+    reports = [{"return": ends[env]} for env in sorted(ends)]
+    return Step(none, none, [0.0] * num_envs, ended, [False] * num_envs, none, reports)
 
 
 def test_first_episodes_that_begin_count_in_several_environments() -> None:

@@ -1,0 +1,65 @@
+"""Values that the Collector logs."""
+
+import time
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.schedules import Constant, Schedule
+
+
+class UpdateLog:
+    """Log the last losses, the scheduled values and the speed since the previous log."""
+
+    def __init__(self) -> None:
+        self._losses: dict[str, Tensor] = {}
+        self._clock = (0, 0.0)  # the agent's clock and seconds at the last log
+
+    def start(self, module: TD3) -> None:
+        """Measure the speed from now on."""
+        self._clock = (module.clock, time.perf_counter())
+
+    def add(self, losses: dict[str, Tensor]) -> None:
+        """Replace the losses of the same names."""
+        self._losses.update(losses)
+
+    def write(self, trainer: L.Trainer, module: TD3, noise: Schedule) -> None:
+        """Log the values.
+
+        Args:
+            trainer: Trainer with the loggers.
+            module: Agent with the schedules.
+            noise: Exploration noise, which is logged if it is scheduled.
+        """
+        start, seconds = self._clock
+        self.start(module)
+        speed = (module.clock - start) / max(self._clock[1] - seconds, 1e-9)
+        unit = module.clock_name.removeprefix("env_")
+        losses = {name: value.item() for name, value in self._losses.items()}
+        schedules = module.settings.varying
+        if not isinstance(noise, Constant):
+            schedules["noise"] = noise
+        scheduled = {name: schedule(module.env_steps) for name, schedule in schedules.items()}
+        log_values(trainer, module, losses | scheduled | {f"{unit}_per_second": speed})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the losses."""
+        return {"losses": {name: loss.cpu() for name, loss in self._losses.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the losses."""
+        self._losses = dict(state["losses"])
+
+
+def is_log_due(trainer: L.Trainer, module: TD3) -> bool:
+    """Return whether the last update is logged."""
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
+    return bool(every) and module.updates % every == 0
+
+
+def log_values(trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
+    """Pass values of the training to every logger."""
+    for logger in trainer.loggers:
+        logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.clock)

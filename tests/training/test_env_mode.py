@@ -1,0 +1,72 @@
+"""Check the order of actions, updates and steps in the two modes of the environments."""
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
+
+WARMUP = 4
+
+
+def updates_at_actions(mode: Literal["lockstep", "overlapped"], make_trainer: Any, **settings: Any) -> list[int]:
+    """Return the number of updates that the policy of each stored action had made."""
+
+    class Clock(TD3):
+        """Act with the number of updates."""
+
+        def act(self, obs: Any, deterministic: bool = True) -> Any:
+            return np.full((len(obs), 1), self.updates / 64, np.float32)
+
+    data = ReplayData("toys/Counter-v0", batch_size=4, capacity=200, eval_episodes=1, steps_per_epoch=8, **settings)
+    data.env_mode = mode  # in this process: workers have the same order
+    module = Clock(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(WARMUP, exploration_noise=0.0)], max_epochs=2)
+    trainer.fit(module, datamodule=data)
+    ring = data.replay.rings[0]
+    rows = ring.rows[: ring.cursor]
+    actions = rows[rows[:, -2] > 0][-(-WARMUP // data.num_envs) :, data.obs_dim]  # without the last observations
+    return [round(action * 64) for action in actions.tolist()]
+
+
+def test_actions_are_one_update_older_if_overlapped(make_trainer: Any) -> None:
+    assert updates_at_actions("lockstep", make_trainer) == list(range(1, 17))
+    assert updates_at_actions("overlapped", make_trainer) == list(range(16))
+
+
+@pytest.mark.parametrize("settings", [{"num_envs": 3}, {"num_envs": 2, "updates_per_step": 1.5}])
+def test_actions_are_the_updates_of_a_step_older(settings: dict[str, Any], make_trainer: Any) -> None:
+    lockstep, overlapped = (updates_at_actions(mode, make_trainer, **settings) for mode in ("lockstep", "overlapped"))
+    assert lockstep == list(range(1, lockstep[-1] + 1, 3))
+    assert overlapped == [0, *lockstep[:-1]]
+
+
+@pytest.mark.parametrize("updates_per_step", [0.25, 0.5])
+def test_only_the_first_action_after_an_update_is_older(updates_per_step: float, make_trainer: Any) -> None:
+    steps = round(1 / updates_per_step)
+    overlapped = updates_at_actions("overlapped", make_trainer, updates_per_step=updates_per_step)
+    lockstep = updates_at_actions("lockstep", make_trainer, updates_per_step=updates_per_step)
+    assert [later - earlier for later, earlier in zip(lockstep, overlapped, strict=True)] == [
+        int(index % steps == 0) for index in range(16)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("collect", "callbacks", "said"),
+    [
+        (7, [], "collect must be 1 with data.env_mode overlapped, got 7. Use 1, or data.env_mode lockstep."),
+        ("episode", [], "collect must be 1 with data.env_mode overlapped, got 'episode'. Use 1, or"),
+        (1, [PolicyCheckpoint()], "data.env_mode must be lockstep with PolicyCheckpoint, got 'overlapped'. Use"),
+    ],
+)
+def test_policy_that_must_not_change_is_usage_error(
+    collect: Any, callbacks: list[Any], said: str, make_trainer: Any
+) -> None:
+    data = ReplayData("toys/Counter-v0", eval_episodes=1)
+    data.env_mode = "overlapped"
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    with pytest.raises(UsageError) as refused:
+        make_trainer(callbacks=[Collector(collect=collect), *callbacks]).fit(module, datamodule=data)
+    assert str(refused.value).startswith(said)
