@@ -14,40 +14,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from benchmarks.busy import Busy
 from benchmarks.machine import describe, limit_cores
 from td3_lightning.envs.make import make_wrapped
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 
 TIMEOUT = 600.0  # seconds, the default of data.step_timeout
-SIZE = 17  # numbers in an observation of `Busy`
-
-
-class Busy(gym.Env[Any, Any]):
-    """Compute for a given CPU time in every step.
-
-    Args:
-        seconds: CPU time of a step.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.observation_space, self.action_space = Box(-1, 1, (SIZE,)), Box(-1, 1, (6,))
-        self._obs = np.zeros(SIZE, np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return the observation."""
-        super().reset(seed=seed)
-        return self._obs, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Compute, and return the observation."""
-        end = time.thread_time() + self.seconds
-        while time.thread_time() < end:
-            pass
-        return self._obs, 0.0, False, False, {}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -110,7 +84,7 @@ def worker_table(options: argparse.Namespace) -> str:
     columns = [f"{workers} workers" if workers else "in process" for workers in options.workers]
     rows = [f"| ms per step | {' | '.join(columns)} |", "|---:|" + "---:|" * len(columns)]
     for milliseconds in options.milliseconds:
-        make = partial(Busy, milliseconds / 1e3)
+        make = partial(Busy, milliseconds)
         envs = {str(workers): TrainingVectorEnv(make, num_envs, workers, TIMEOUT) for workers in options.workers}
         for each in envs.values():
             each.reset()

@@ -31,6 +31,7 @@ class Workload:
     noise_clip: float = 0.5
     policy_freq: int = 2
     exploration_noise: float = 0.1
+    num_envs: int = 1
 
     def make_env(self) -> gym.Env[Any, Any]:
         """Create the environment with `gym.make`."""
@@ -48,6 +49,20 @@ PLAIN = {
     "C": Workload("car, networks 512-256, batch 512", CAR, (512, 256), 512, {"track_seed": 123}),
 }
 WORKLOADS = PLAIN | {f"{name}-LN": workload.with_layer_norm() for name, workload in PLAIN.items()}
+MILLISECONDS = (0.05, 1, 5, 20)  # costs of a step
+SPENT = {"busy": "compute", "sleep": "sleep"}
+WITH_WORKERS = {
+    f"{kind}-{cost:g}": Workload(
+        f"2 that {verb} for {cost:g} ms per step",
+        "benchmarks.busy:Busy-v0",
+        (256, 256),
+        256,
+        {"milliseconds": cost, "sleeps": kind == "sleep"},
+        num_envs=2,
+    )
+    for kind, verb in SPENT.items()
+    for cost in MILLISECONDS
+} | {"cheetah": Workload("16 HalfCheetah-v5", "HalfCheetah-v5", (256, 256), 256, num_envs=16)}
 
 
 def _register_car_only() -> None:

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import clock, env_step, latency, update
+from benchmarks import clock, env_step, env_workers, latency, update
 from benchmarks.baselines import floor, ours_loop
 from benchmarks.baselines.cleanrl import Agent
 from benchmarks.baselines.cleanrl_tuned import TunedAgent
 from benchmarks.baselines.ours_loop import parse
+from benchmarks.busy import Busy
 from benchmarks.car_frames import report
 from benchmarks.interleaved import Baseline, Measurement
 from benchmarks.machine import commit
@@ -39,7 +40,7 @@ def test_every_command_of_the_readmes_parses() -> None:
     text = "".join((ROOT / name).read_text() for name in ("README.md", "benchmarks/README.md"))
     commands = re.findall(r"^python -m benchmarks\.(.*)$", text, re.MULTILINE)
     assert {line.split()[0] for line in commands} == {
-        *("speed", "update", "profile", "priorities", "car_frames", "time_to_score", "latency"),
+        *("speed", "update", "profile", "priorities", "car_frames", "time_to_score", "latency", "env_workers"),
     }
     for module, *words in map(shlex.split, commands):
         here = [sys.executable if word.endswith("/python") else word for word in words]
@@ -114,6 +115,24 @@ def test_tables_of_steps_have_a_row_per_measurement() -> None:
     assert 0 < float(rows[1][1].replace(",", "")) <= 1000
 
 
+def test_speed_with_workers_is_a_share_of_the_learner() -> None:
+    speeds = measurement(env_workers.ALONE, 300.0, 200.0), measurement("overlapped", 270.0, 180.0)
+    assert env_workers.table({"sleep-5": list(speeds)}, [env_workers.ALONE, "absent", "overlapped"]).splitlines() == [
+        "| environments | learner alone | absent | overlapped |",
+        "|---|---:|---:|---:|",
+        "| 2 that sleep for 5 ms per step | 250 |  | 225 (90%) |",
+    ]
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_step_of_busy_environment_takes_its_time(sleeps: bool) -> None:
+    env = Busy(20, sleeps)
+    start, cpu = time.perf_counter(), time.thread_time()
+    env.step(None)
+    assert time.perf_counter() - start > 0.0199
+    assert (time.thread_time() - cpu > 0.0199) != sleeps
+
+
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     known = {**BASELINES, "absent": Baseline("absent", "absent", ("no_such_package",))}
     assert [one.title for one in choose(["absent", "ours"], known, sys.executable)] == ["td3_lightning"]
@@ -129,7 +148,10 @@ def test_baselines_without_layer_norm_are_skipped(capsys: pytest.CaptureFixture[
     assert "L-LN  Skipping Stable-Baselines3: no LayerNorm." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASELINES.keys())
+EVERY_BASELINE = BASELINES | env_workers.baselines(2)
+
+
+@pytest.mark.parametrize("baseline", EVERY_BASELINE.values(), ids=EVERY_BASELINE.keys())
 def test_every_baseline_has_a_file(baseline: Baseline) -> None:
     assert (ROOT / "benchmarks" / "baselines" / f"{baseline.module}.py").is_file()
 

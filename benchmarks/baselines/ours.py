@@ -14,11 +14,23 @@ STOPWATCH = "benchmarks.baselines.ours_stopwatch.ConnectStopwatch"
 
 def train(workload: Workload, flags: list[str]) -> None:
     """Run the training loop without end."""
+    fit(workload, data_settings(workload) | {"wrappers": [{"class_path": "benchmarks.clock.Clock"}]}, STOPWATCH, flags)
+
+
+def fit(workload: Workload, data: dict[str, Any], callback: str, flags: list[str]) -> None:
+    """Run `td3_lightning fit`.
+
+    Args:
+        workload: The hyperparameters.
+        data: The arguments of ReplayData.
+        callback: Class that connects the stopwatch.
+        flags: Further flags.
+    """
     settings = {
         "model": model_settings(workload),
-        "data": data_settings(workload) | {"wrappers": [{"class_path": "benchmarks.clock.Clock"}]},
+        "data": data,
         "collector": {"warmup_steps": WARMUP_STEPS, "exploration_noise": workload.exploration_noise},
-        "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": STOPWATCH}]},
+        "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": callback}]},
     }
     lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
     raise SystemExit(run(["fit", *lines, *flags]))  # imports Lightning as the command does

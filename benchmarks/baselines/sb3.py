@@ -20,8 +20,19 @@ def train(workload: Workload, flags: list[str]) -> None:
     if "tuned" in flags:
         tune_process()
         policy_kwargs["optimizer_kwargs"] = {"fused": True}
-    env = Clock(workload.make_env())
-    model = TD3(
+    learn(new_model(workload, Clock(workload.make_env()), policy_kwargs))
+
+
+def new_model(workload: Workload, env: Any, policy_kwargs: dict[str, Any], gradient_steps: int = 1) -> TD3:
+    """Create the agent.
+
+    Args:
+        workload: The hyperparameters.
+        env: An environment, or several.
+        policy_kwargs: Arguments of the networks.
+        gradient_steps: Updates after each step of all environments.
+    """
+    return TD3(
         "MlpPolicy",
         env,
         learning_rate=workload.lr,
@@ -31,7 +42,7 @@ def train(workload: Workload, flags: list[str]) -> None:
         tau=workload.tau,
         gamma=workload.gamma,
         train_freq=1,
-        gradient_steps=1,
+        gradient_steps=gradient_steps,
         action_noise=exploration(env, workload),
         policy_delay=workload.policy_freq,
         target_policy_noise=workload.policy_noise,
@@ -39,7 +50,6 @@ def train(workload: Workload, flags: list[str]) -> None:
         policy_kwargs=policy_kwargs,
         device="cpu",
     )
-    learn(model)
 
 
 def exploration(env: Any, workload: Workload) -> NormalActionNoise:
@@ -48,9 +58,10 @@ def exploration(env: Any, workload: Workload) -> NormalActionNoise:
     return NormalActionNoise(np.zeros(size), np.full(size, workload.exploration_noise))
 
 
-def learn(model: Any) -> None:
+def learn(model: Any, callback: Any = None) -> None:
     """Connect the stopwatch and start the library's own loop."""
-    buffer = model.replay_buffer
+    buffer, num_envs = model.replay_buffer, model.n_envs
     arrays = [array for array in vars(buffer).values() if isinstance(array, np.ndarray)]
-    stopwatch().watch(lambda: model._n_updates, sum(array.nbytes for array in arrays) / buffer.buffer_size)
-    model.learn(total_timesteps=10**9)
+    transition_bytes = sum(array.nbytes for array in arrays) / (buffer.buffer_size * num_envs)
+    stopwatch().watch(lambda: model._n_updates, transition_bytes, steps_per_batch=num_envs)
+    model.learn(total_timesteps=10**9, callback=callback)
