@@ -38,4 +38,4 @@ class Busy(gym.Env[Any, Any]):
         return self._obs, 0.0, False, False, {}
 
 
-gym.register("Busy-v0", Busy)
+gym.register("Busy-v0", "benchmarks.busy:Busy")

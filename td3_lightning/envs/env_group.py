@@ -33,8 +33,9 @@ class Step(NamedTuple):
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Step":
         """Return the step of a state."""
-        values = (state[name] for name in cls._fields)
-        return cls(*(value.numpy() if isinstance(value, torch.Tensor) else value for value in values))
+        stored = [state[name] for name in cls._fields]
+        values: list[Any] = [value.numpy() if isinstance(value, torch.Tensor) else value for value in stored]
+        return cls(*values)
 
 
 class Envs(Protocol):
