@@ -136,7 +136,7 @@ def serve(worker: Worker, connection: Connection, records: "queue.SimpleQueue[lo
     while name != "close":
         try:
             name, arguments = pickle.loads(connection.recv_bytes())
-        except EOFError:  # the training process ended
+        except (EOFError, ConnectionError):  # the training process ended, the latter before it read an answer
             name, arguments = "close", ()
         answer = _answer(getattr(worker, name), arguments)
         logged = [records.get() for _ in range(records.qsize())]
