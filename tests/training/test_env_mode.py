@@ -7,6 +7,7 @@ import pytest
 
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
+from toys import Counter
 
 WARMUP = 4
 
@@ -20,7 +21,7 @@ def updates_at_actions(mode: Literal["lockstep", "overlapped"], make_trainer: An
         def act(self, obs: Any, deterministic: bool = True) -> Any:
             return np.full((len(obs), 1), self.updates / 64, np.float32)
 
-    data = ReplayData("toys/Counter-v0", batch_size=4, capacity=200, eval_episodes=1, steps_per_epoch=8, **settings)
+    data = ReplayData(Counter, batch_size=4, capacity=200, eval_episodes=1, steps_per_epoch=8, **settings)
     data.env_mode = mode  # in this process: workers have the same order
     module = Clock(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     trainer = make_trainer(callbacks=[Collector(WARMUP, exploration_noise=0.0)], max_epochs=2)
@@ -64,7 +65,7 @@ def test_only_the_first_action_after_an_update_is_older(updates_per_step: float,
 def test_policy_that_must_not_change_is_usage_error(
     collect: Any, callbacks: list[Any], said: str, make_trainer: Any
 ) -> None:
-    data = ReplayData("toys/Counter-v0", eval_episodes=1)
+    data = ReplayData(Counter, eval_episodes=1)
     data.env_mode = "overlapped"
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     with pytest.raises(UsageError) as refused:
