@@ -81,11 +81,12 @@ def test_new_episodes_start_with_zero() -> None:
     returns = UnseenReturns()
     returns.begin([0, 0, 0])
     still, ends = [False] * 3, [False, False, True]
-    returns.add(Step(np.zeros((3, 1), np.float32), [1.0, 2.0, 3.0], still, ends, []), 0.5)
+    none = np.zeros((3, 1), np.float32)
+    returns.add(Step(none, none, [1.0, 2.0, 3.0], still, ends, none, []), 0.5)
     other = UnseenReturns()
     other.load_state_dict(returns.state_dict())
     other.begin([4, 0, 0])  # the second episode could not be restored
-    other.add(Step(np.zeros((3, 1), np.float32), [1.0, 1.0, 1.0], still, still, []), 0.5)
+    other.add(Step(none, none, [1.0, 1.0, 1.0], still, still, none, []), 0.5)
     assert other.state_dict()["returns"].tolist() == [1, 2, 3, 1.5, 1, 1]
     other.begin([4])  # another number of environments
     assert other.state_dict()["running_returns"].tolist() == [0]
