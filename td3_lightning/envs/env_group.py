@@ -19,12 +19,20 @@ class Step(NamedTuple):
     terminated: list[bool]
     truncated: list[bool]
     reports: list[dict[str, float]]  # one per episode that ended
+    resets: NDArray[np.bool_] | None = (
+        None  # (num_envs,), environments that were reset instead of stepped; None if none
+    )
+
+    @property
+    def stepped(self) -> Sequence[int]:
+        """Return the indices of the environments that took a step."""
+        return range(len(self.reward)) if self.resets is None else np.flatnonzero(~self.resets).tolist()
 
 
 class Envs(Protocol):
     """The training environments, in this process or in others."""
 
-    spaces: list[tuple[gym.Space[Any], gym.Space[Any]]]  # observations and actions, one pair per environment
+    spaces: list[tuple[gym.Space[Any], gym.Space[Any]]]  # observations and actions, per environment or for all
     obs: NDArray[np.float32]  # (num_envs, obs_dim), the input of the next actions
 
     def reset(self, seeds: Sequence[int]) -> None:

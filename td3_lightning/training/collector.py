@@ -217,11 +217,12 @@ class Collector(Callback):
         """Step all environments once and store the transitions."""
         obs, action = data.envs.obs, self._act(module, data)
         step = data.envs.step(action)
-        rows = zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
-        for env, row in enumerate(rows):
-            data.replay.add(env, *row)
+        rows = list(zip(obs, action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True))
+        stepped = step.stepped
+        for env in stepped:
+            data.replay.add(env, *rows[env])
         self._unseen.add(module, data, obs, step)
-        module.env_steps += data.num_envs
+        module.env_steps += len(stepped)
         for report in step.reports:
             module.episodes += 1
             self.last_return = report["return"]

@@ -26,7 +26,7 @@ class UnseenObservations:
 
     def add(self, obs: NDArray[np.float32], step: Step) -> None:
         """Add the observations (num_envs, obs_dim) before a step, and the last ones of the episodes that it ends."""
-        self._rows.append(obs)
+        self._rows.append(obs if step.resets is None else obs[~step.resets])
         ends = np.logical_or(step.terminated, step.truncated)
         if ends.any():
             self._rows.append(step.last_obs[ends])
