@@ -12,11 +12,14 @@ from gymnasium.vector import AutoresetMode
 
 from one_sentence import refused
 from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.cli.app import main
+from td3_lightning.cli.settings import saved_settings
 from td3_lightning.envs.gymnasium_vector import SEEDS
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.errors import EnvError
 from td3_lightning.replay.ring import RUNNING, TERMINATED, TRUNCATED
 from td3_lightning.seeding import derive_seed
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from vector_toys import Mixed, Simulator, faulty, simulator, sync
 
@@ -391,3 +394,22 @@ def test_envpool_rows_are_those_of_a_pool(make_trainer: Any) -> None:
         assert not (is_last and reward.any())
     assert stored.shape[1] > 150
     assert torch.isfinite(torch.from_numpy(stored)).all()
+
+
+# Command line
+
+
+def test_only_fit_imports_the_function(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that names the function is tested without its configuration, but not resumed with another one."""
+    monkeypatch.chdir(tmp_path)
+    words = [
+        *("--data.env_id", "Pendulum-v1", "--data.num_envs", "2", "--data.steps_per_epoch", "4"),
+        *("--data.batch_size", "4", "--data.eval_episodes", "1", "--collector.warmup_steps", "4"),
+        *("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false", "--name", "vector"),
+    ]
+    assert main(["fit", *words, "--data.vector_env", "vector_toys:sync", "--data.vector_kwargs.mode", "SameStep"]) == 0
+    last = "lightning_logs/vector/version_0/checkpoints/last.ckpt"
+    monkeypatch.setattr("vector_toys.sync", None)
+    assert main(["test", "--ckpt_path", last, "--data.test_episodes", "1"]) == 0
+    with pytest.raises(UsageError, match=r'names "vector_toys:sync" in data\.vector_env, which may be code'):
+        saved_settings(read_checkpoint(last), last, [], [], "fit")
