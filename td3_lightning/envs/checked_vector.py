@@ -28,6 +28,8 @@ class Outcome(NamedTuple):
 class CheckedVector:
     """Check the results of a vector environment once per step, and copy them to NumPy arrays, also from a GPU.
 
+    An environment that observes PyTorch tensors gets its actions as tensors on the same device.
+
     Args:
         env: The vector environment. It observes a box with one axis.
         name: Its name in error messages.
@@ -42,18 +44,22 @@ class CheckedVector:
         self.seed: int | None = None  # seed of the last reset with a seed
         self.steps = 0  # steps since that reset
         self._alarm = Alarm(timeout)
+        self._device: torch.device | None = None  # of the environment's tensors
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> NDArray[np.float32]:
         """Reset the environments, and return their observations (num_envs, obs_dim)."""
         if seed is not None:
             self.seed, self.steps = seed, 0
         obs, _ = self._call(self.env.reset, 2, seed=seed, options=options)
+        self._device = obs.device if isinstance(obs, torch.Tensor) else None
         return self._checked_obs(obs, range(self.env.num_envs))
 
     def step(self, action: NDArray[np.float32]) -> Outcome:
         """Step the environments with actions (num_envs, action_dim) in the type of the action space."""
         self.steps += 1
-        own_action = action.astype(self.env.single_action_space.dtype)
+        own_action: Any = action.astype(self.env.single_action_space.dtype)
+        if self._device is not None:
+            own_action = torch.from_numpy(own_action).to(self._device)
         obs, reward, terminated, truncated, info = self._call(self.env.step, 5, own_action)
         if not isinstance(info, dict):
             self._fail(f"returned {shown(info)} as info, expected a dict,")

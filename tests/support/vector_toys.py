@@ -34,10 +34,15 @@ def sync(env_id: Any, num_envs: int, mode: str = "NextStep", **kwargs: Any) -> A
 
 
 class Simulator(VectorWrapper):
-    """Return tensors, and final observations of all environments under an older name, as a GPU simulator does."""
+    """Use tensors, and final observations of all environments under an older name, as a GPU simulator does."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        return torch.from_numpy(obs), info
 
     def step(self, actions: Any) -> Any:
-        *results, info = self.env.step(actions)
+        assert isinstance(actions, torch.Tensor)
+        *results, info = self.env.step(actions.numpy())
         if "final_obs" in info:
             mask = info.pop("_final_obs")
             final = np.where(
