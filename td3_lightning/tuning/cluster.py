@@ -131,7 +131,7 @@ def connect(ray: Any, address: str) -> None:
     Raises:
         UsageError: There is none at the address.
     """
-    reason = "" if address not in ("", "local") else "a cluster of its own"
+    reason = "a new cluster" if address in ("", "local") else ""  # Ray would start one
     try:
         reason = reason or _probe(address)
     except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from td3_lightning.errors import RunError
 from td3_lightning.reporting.console import echo
 from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.progress import Progress
@@ -98,7 +99,12 @@ def _fill(active: list[Active], source: Source, plan: Plan, start: Start) -> boo
 
 def _advance(each: Active, active: list[Active], source: Source, plan: Plan, start: Start) -> bool:
     """Look at an active run, and return whether its result has changed."""
-    code = each.process.poll()
+    try:
+        code = each.process.poll()
+    except RunError:  # it cannot be started there
+        active.remove(each)
+        each.claim.release()
+        raise
     if code is not None:
         each.next_read = 0.0
     has_changed = each.read(plan.metric)
@@ -133,7 +139,8 @@ def _stop(active: Sequence[Active]) -> None:
         each.process.stop()
     with suppress(OSError):
         echo(f"Saving {len(active)} active runs.")
-    while any(each.process.poll() is None for each in active):
+    waiting = list(active)
+    while waiting := [each for each in waiting if each.process.poll() is None]:
         time.sleep(POLL)
     for each in active:
         each.claim.release()

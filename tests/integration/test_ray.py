@@ -38,7 +38,13 @@ class Node:
     def __init__(self, *words: str) -> None:
         line = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=1", "--block", *words]
         line += ["--object-store-memory=100000000", "--node-ip-address=127.0.0.1"]
-        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._output = Path(f"node_{time.monotonic_ns()}.txt")
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT)
+
+    def is_ready(self) -> bool:
+        assert self._process.poll() is None, self._output.read_text()
+        return "Ray runtime started" in self._output.read_text()
 
     def processes(self) -> list["psutil.Process"]:
         """Return all processes of the node, runs included."""
@@ -69,6 +75,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "60")  # for a busy machine
     monkeypatch.setenv("PYTHONPATH", str(Path(td3_lightning.__file__).parents[1]))
     Path("tiny.yaml").write_text(TINY)
     Path("space.yaml").write_text("model.actor_lr: {low: 1e-5, high: 1e-3, log: true}\n")
@@ -76,18 +83,15 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:  # sockets need a short path
-        head = Node("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
-        other = None
+        both = [Node("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")]
         try:
-            address = f"127.0.0.1:{port}"
-            wait_for(lambda: head.pid_of("raylet/raylet") > 0)
-            other = Node(f"--address={address}")
-            wait_for(lambda: other.pid_of("raylet/raylet") > 0)
-            yield address, [head, other]
+            wait_for(both[0].is_ready)
+            both.append(Node(f"--address=127.0.0.1:{port}"))
+            wait_for(both[1].is_ready)
+            yield f"127.0.0.1:{port}", both
         finally:
-            for node in (other, head):
-                if node is not None:
-                    node.kill()
+            for node in both:
+                node.kill()
         wait_for(lambda: not processes_with(folder), 30)
 
 
@@ -120,10 +124,19 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return state
 
 
+def wait_for_evaluations(number: int) -> None:
+    wait_for(lambda: all(len(evaluations(run)) >= number for run in runs()))
+
+
 def start_sweep(address: str) -> "subprocess.Popen[bytes]":
     line = [sys.executable, "-m", "td3_lightning", *SWEEP.split(), address]
     with Path("sweep.txt").open("ab") as output:
         return subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT)
+
+
+def finish_sweep(address: str) -> None:
+    assert start_sweep(address).wait(400) == 0, Path("sweep.txt").read_text()
+    assert all(run.finished for run in runs())
 
 
 def check_equal_to_uninterrupted(run: Run, starts: int) -> None:
@@ -149,7 +162,7 @@ def test_killed_node_loses_at_most_one_evaluation(nodes: tuple[str, list[Node]])
     address, (head, other) = nodes
     sweep = start_sweep(address)
     try:
-        wait_for(lambda: all(len(evaluations(run)) >= 2 for run in runs()))
+        wait_for_evaluations(2)
         (moved,) = (run for run in runs() if other.pid_of(f"tiny_sweep/{run.folder.name}"))
         (stayed,) = (run for run in runs() if head.pid_of(f"tiny_sweep/{run.folder.name}"))
         other.kill()
@@ -163,23 +176,38 @@ def test_killed_node_loses_at_most_one_evaluation(nodes: tuple[str, list[Node]])
 
 
 @pytest.mark.timeout(900)
-def test_killed_worker_and_interrupted_sweep_continue(nodes: tuple[str, list[Node]]) -> None:
-    address, both = nodes
+def test_killed_worker_and_killed_sweep_continue(nodes: tuple[str, list[Node]]) -> None:
+    address, (head, other) = nodes
     sweep = start_sweep(address)
     try:
-        wait_for(lambda: all(len(evaluations(run)) >= 2 for run in runs()))
-        (worker,) = {node.pid_of("ray::Worker") for node in both[:1]}
-        os.kill(worker, signal.SIGKILL)
-        before = len(evaluations(runs()[0]))
-        wait_for(lambda: len(evaluations(runs()[0])) > before + 1)
+        wait_for_evaluations(2)
+        (lost,) = (run for run in runs() if head.pid_of(f"tiny_sweep/{run.folder.name}"))
+        before = len(evaluations(lost))
+        os.kill(head.pid_of("ray::Worker"), signal.SIGKILL)
+        wait_for(lambda: len(evaluations(lost)) > before + 1)
+        sweep.kill()
+        wait_for(lambda: not any(node.pid_of("tiny_sweep/") for node in (head, other)), 60)  # its runs end, too
+    finally:
+        sweep.kill()
+        sweep.wait()
+    finish_sweep(address)
+    for run in runs():
+        check_equal_to_uninterrupted(run, 3 if run == lost else 2)
+
+
+@pytest.mark.timeout(900)
+def test_interrupted_sweep_saves_all_runs(nodes: tuple[str, list[Node]]) -> None:
+    address, _ = nodes
+    sweep = start_sweep(address)
+    try:
+        wait_for_evaluations(2)
         sweep.send_signal(signal.SIGTERM)
         assert sweep.wait(120) == 143
     finally:
         sweep.kill()
         sweep.wait()
-    assert "The same command continues them." in Path("sweep.txt").read_text()
-    assert not any(run.finished for run in runs())
-    sweep = start_sweep(address)
-    assert sweep.wait(500) == 0, Path("sweep.txt").read_text()
+    assert "All runs are saved. The same command continues them." in Path("sweep.txt").read_text()
+    assert [run.record["exit_code"] for run in runs()] == [143, 143]
+    finish_sweep(address)
     for run in runs():
-        check_equal_to_uninterrupted(run, 3)
+        check_equal_to_uninterrupted(run, 1)  # nothing is repeated
