@@ -13,7 +13,7 @@ from td3_lightning.tuning import node
 from td3_lightning.tuning.plan import Plan, given_threads
 from td3_lightning.tuning.run import Run
 
-ANSWER = 20.0  # seconds in which a cluster must answer
+ANSWER = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "20"))  # seconds in which a cluster must answer
 KILLED = -int(signal.SIGKILL)  # exit code of a run whose worker or node was lost
 # Ray tries for two minutes, and then ends its process. Therefore, another process tries first.
 PROBE = """
