@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip install
 COUNT = 200
 SETTINGS = 20
 
-.PHONY: help install car test docs crash-test constraints
+.PHONY: help install car test docs crash-test ray-test constraints
 
 help:
 	@echo 'make install      create .venv and install the package (PYTHON=python3.12 and TORCH=... choose other versions)'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test         install the test tools, lint, check types, build the documentation, run the tests'
 	@echo 'make docs         install the test tools, then build the documentation into build/docs'
 	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
+	@echo 'make ray-test     install Ray, and run sweeps on two nodes of this machine that are killed'
 	@echo 'make constraints  pin the newest release of every dependency'
 
 install: .venv/installed
@@ -45,6 +46,11 @@ docs: .venv/installed-for-tests
 crash-test: .venv/installed-for-tests
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/crash_test.py $(COUNT) --settings $(SETTINGS)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/faulty_disk.py
+
+# Ray takes 240 MB, so `make test` does not install it and skips this test.
+ray-test: .venv/installed-for-tests
+	$(PIP) --quiet --constraint constraints.txt --editable '.[ray]'
+	$(BIN)/pytest tests/integration/test_ray.py
 
 # The files touched below are stamps. They are touched last, so an interrupted installation runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt

@@ -7,7 +7,7 @@ import time
 
 from torch import distributed
 
-from td3_lightning.tuning.run import SWEEP
+from td3_lightning.tuning.node import SWEEP
 
 INTERVAL = 1.0  # seconds between two checks
 

@@ -78,6 +78,8 @@ def saved_settings(
         settings = kept(plain(checkpoint.get("config", {}), "config"))
         if command != "fit":
             settings = {key: value for key, value in settings.items() if KEPT[key] is None}
+            for name in ("vector_env", "vector_kwargs"):  # only fit makes the vector environment
+                settings.get("data", {}).pop(name, None)
         for key, value in settings.items():
             CHECKS[key](value, key, named)
         _check_same_agent(settings.get("model", {}), checkpoint)

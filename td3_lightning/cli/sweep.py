@@ -1,8 +1,10 @@
 """The command `sweep`, which runs a configuration over the settings of a search space, or over random seeds."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from td3_lightning.cli.config_files import find_config, find_space
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.stage import check_name, runs_folder
 from td3_lightning.errors import UsageError, check_at_least, refuse
+from td3_lightning.tuning.cluster import Cluster
 from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.run import LocalProcess
 from td3_lightning.tuning.seeds import run_seeds
 from td3_lightning.tuning.space import FIXED, Space, flags
 from td3_lightning.tuning.study import OBJECTIVES, PRUNERS, import_optuna, run_study
@@ -22,6 +26,7 @@ from td3_lightning.tuning.trials import Search
 
 # Options that only a search has.
 OF_SEARCH = ("trials", "storage", "objective", "pruner", "pruner_warmup")
+ENGINES = ("local", "ray")
 
 
 class SettingsCheck(CommandLine):
@@ -53,7 +58,7 @@ def sweep(args: Sequence[str]) -> None:
     _check_options(options, words)
     if options.space is None:
         plan = _plan(options, words, files, [flags({"seed_everything": seed}) for seed in _ends(options.seeds)])
-        run_seeds(plan, options.seeds)
+        _run(partial(run_seeds, plan, options.seeds), plan, options)
         return
     space = Space(get_loader("yaml")(find_space(options.space).read_text()))
     for name in space.dimensions:
@@ -61,7 +66,17 @@ def sweep(args: Sequence[str]) -> None:
             raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")
     import_optuna()
     given = {name: getattr(options, name) for name in OF_SEARCH if getattr(options, name) is not None}
-    run_study(_plan(options, words, files, [flags(each) for each in space.corners()]), Search(space, **given))
+    plan = _plan(options, words, files, [flags(each) for each in space.corners()])
+    _run(partial(run_study, plan, Search(space, **given)), plan, options)
+
+
+def _run(run: Callable[..., None], plan: Plan, options: argparse.Namespace) -> None:
+    """Run a sweep on this machine or on a cluster."""
+    if options.engine == "local":
+        run(LocalProcess)
+        return
+    with closing(Cluster(options.ray_address or "auto", plan.workers)) as cluster:
+        run(cluster.start)
 
 
 def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequence[Sequence[str]]) -> Plan:
@@ -100,6 +115,8 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--space", help="YAML file with a range or choices for each setting, for example td3.yaml")
     parser.add_argument("--seeds", type=int, nargs="+", help="random seeds, one run each")
     parser.add_argument("--workers", type=int, default=1, help="simultaneous runs (default: 1); they share the cores")
+    parser.add_argument("--engine", default="local", help="place of the runs: local (default) or ray, a Ray cluster")
+    parser.add_argument("--ray_address", help="address of the Ray cluster (default: auto, the one of this machine)")
     parser.add_argument(
         "--name", help="folder in lightning_logs (default: the names of the configurations, and sweep or seeds)"
     )
@@ -127,9 +144,11 @@ def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
     for name, least in {"workers": 1, "trials": 1, "pruner_warmup": 0}.items():
         if getattr(options, name) is not None:
             check_at_least(name, getattr(options, name), least)
-    for name, choices in {"objective": OBJECTIVES, "pruner": PRUNERS}.items():
+    for name, choices in {"objective": OBJECTIVES, "pruner": PRUNERS, "engine": ENGINES}.items():
         if getattr(options, name) not in (None, *choices):
             raise refuse(name, f"one of {', '.join(choices)}", getattr(options, name), f"Use {next(iter(choices))}.")
+    if options.ray_address is not None and options.engine != "ray":
+        raise refuse("ray_address", "used with --engine ray", options.ray_address, "Add --engine ray, or remove it.")
     for flag in (word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")):
         if flag in FIXED:
             raise UsageError(f"--{flag} must not be set for sweep, which sets it for each run. Remove it.")

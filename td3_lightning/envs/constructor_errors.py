@@ -14,7 +14,7 @@ from gymnasium.envs import registration
 from td3_lightning.envs.checked import advice
 from td3_lightning.errors import EnvError, UsageError, described, one_line, refuse, shown
 
-Creator = Callable[..., gym.Env]
+Creator = Callable[..., Any]
 
 
 # Packages that may be missing, and how to install them.

@@ -22,18 +22,25 @@ class Step(NamedTuple):
     truncated: list[bool]
     last_obs: NDArray[np.float32]  # (num_envs, obs_dim), before any reset
     reports: list[dict[str, float]]  # one per episode that ended
+    resets: NDArray[np.bool_] | None = None  # (num_envs,), environments that were reset instead of stepped, if any
+
+    @property
+    def stepped(self) -> Sequence[int]:
+        """Return the indices of the environments that took a step."""
+        return range(len(self.reward)) if self.resets is None else np.flatnonzero(~self.resets).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step as tensors and Python numbers."""
+        """Return the step without `resets`, which workers do not have, as tensors and Python numbers."""
         return {
             name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             for name, value in self._asdict().items()
+            if name != "resets"
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Step":
         """Return the step of a state."""
-        stored = [state[name] for name in cls._fields]
+        stored = [state[name] for name in cls._fields if name in state]
         values: list[Any] = [value.numpy() if isinstance(value, torch.Tensor) else value for value in stored]
         return cls(*values)
 
@@ -41,7 +48,7 @@ class Step(NamedTuple):
 class Envs(Protocol):
     """The training environments, in this process or in others."""
 
-    spaces: list[tuple[gym.Space[Any], gym.Space[Any]]]  # observations and actions, one pair per environment
+    spaces: list[tuple[gym.Space[Any], gym.Space[Any]]]  # observations and actions, per environment or for all
     obs: NDArray[np.float32]  # (num_envs, obs_dim), the input of the next actions
 
     def reset(self, seeds: Sequence[int]) -> None:

@@ -150,7 +150,7 @@ class Alarm:
             raise IgnoredAlarm
 
 
-def close_env(env: gym.Env, name: str, seconds: float | None = None) -> None:
+def close_env(env: gym.Env | gym.vector.VectorEnv, name: str, seconds: float | None = None) -> None:
     """Close an environment. Log a warning on failure, because the work of the run is already done.
 
     Args:

@@ -110,7 +110,7 @@ def wrapped(env: gym.Env, wrapper: Wrapper) -> gym.Env:
     return outer
 
 
-def env_name(source: EnvId) -> str:
+def env_name(source: str | Callable[..., Any]) -> str:
     """Name an environment by its id or by the function that makes it."""
     made_by = source.func if isinstance(source, functools.partial) else source
     return made_by if isinstance(made_by, str) else getattr(made_by, "__name__", type(made_by).__name__)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,27 @@ def scalar_info(info: dict[str, Any]) -> dict[str, float]:
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
     found = {" ".join(str(name).split()): _as_float(value) for name, value in info.items() if isinstance(value, kinds)}
     return {f"info_{name}" if name in LOGGED else name: value for name, value in found.items()}
+
+
+def split_info(info: Any, envs: Sequence[int], num_envs: int) -> list[dict[str, Any]]:
+    """Return the own values of some environments in the `info` of a vector environment.
+
+    Args:
+        info: Arrays with one value per environment. The mask "_name" tells which environments have a value "name".
+        envs: Indices of the environments.
+        num_envs: Number of all environments.
+    """
+    found: list[dict[str, Any]] = [{} for _ in envs]
+    for name, values in info.items() if isinstance(info, dict) else ():
+        if str(name).startswith("_") or tuple(getattr(values, "shape", ())) != (num_envs,):
+            continue
+        has_value = info.get(f"_{name}")
+        for env, own in zip(envs, found, strict=True):
+            if has_value is None or has_value[env]:
+                value = values[env]
+                is_number = getattr(value, "shape", None) == ()  # of any library, also on a GPU
+                own[name] = value.item() if is_number else value
+    return found
 
 
 def _as_float(value: Any) -> float:

@@ -95,14 +95,23 @@ def check_same_spaces(
     eval_kwargs: Mapping[str, Any],
 ) -> None:
     """Raise `UsageError` if a training environment has other spaces than the evaluation environment."""
-    for what, got, expected in (
-        ("observations", spaces[0].shape, eval_env.observation_space.shape),
-        ("actions", spaces[1], eval_env.action_space),
+    shape, expected_shape = spaces[0].shape, eval_env.observation_space.shape
+    actions, expected_actions = spaces[1], eval_env.action_space
+    for what, got, expected, is_same in (
+        ("observations", shape, expected_shape, shape == expected_shape),
+        ("actions", actions, expected_actions, _has_same_bounds(actions, expected_actions)),
     ):
-        if got != expected:
+        if not is_same:
             training = f"train_kwargs {dict(train_kwargs)}" if train_kwargs else "the training environment"
             evaluation = f"eval_kwargs {dict(eval_kwargs)}" if eval_kwargs else "the evaluation environment"
             raise UsageError(
                 f"{env_id} must have the same {what} in training and evaluation, got {got} with {training} and "
                 f"{expected} with {evaluation}. Use data.env_kwargs for what changes both."
             )
+
+
+def _has_same_bounds(space: gym.Space[Any], expected: gym.Space[Any]) -> bool:
+    """Return whether two boxes are equal up to their types. EnvPool's actions are float64."""
+    if not isinstance(space, Box) or not isinstance(expected, Box) or space.shape != expected.shape:
+        return False
+    return np.allclose(space.low, expected.low) and np.allclose(space.high, expected.high)

@@ -12,6 +12,7 @@ from td3_lightning.envs.process_env import WorkerPool
 from td3_lightning.envs.reports import ReportNames
 from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.envs.spaces import check_is_new, check_same_spaces
+from td3_lightning.envs.vector_source import VectorSource
 from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.seeding import derive_seed
 
@@ -24,13 +25,23 @@ class TrainingVectorEnv:
         num_envs: Number of environments.
         workers: Number of processes that step them. 0 steps them in this process.
         timeout: Time limit of one step of one environment in seconds, after which a worker is killed.
+        vector: Source of a vector environment, which is used instead of `make`.
     """
 
     def __init__(
-        self, make: Callable[[], gym.Env], num_envs: int, workers: int = 0, timeout: float | None = None
+        self,
+        make: Callable[[], gym.Env],
+        num_envs: int,
+        workers: int = 0,
+        timeout: float | None = None,
+        vector: VectorSource | None = None,
     ) -> None:
         self.num_envs = num_envs
-        self.group: Envs = WorkerPool(make, num_envs, workers, timeout) if workers else EnvGroup(make, range(num_envs))
+        self.group: Envs
+        if vector is not None:
+            self.group = vector.make(num_envs, timeout)
+        else:
+            self.group = WorkerPool(make, num_envs, workers, timeout) if workers else EnvGroup(make, range(num_envs))
         self.is_stepping = False  # a step has begun, and `finish` has not returned it
         self._finished: Step | None = None  # this step, if a checkpoint contains it
         self._names = ReportNames()
@@ -87,9 +98,10 @@ class TrainingVectorEnv:
         Raises:
             EnvError: An environment or its process failed.
         """
-        step = self._finished or self._finish()
-        self._finished, self.is_stepping = None, False
-        return step
+        try:
+            return self._finished or self._finish()
+        finally:  # a step that failed is not repeated
+            self._finished, self.is_stepping = None, False
 
     def _finish(self) -> Step:
         step = self.group.finish()

@@ -233,9 +233,10 @@ class Collector(Callback):
         step = data.envs.finish()
         rows = zip(step.obs, step.action, step.reward, step.terminated, step.truncated, step.last_obs, strict=True)
         for env, row in enumerate(rows):
-            data.replay.add(env, *row)
+            if step.resets is None or not step.resets[env]:
+                data.replay.add(env, *row)
         self._unseen.add(module, data, step)
-        module.env_steps += data.num_envs
+        module.env_steps += len(step.stepped)
         for report in step.reports:
             module.episodes += 1
             self.last_return = report["return"]

@@ -1,6 +1,5 @@
 """Data module with the environments and the replay buffer."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from td3_lightning.envs.make import EnvId, Wrapper, env_name, make_wrapped
 from td3_lightning.envs.reports import ReportNames
 from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.envs.vector_source import VectorName, VectorSource, vector_source
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Batch, Replay
 from td3_lightning.replay.device import DeviceReplay
@@ -27,9 +27,7 @@ from td3_lightning.schedules import Schedule
 from td3_lightning.training.batches import Batches
 from td3_lightning.training.data_settings import DataSettings, EnvMode, seed_range
 from td3_lightning.training.dataset_source import DatasetSource
-from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_replay
-
-log = logging.getLogger(__name__)
+from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_episodes, restore_replay
 
 
 class ReplayData(L.LightningDataModule):
@@ -48,6 +46,9 @@ class ReplayData(L.LightningDataModule):
         env_workers: Number of processes for the training environments, at most num_envs. 0 uses the training process.
         env_mode: "lockstep" steps the environments before each update, "overlapped" during the update, with actions
             of an older policy. The latter requires `env_workers`.
+        vector_env: Vector environment for all training environments: "envpool", or "module:function", which is called
+            as `function(env_id, num_envs=num_envs, **kwargs)`. Python users may pass the function.
+        vector_kwargs: Additional keyword arguments of that call, after env_kwargs and train_kwargs.
         capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
         batch_size: Transitions per batch.
         gamma: Discount factor per environment step.
@@ -78,6 +79,7 @@ class ReplayData(L.LightningDataModule):
 
     _envs: TrainingVectorEnv | None = None
     _last_episodes: dict[str, Any] | None = None  # running episodes at the end of the last fit
+    _saved_replay: SavedReplay = staticmethod(Replay.state_dict)
 
     def __init__(
         self,
@@ -90,6 +92,8 @@ class ReplayData(L.LightningDataModule):
         num_envs: int = 1,
         env_workers: int = 0,
         env_mode: EnvMode = "lockstep",
+        vector_env: VectorName | None = None,
+        vector_kwargs: dict[str, Any] | None = None,
         capacity: int = 1_000_000,
         batch_size: int = 256,
         gamma: float = 0.99,
@@ -124,6 +128,7 @@ class ReplayData(L.LightningDataModule):
         self.env_id, self._source = env_name(env_id), env_id
         self.env_kwargs, self.train_kwargs, self.eval_kwargs = env_kwargs or {}, train_kwargs or {}, eval_kwargs or {}
         self.wrappers, self.pixels, self.step_timeout = wrappers or [], pixels, step_timeout
+        self._vector = self._vector_source(vector_env, vector_kwargs)
         self.eval_env = self._make_checked_eval_env()
         make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
         self.replay = make_replay(
@@ -138,7 +143,10 @@ class ReplayData(L.LightningDataModule):
             priority_alpha=priority_alpha,
         )
         self._names = ReportNames()  # names in the evaluation reports
-        self._saved_replay: SavedReplay = Replay.state_dict
+
+    def _vector_source(self, vector_env: VectorName | None, kwargs: dict[str, Any] | None) -> VectorSource | None:
+        others = {"env_workers": self.env_workers, "wrappers": self.wrappers, "pixels": self.pixels}
+        return vector_source(vector_env, self._source, {**self.env_kwargs, **self.train_kwargs}, kwargs, others)
 
     def _make_checked_eval_env(self) -> gym.Env:
         """Make the evaluation environment and read the sizes of its spaces."""
@@ -196,7 +204,7 @@ class ReplayData(L.LightningDataModule):
             if self.dataset is not None:
                 self.dataset.load(self.replay, (self.action_low, self.action_high))
             maker = self._env_maker(**self.train_kwargs)
-            envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout)
+            envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout, self._vector)
             envs.require_match(self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
             self._envs, self._last_episodes = envs, None
 
@@ -276,22 +284,10 @@ class ReplayData(L.LightningDataModule):
         if self.dataset is not None:
             self.dataset.load_state_dict(own)
         if "envs" in own:
-            self._load_envs(own["envs"])
+            restore_episodes(self.envs, own["envs"], self.replay, self.env_id)
 
     @property
     def _path(self) -> Path | None:
         """Return the path of the checkpoint that the Trainer loads, if any."""
         path = self.trainer and self.trainer.ckpt_path
         return Path(path) if path else None
-
-    def _load_envs(self, state: dict[str, Any]) -> None:
-        lost = self.envs.load_state_dict(state)
-        for env in lost:
-            self.replay.rings[env].truncate_episode()
-        if lost:
-            log.warning(
-                "%s is not deterministic: %d running episode(s) could not be restored and count as truncated. The run "
-                "resumes, but its results differ from those of an uninterrupted run.",
-                self.env_id,
-                len(lost),
-            )

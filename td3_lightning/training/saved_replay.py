@@ -1,13 +1,18 @@
 """Restoring of a replay buffer from a checkpoint and its segment files."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.serialization.checkpoint_file import refusal
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
+
+log = logging.getLogger(__name__)
+
 
 RESUME_HINT = (
     "Use a last.ckpt in the folder of its run, or start with an empty replay, which the policy fills first "
@@ -34,3 +39,26 @@ def restore_replay(replay: Replay, state: dict[str, Any], path: Path) -> None:
         replay.load_state_dict(with_rows(state, folder))
     except UnfitError as unfit:
         raise refusal(unfit, path) from None
+
+
+def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Replay, env_id: str) -> None:
+    """Restore the running episodes. Truncate those that cannot be restored, and log a warning.
+
+    Args:
+        envs: The training environments.
+        state: Their saved state.
+        replay: The restored replay buffer.
+        env_id: Name of the environment in the warning.
+    """
+    lost = envs.load_state_dict(state)
+    for env in lost:
+        replay.rings[env].truncate_episode()
+    if lost:
+        reason = "it is not deterministic" if len(envs.obs) else "a vector environment cannot replay them"
+        log.warning(
+            "%d running episode(s) of %s could not be restored and count as truncated, because %s. The run resumes, "
+            "but its results differ from those of an uninterrupted run.",
+            len(lost),
+            env_id,
+            reason,
+        )

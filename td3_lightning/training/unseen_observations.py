@@ -26,7 +26,7 @@ class UnseenObservations:
 
     def add(self, step: Step) -> None:
         """Add the observations before a step, and the last ones of the episodes that it ends."""
-        self._rows.append(step.obs)
+        self._rows.append(step.obs if step.resets is None else step.obs[~step.resets])
         ends = np.logical_or(step.terminated, step.truncated)
         if ends.any():
             self._rows.append(step.last_obs[ends])

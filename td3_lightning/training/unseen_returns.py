@@ -23,7 +23,7 @@ class UnseenReturns:
 
     def __init__(self) -> None:
         self._running = np.empty(0)  # (num_envs,), of the running episodes
-        self._rows: list[NDArray[np.float64]] = []  # (num_envs,) each
+        self._rows: list[NDArray[np.float64]] = []  # (n,) each
 
     def begin(self, episode_steps: Sequence[int]) -> None:
         """Start with 0 in each environment whose episode is new.
@@ -36,10 +36,11 @@ class UnseenReturns:
         self._running = np.where(is_running, before, 0.0)
 
     def add(self, step: Step, gamma: float) -> None:
-        """Add the rewards of a step of all environments."""
+        """Add the rewards of a step of all environments, without those that were reset instead of stepped."""
         returns = gamma * self._running + step.reward
-        self._rows.append(returns)
-        self._running = np.where(np.logical_or(step.terminated, step.truncated), 0.0, returns)
+        self._rows.append(returns[step.stepped])
+        ended = np.logical_or(step.terminated, step.truncated)
+        self._running = np.where(ended if step.resets is None else ended | step.resets, 0.0, returns)
 
     def pass_to(self, module: TD3) -> None:
         """Update the reward normalizer of an agent that has one. Every process must call this method."""

@@ -43,8 +43,7 @@ class Plan:
     @property
     def threads(self) -> int:
         """Return the threads of each run: the cores divided by the workers, unless OMP_NUM_THREADS is set."""
-        given = os.environ.get("OMP_NUM_THREADS", "")
-        return int(given) if given.isdigit() and int(given) > 0 else max(cores() // self.workers, 1)
+        return given_threads() or max(cores() // self.workers, 1)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -89,6 +88,12 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     with temporary.open("xb") as file:
         write(file)
     temporary.replace(path)
+
+
+def given_threads() -> int | None:
+    """Return OMP_NUM_THREADS, or None if it is not a positive integer."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) > 0 else None
 
 
 def cores() -> int:

@@ -8,11 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
+from td3_lightning.errors import RunError
 from td3_lightning.reporting.console import echo
 from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.progress import Progress
 from td3_lightning.tuning.result import Points, Result
-from td3_lightning.tuning.run import INTERRUPTED, Claim, LocalProcess, Run
+from td3_lightning.tuning.run import INTERRUPTED, Claim, LocalProcess, Process, Run, Start
 
 POLL = 0.5  # seconds between two looks at the processes
 READING = 0.02  # largest part of the time that is spent on reading metrics
@@ -41,7 +42,7 @@ class Active:
 
     run: Run
     claim: Claim
-    process: LocalProcess
+    process: Process
     points: Points = field(default_factory=lambda: np.zeros((0, 2)))
     reached: float = -1.0  # largest step with an evaluation; points may be repeated after a kill
     kills: int = 0  # since the last evaluation
@@ -60,7 +61,7 @@ class Active:
         return len(self.points) != before
 
 
-def run_all(source: Source, plan: Plan, progress: Progress) -> None:
+def run_all(source: Source, plan: Plan, progress: Progress, start: Start = LocalProcess) -> None:
     """Run all runs of a source, `plan.workers` at a time.
 
     Ctrl-C and SIGTERM save and end the active runs. If this process is killed, they save and end themselves.
@@ -69,15 +70,16 @@ def run_all(source: Source, plan: Plan, progress: Progress) -> None:
         source: Source of the runs.
         plan: Settings of all runs.
         progress: Display of the results.
+        start: Starts a run.
     """
     active: list[Active] = []
     try:
         while True:
-            has_changed = _fill(active, source, plan)
+            has_changed = _fill(active, source, plan, start)
             if not active:
                 break
             for each in list(active):
-                has_changed |= _advance(each, active, source, plan)
+                has_changed |= _advance(each, active, source, plan, start)
             if has_changed:
                 progress.update(source.results())
             time.sleep(POLL)
@@ -86,18 +88,23 @@ def run_all(source: Source, plan: Plan, progress: Progress) -> None:
         raise
 
 
-def _fill(active: list[Active], source: Source, plan: Plan) -> bool:
+def _fill(active: list[Active], source: Source, plan: Plan, start: Start) -> bool:
     """Start runs until all workers are busy, and return whether one was started."""
     before = len(active)
     while len(active) < plan.workers and (claimed := source.next()) is not None:
         run, claim = claimed
-        active.append(Active(run, claim, LocalProcess(run, plan)))
+        active.append(Active(run, claim, start(run, plan)))
     return len(active) > before
 
 
-def _advance(each: Active, active: list[Active], source: Source, plan: Plan) -> bool:
+def _advance(each: Active, active: list[Active], source: Source, plan: Plan, start: Start) -> bool:
     """Look at an active run, and return whether its result has changed."""
-    code = each.process.poll()
+    try:
+        code = each.process.poll()
+    except RunError:  # it cannot be started there
+        active.remove(each)
+        each.claim.release()
+        raise
     if code is not None:
         each.next_read = 0.0
     has_changed = each.read(plan.metric)
@@ -109,7 +116,7 @@ def _advance(each: Active, active: list[Active], source: Source, plan: Plan) -> 
     if code in INTERRUPTED and not each.is_stopped:
         each.kills += 1
         if each.kills < MOST_KILLS:
-            each.process = LocalProcess(each.run, plan)
+            each.process = start(each.run, plan)
             return has_changed
     active.remove(each)
     source.finish(each.run, each.points, _failure(each, code))
@@ -132,7 +139,8 @@ def _stop(active: Sequence[Active]) -> None:
         each.process.stop()
     with suppress(OSError):
         echo(f"Saving {len(active)} active runs.")
-    while any(each.process.poll() is None for each in active):
+    waiting = list(active)
+    while waiting := [each for each in waiting if each.process.poll() is None]:
         time.sleep(POLL)
     for each in active:
         each.claim.release()

@@ -4,13 +4,12 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,13 +17,12 @@ from td3_lightning.atomic_files import atomic_write, make_folder
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.reporting.run_dir import RunLock
+from td3_lightning.tuning.node import start_fit
 from td3_lightning.tuning.plan import Plan, command
 from td3_lightning.tuning.result import Points
 
-COMMAND = [sys.executable, "-m", "td3_lightning"]
 # Exit codes of a run that a signal has ended: by default, and after it has saved itself.
 INTERRUPTED = {-number for number in signal.Signals} | {75, 129, 130, 143}
-SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the sweep, which the run watches
 SAVING = 40.0  # seconds after which a run that has lost its sweep has ended
 
 
@@ -56,11 +54,6 @@ class Run:
         """Return whether the run is complete."""
         return self.record.get("exit_code") == 0
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Return whether the run can be resumed."""
-        return bool(self.versions("checkpoints/last.ckpt"))
-
     def evaluations(self, metric: str) -> Points:
         """Return a metric of all versions, (n, 2). A later version replaces the steps that it has repeated."""
         merged: dict[float, float] = {}
@@ -80,6 +73,26 @@ class Run:
         """Return the lines that the run has printed, without empty ones."""
         path = self.folder / "log.txt"
         return [line for line in path.read_text(errors="replace").splitlines() if line.strip()] if path.exists() else []
+
+    def words(self, plan: Plan) -> list[str]:
+        """Return the words of the command that starts the run."""
+        return ["fit", *plan.words, *self.flags, "--name", f"{plan.name}/{self.folder.name}"]
+
+    def end(self, words: Sequence[str], code: int, seconds: float) -> None:
+        """Write `run.json` after a start has ended.
+
+        Args:
+            words: Words of the command.
+            code: Exit code.
+            seconds: Wall time of this start.
+        """
+        record = {
+            "command": command(*words),
+            "exit_code": code,
+            "seconds": self.record.get("seconds", 0.0) + seconds,
+            "last_line": next(reversed(self.log_lines()), ""),
+        }
+        atomic_write(self.folder / "run.json", partial(_write_json, record))
 
 
 class Claim:
@@ -114,10 +127,25 @@ class Claim:
         os.close(self._descriptor)
 
 
+class Process(Protocol):
+    """A run in progress, on this machine or on another one."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the run is active. Record the end of the run in `run.json`.
+
+        Raises:
+            RunError: The run cannot be started there.
+        """
+
+    def stop(self) -> None:
+        """Ask the run to save itself and to end."""
+
+
+Start = Callable[[Run, Plan], Process]  # starts a run from its last checkpoint if it has one
+
+
 class LocalProcess:
     """Train a run in a process of this machine, from its last checkpoint if it has one.
-
-    Another engine needs the same three methods: a constructor that starts the run, `poll` and `stop`.
 
     Args:
         run: Run to start.
@@ -125,35 +153,16 @@ class LocalProcess:
     """
 
     def __init__(self, run: Run, plan: Plan) -> None:
-        self._run, self._start = run, time.monotonic()
+        self._run, self._words, self._start = run, run.words(plan), time.monotonic()
         for version in run.folder.glob("version_*"):
             RunLock(version, SAVING).release()  # a process that has lost its sweep may still save it
-        resume = ["--ckpt_path", "last"] if run.has_checkpoint else []
-        words = ["fit", *plan.words, *run.flags, "--name", f"{plan.name}/{run.folder.name}", *resume]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(plan.threads), SWEEP: str(os.getpid())}
-        with (run.folder / "log.txt").open("ab") as log:
-            # In its own session, the process receives a signal only once, from this one.
-            self._process = subprocess.Popen(
-                [*COMMAND, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        self._command = command(*words)
+        self._process = start_fit(self._words, run.folder, plan.threads)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the run is active. Record the end of the run in `run.json`."""
         code = self._process.poll()
         if code is not None:
-            record = {
-                "command": self._command,
-                "exit_code": code,
-                "seconds": self._run.record.get("seconds", 0.0) + time.monotonic() - self._start,
-                "last_line": next(reversed(self._run.log_lines()), ""),
-            }
-            atomic_write(self._run.folder / "run.json", partial(_write_json, record))
+            self._run.end(self._words, code, time.monotonic() - self._start)
         return code
 
     def stop(self) -> None:

@@ -9,13 +9,13 @@ from td3_lightning.tuning.plan import Plan, check_unchanged, command, replace_fi
 from td3_lightning.tuning.pool import run_all
 from td3_lightning.tuning.progress import Progress
 from td3_lightning.tuning.result import Points, Result, results_table, write_csv
-from td3_lightning.tuning.run import INTERRUPTED, Claim, Run
+from td3_lightning.tuning.run import INTERRUPTED, Claim, LocalProcess, Run, Start
 from td3_lightning.tuning.space import flags
 
 SETTINGS, CSV = "seeds.json", "seeds.csv"
 
 
-def run_seeds(plan: Plan, seeds: Sequence[int]) -> None:
+def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> None:
     """Run the seeds that are not complete, failed ones included. Write and print the results.
 
     Raises:
@@ -26,7 +26,7 @@ def run_seeds(plan: Plan, seeds: Sequence[int]) -> None:
     runs = Seeds(plan, seeds)
     with Progress(plan.metric) as progress:
         progress.update(runs.results())
-        run_all(runs, plan, progress)
+        run_all(runs, plan, progress, start)
     from td3_lightning.tuning.seed_report import write_report  # imports matplotlib
 
     again = command("sweep", *plan.words, "--seeds", *map(str, seeds), "--name", plan.name)

@@ -15,6 +15,7 @@ from td3_lightning.tuning.plan import Plan, check_unchanged, command, replace_fi
 from td3_lightning.tuning.pool import run_all
 from td3_lightning.tuning.progress import Progress
 from td3_lightning.tuning.result import Result, number, results_table, settings_text, write_csv
+from td3_lightning.tuning.run import LocalProcess, Start
 from td3_lightning.tuning.trials import CSV, Search, Trials
 
 OBJECTIVES = ("last_10", "last", "best")
@@ -24,7 +25,7 @@ JOURNAL, BEST = "study.journal", "best.yaml"
 SETTINGS = "td3_lightning"  # user attribute of the study
 
 
-def run_study(plan: Plan, search: Search) -> None:
+def run_study(plan: Plan, search: Search, start: Start = LocalProcess) -> None:
     """Run the trials of a study, or those that are left of it. Write and print the results.
 
     Raises:
@@ -35,7 +36,7 @@ def run_study(plan: Plan, search: Search) -> None:
     make_folder(plan.folder)
     with Progress(plan.metric) as progress:
         progress.update(trials.results())
-        run_all(trials, plan, progress)
+        run_all(trials, plan, progress, start)
     write_csv(trials.results(), plan.folder / CSV)
     _print_end(trials, plan, search)
 

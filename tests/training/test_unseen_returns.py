@@ -92,6 +92,19 @@ def test_new_episodes_start_with_zero() -> None:
     assert other.state_dict()["running_returns"].tolist() == [0]
 
 
+def test_a_reset_instead_of_a_step_has_no_return() -> None:
+    returns = UnseenReturns()
+    returns.begin([3, 3])
+    still = [False, False]
+    none = np.zeros((2, 1), np.float32)
+    returns.add(Step(none, none, [1.0, 2.0], still, still, none, []), 0.5)
+    resets = np.array([True, False])
+    returns.add(Step(none, none, [9.0, 2.0], still, still, none, [], resets), 0.5)
+    state = returns.state_dict()
+    assert state["returns"].tolist() == [1.0, 2.0, 3.0]
+    assert state["running_returns"].tolist() == [0.0, 3.0]
+
+
 def test_it_works_with_observations_and_an_encoder(make_trainer: Any, tmp_path: Path) -> None:
     trainer, agent, _ = fit(make_trainer, normalize_observations=True, encoder=Trunk([4]))
     trainer.save_checkpoint(tmp_path / "run.ckpt")

@@ -1,12 +1,11 @@
 """Sweeps whose runs are a program that takes no time."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 import fit_stub
-from td3_lightning.tuning import pool, run
+from td3_lightning.tuning import node, pool
 from td3_lightning.tuning.plan import Plan
 
 
@@ -14,7 +13,7 @@ from td3_lightning.tuning.plan import Plan
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Return the plan of a sweep in an empty working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run, "COMMAND", [sys.executable, fit_stub.__file__])
+    monkeypatch.setattr(node, "PROGRAM", [fit_stub.__file__])
     monkeypatch.setattr(pool, "POLL", 0.01)
     monkeypatch.setattr(pool, "READING", 1.0)
     folder = tmp_path / "lightning_logs" / "toy"

@@ -120,7 +120,7 @@ def test_killed_run_continues_from_its_checkpoint(plan: Plan) -> None:
 
 
 def test_run_that_is_killed_again_and_again_has_failed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.tuning.run.COMMAND", ["sh", "-c", "kill -9 $$"])
+    monkeypatch.setattr("td3_lightning.tuning.node.PROGRAM", ["-c", "import os; os.kill(os.getpid(), 9)"])
     with pytest.raises(RunError, match=r"No trial of .*toy is complete. Read log.txt"):
         run_study(plan, dataclasses.replace(SEARCH, trials=1))
     text = (plan.folder / "trials.csv").read_text()

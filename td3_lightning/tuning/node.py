@@ -1,0 +1,98 @@
+"""A run on the machine that trains it.
+
+Ray sends this module to the nodes by value, so it imports only the standard library: a worker that waits for its run
+then needs no memory for torch.
+"""
+
+import fcntl
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+PROGRAM = ["-m", "td3_lightning"]  # words after the name of the interpreter
+SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the process that a run watches
+LOCKED = 120.0  # seconds until the locks of a lost node are free; a server of NFS 4 waits for 90
+INTERVAL = 0.1  # seconds between two looks at the run
+
+
+def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | None = None) -> "subprocess.Popen[bytes]":
+    """Start a run from its last checkpoint, if it has one.
+
+    Args:
+        words: Words of the command, without its program.
+        folder: Folder of the run.
+        threads: Value of OMP_NUM_THREADS.
+        start: Working directory, None for that of this process.
+    """
+    resume = ["--ckpt_path", "last"] if any(folder.glob("version_*/checkpoints/last.ckpt")) else []
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), SWEEP: str(os.getpid())}
+    with (folder / "log.txt").open("ab") as log:
+        # In its own session, the process receives a signal only once, from this one.
+        return subprocess.Popen(
+            [sys.executable, *PROGRAM, *words, *resume],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=start,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+class Worker:
+    """Train one run on a node of a cluster. `stop` is called in another thread than `train`."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+
+    def ready(self) -> None:
+        """Return after the worker has been started."""
+
+    def train(self, words: Sequence[str], folder: str, threads: int, start: str) -> int | str:
+        """Train a run until it ends.
+
+        Args:
+            words: Words of the command, without its program.
+            folder: Absolute path of the run's folder.
+            threads: Value of OMP_NUM_THREADS.
+            start: Working directory.
+
+        Returns:
+            The exit code, or the reason why the run cannot be started here.
+        """
+        if not Path(folder, "claim").exists() or not Path(start).is_dir():
+            return f"{start} must be shared by all nodes, got none on {platform.node()}. Mount it there."
+        deadline = time.monotonic() + LOCKED
+        while any(map(is_locked, Path(folder).glob("version_*"))):  # by a worker that was lost and still saves the run
+            if time.monotonic() > deadline:
+                return f"{folder} must be unused, got a run in progress. Stop that process."
+            self._stopped.wait(INTERVAL)
+        process = start_fit(words, Path(folder), threads, start)
+        while process.poll() is None and not self._stopped.wait(INTERVAL):
+            pass
+        if process.returncode is None:
+            process.terminate()  # the run saves itself
+        return process.wait()
+
+    def stop(self) -> None:
+        """Ask the run to save itself and to end."""
+        self._stopped.set()
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process has the lock of a run's folder, see `RunLock`."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # the file system does not support locks
+        pass
+    finally:
+        os.close(descriptor)
+    return False

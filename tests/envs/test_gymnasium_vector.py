@@ -1,0 +1,415 @@
+"""Check that vector environments store what single environments give, in every autoreset mode, and what they refuse."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from one_sentence import refused
+from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning.cli.app import main
+from td3_lightning.cli.settings import saved_settings
+from td3_lightning.envs.gymnasium_vector import SEEDS
+from td3_lightning.envs.wrappers import ActionRepeat
+from td3_lightning.errors import EnvError
+from td3_lightning.replay.ring import RUNNING, TERMINATED, TRUNCATED
+from td3_lightning.seeding import derive_seed
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
+from vector_toys import Mixed, Simulator, faulty, simulator, sync
+
+NUM_ENVS = 3
+NONE = np.zeros((NUM_ENVS, 1), np.float32)
+MAKERS: dict[str, Any] = {
+    "NEXT_STEP": (sync, {"mode": "NextStep"}),
+    "SAME_STEP": (sync, {"mode": "SameStep"}),
+    "DISABLED": (sync, {"mode": "Disabled"}),
+    "tensors": (simulator, {}),
+    "make_vec": ("gymnasium:make_vec", {"vectorization_mode": "sync"}),
+}
+all_makers = pytest.mark.parametrize(("maker", "kwargs"), MAKERS.values(), ids=MAKERS)
+
+
+def new_data(maker: Any, vector_kwargs: Any = None, **kwargs: Any) -> ReplayData:
+    settings = {"steps_per_epoch": 60, "batch_size": 4, "capacity": 3000, "eval_episodes": 1, "num_envs": NUM_ENVS}
+    return ReplayData("toys/Mixed-v0", vector_env=maker, vector_kwargs=vector_kwargs, **(settings | kwargs))
+
+
+def fit(
+    data: ReplayData, make_trainer: Any, *callbacks: Any, ckpt_path: Any = None, epochs: int = 1, **model: Any
+) -> TD3:
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **model)
+    callbacks = callbacks or (Collector(30),)
+    make_trainer(callbacks=list(callbacks), max_epochs=epochs).fit(module, datamodule=data, ckpt_path=ckpt_path)
+    return module
+
+
+def rows(data: ReplayData, env: int) -> Any:
+    ring = data.replay.rings[env]
+    return ring.rows[: ring.written + ring.running]
+
+
+def first_seed(steps_before: int = 0) -> int:
+    return derive_seed("training environment", steps_before * NUM_ENVS) % (SEEDS - NUM_ENVS)
+
+
+def stepped_singly(seed: int, actions: Any) -> tuple[Any, list[dict[str, float]]]:
+    """Return the rows of one environment that is stepped with the actions of these rows, and its episodes' reports."""
+    env = Mixed()
+    obs, _ = env.reset(seed=seed)
+    found, reports, total, ended = [], [], 0.0, False
+    for action in actions:
+        if ended:  # the row of the last observation of an episode
+            found.append([*obs, 0, 0, RUNNING])
+            obs, _ = env.reset()
+            total, ended = 0.0, False
+            continue
+        next_obs, reward, terminated, truncated, info = env.step(action)
+        total, ended = total + reward, terminated or truncated
+        found.append([*obs, *action, reward, TERMINATED if terminated else TRUNCATED if truncated else RUNNING])
+        obs = next_obs
+        if ended:
+            own = {"steps": float(info["steps"]), "even": float(info["even"])}
+            reports.append(own | {"return": total, "length": float(env.steps)})
+    return np.array(found, np.float32), reports
+
+
+# Transitions
+
+
+@all_makers
+def test_vector_env_stores_rows_of_single_envs(maker: Any, kwargs: Any, make_trainer: Any) -> None:
+    data = new_data(maker, kwargs)
+    module = fit(data, make_trainer)
+    steps, ends = 0, set()
+    for env in range(NUM_ENVS):
+        stored = rows(data, env)[:-1]
+        expected, reports = stepped_singly(first_seed() + env, stored[:, 3:4])
+        np.testing.assert_array_equal(stored, expected)
+        ends |= set(stored[:, -1])
+        steps += len(stored) - len(reports) + (data.replay.rings[env].running == 0)
+        last = rows(data, env)[-1]
+        assert not last[3:].any()
+    assert module.env_steps == data.replay.steps_stored
+    assert 90 <= module.env_steps < 90 + NUM_ENVS
+    assert steps == module.env_steps
+    assert ends == {RUNNING, TERMINATED, TRUNCATED}
+    assert module.updates == 60
+
+
+@all_makers
+def test_reports_are_those_of_single_envs(maker: Any, kwargs: Any) -> None:
+    data = new_data(maker, kwargs)
+    data.setup("fit")
+    data.begin_episodes()
+    found: list[list[dict[str, float]]] = [[] for _ in range(NUM_ENVS)]
+    for _ in range(60):
+        before = data.envs.episode_steps()
+        step = data.envs.step(NONE)
+        ended = np.flatnonzero(np.logical_or(step.terminated, step.truncated))
+        for env, report in zip(ended, step.reports, strict=True):
+            found[env].append(report)
+            assert report["length"] == before[env] + 1
+        after = data.envs.episode_steps()
+        for env in range(NUM_ENVS):
+            assert after[env] == (0 if env in ended else before[env] + (env in step.stepped))
+    for env in range(NUM_ENVS):
+        _, expected = stepped_singly(first_seed() + env, np.zeros((70, 1)))
+        for report, own in zip(found[env], expected, strict=False):
+            assert report["return"] == pytest.approx(own["return"])
+            names = ("length",) if maker is simulator else ("length", "steps", "even")
+            assert {name: report[name] for name in names} == {name: own[name] for name in names}
+        assert len(found[env]) > 6
+    data.teardown("fit")
+
+
+def test_normalizer_sees_each_observation_once(make_trainer: Any) -> None:
+    data = new_data(sync)
+    module = fit(data, make_trainer, normalize_observations=True)
+    seen = np.concatenate([rows(data, env)[: data.replay.rings[env].written] for env in range(NUM_ENVS)])
+    assert module.normalizer.count.item() <= len(seen)  # those of the last step are passed before the next update
+    assert module.normalizer.count.item() >= len(seen) - 2 * NUM_ENVS
+    assert not data.replay.rings[0].pending
+
+
+def test_policy_checkpoint_assesses_whole_episodes(make_trainer: Any) -> None:
+    data = new_data(sync)
+    checkpoint = PolicyCheckpoint(early_episodes=2)
+    fit(data, make_trainer, Collector(30), checkpoint)
+    assert checkpoint.assessments >= 3
+    reports = [stepped_singly(first_seed() + env, rows(data, env)[:, 3:4])[1] for env in range(NUM_ENVS)]
+    returns = [report["return"] for own in reports for report in own]
+    assert np.abs(np.subtract(returns, checkpoint.best_return)).min() < 1e-5
+
+
+# Resuming
+
+
+class Save(Collector):
+    """Save a checkpoint at the end of the run."""
+
+    def on_train_end(self, trainer: Any, *_: Any) -> None:
+        trainer.save_checkpoint(f"{trainer.default_root_dir}/last.ckpt")
+
+    @property
+    def state_key(self) -> str:
+        return "Collector"
+
+
+@pytest.mark.parametrize(
+    "makers", [(sync, sync), (None, sync), (sync, None)], ids=["vector", "to vector", "from vector"]
+)
+def test_resumed_run_begins_new_episodes_and_warns(
+    makers: Any, make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, again = (new_data(maker, None) for maker in makers)
+    before = fit(data, make_trainer, Save(30))
+    with caplog.at_level(logging.WARNING, logger="td3_lightning"):
+        module = fit(again, make_trainer, Save(30), ckpt_path=tmp_path / "last.ckpt", epochs=2)
+    assert f"{NUM_ENVS} running episode(s) of toys/Mixed-v0 could not be restored and count as truncated" in caplog.text
+    assert module.env_steps >= before.env_steps + 60 - NUM_ENVS
+    assert module.env_steps == again.replay.steps_stored
+    for env in range(NUM_ENVS):
+        old, new = rows(data, env), rows(again, env)
+        begin = len(old)
+        np.testing.assert_array_equal(new[: begin - 1, :-1], old[:-1, :-1])
+        assert new[begin - 2, -1] != RUNNING  # the last stored step ends its episode
+        assert not new[begin - 1, 3:].any()
+        if makers[1] is not None:
+            expected, _ = stepped_singly(first_seed(before.env_steps) + env, new[begin:-1, 3:4])
+            np.testing.assert_array_equal(new[begin:-1], expected)
+
+
+# Refusals
+
+
+def no_mode(env_id: Any, num_envs: int) -> Any:
+    env = sync(env_id, num_envs)
+    del env.metadata["autoreset_mode"]
+    return env
+
+
+def one_more(env_id: Any, num_envs: int) -> Any:
+    return sync(env_id, num_envs + 1)
+
+
+def single(env_id: Any, num_envs: int) -> Any:
+    return gym.make(env_id)
+
+
+def other_spaces(env_id: Any, num_envs: int, **kwargs: Any) -> Any:
+    return sync("toys/Spaces-v0", num_envs, **kwargs)
+
+
+def not_installed(env_id: Any, num_envs: int) -> Any:
+    import nothing_of_that_name
+
+    return nothing_of_that_name
+
+
+def broken(env_id: Any, num_envs: int) -> Any:
+    raise RuntimeError("no GPU")
+
+
+@pytest.mark.parametrize(
+    ("maker", "kwargs", "constraint", "got"),
+    [
+        (no_mode, {}, 'metadata["autoreset_mode"] of toys/Mixed-v0 of no_mode must be', "None"),
+        (one_more, {}, "data.num_envs of toys/Mixed-v0 of one_more must be 4", "3"),
+        (single, {}, "must be a gymnasium.vector.VectorEnv", "Mixed"),
+        (other_spaces, {"observation": "dict"}, "must be a Box with one axis", "Dict"),
+        (other_spaces, {"observation": "2-d"}, "must be a Box with one axis", "(1, 3)"),
+        (other_spaces, {"action": "discrete"}, "must be a Box", "Discrete(3)"),
+        (other_spaces, {"action": "2-d"}, "must have the same actions in training", "(2, 2)"),
+        (sync, {"nonsense": 1}, "cannot be made with 3 environments and the arguments", "nonsense"),
+        (not_installed, {}, "requires a package that cannot be imported", "nothing_of_that_name"),
+        ("gymnasium:make_vec", {"vectorization_mode": "fast"}, "cannot be made with", "Invalid vectorization mode"),
+        ("nothing_of_that_name:make", {}, "data.vector_env must be a function that can be imported", "nothing"),
+        ("gymnasium:make_vectors", {}, "data.vector_env must be a function that can be imported", "make_vectors"),
+        ("gymnasium:vector", {}, "data.vector_env must be the name of a function", "gymnasium:vector"),
+    ],
+)
+def test_unsuitable_vector_env_is_refused(maker: Any, kwargs: Any, constraint: str, got: str) -> None:
+    data = new_data(maker, kwargs)
+    with pytest.raises(UsageError) as error:
+        data.setup("fit")
+    assert constraint in str(error.value)
+    assert got in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["gymnasium.make_vec", "EnvPool", "", ":make", "a b:c", 3])
+def test_vector_env_must_name_a_function(name: Any) -> None:
+    with refused("data.vector_env", repr(name), fix="Use gymnasium:make_vec, for example."):
+        new_data(name)
+
+
+@pytest.mark.parametrize(("name", "value"), [("env_workers", 2), ("wrappers", [partial(ActionRepeat, repeat=2)])])
+def test_settings_of_single_envs_are_refused(name: str, value: Any) -> None:
+    with refused(f"data.{name} must not be set with data.vector_env", str(value)[:77]):
+        new_data(sync, **{name: value})
+
+
+def test_vector_kwargs_require_vector_env() -> None:
+    with refused("data.vector_kwargs requires data.vector_env", "none"):
+        new_data(None, {"mode": "NextStep"})
+
+
+def test_failing_maker_is_an_environment_error() -> None:
+    with pytest.raises(EnvError, match=r"toys/Mixed-v0 of broken raised RuntimeError: no GPU"):
+        new_data(broken).setup("fit")
+
+
+def test_envpool_requires_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "envpool", None)
+    with pytest.raises(UsageError, match=r"requires EnvPool.*Install td3_lightning\[envpool\]"):
+        new_data("envpool").setup("fit")
+
+
+# Faults
+
+
+def at(place: Any, value: float) -> Any:
+    """Return a function that changes one number of an array."""
+
+    def change(array: Any) -> Any:
+        array = np.array(array)
+        array[place] = value
+        return array
+
+    return change
+
+
+def without(name: str) -> Any:
+    return lambda info: {key: value for key, value in info.items() if key != name}
+
+
+def cleared_mask(info: Any) -> Any:
+    return info | ({"_final_obs": np.zeros(NUM_ENVS, bool)} if "final_obs" in info else {})
+
+
+DROPPED = 'ended the episode of environment . without its final observation in info["final_obs"]'
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (0, at((1, 2), np.nan), "an observation that is not finite, nan at index 2, in environment 1"),
+        (0, at((2, 0), -np.inf), "an observation that is not finite, -inf at index 0, in environment 2"),
+        (0, lambda obs: obs[:2], r"observations of shape (2, 3) and type float32, expected (3, 3)"),
+        (0, lambda obs: obs.astype(object), "type object, expected"),
+        (0, lambda obs: [[1, 2, 3], [1], [1]], "observations of type list that NumPy cannot convert"),
+        (1, at(2, np.inf), "a reward that is not finite, inf, in environment 2"),
+        (1, lambda reward: reward[:, None], "reward of shape (3, 1) and type float64, expected numbers of shape (3,)"),
+        (2, lambda ends: ends.astype(float), "terminated of shape (3,) and type float64, expected booleans"),
+        (3, lambda ends: bool(ends[0]), "truncated of shape () and type bool, expected booleans of shape (3,)"),
+        (4, lambda info: [info], "as info, expected a dict"),
+        (4, without("final_obs"), DROPPED),
+        (4, cleared_mask, DROPPED),
+    ],
+)
+def test_invalid_results_end_the_run(field: int, value: Any, message: str) -> None:
+    data = new_data(faulty, {"field": field, "value": value})
+    data.setup("fit")
+    data.begin_episodes()
+    with pytest.raises(EnvError) as error:
+        list(map(data.envs.step, [NONE] * 9))
+    said = str(error.value)
+    parts = message.split(" . ")
+    assert all(part in said for part in parts)
+    assert said.startswith("toys/Mixed-v0 of faulty ")
+    assert f"after the reset with seed {first_seed()}. This step is not stored." in said
+    data.teardown("fit")
+
+
+def test_wrong_autoreset_mode_is_refused() -> None:
+    """An environment whose episodes take one step ends in the step that must reset it."""
+
+    def wrong(env_id: Any, num_envs: int) -> Any:
+        env = sync("toys/Counter-v0", num_envs, mode="SameStep", length=1)
+        env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        return env
+
+    data = new_data(wrong)
+    data.setup("fit")
+    data.begin_episodes()
+    data.envs.step(NONE)
+    with pytest.raises(EnvError, match=r"in two consecutive steps.*Correct metadata\[\"autoreset_mode\"\]"):
+        data.envs.step(NONE)
+
+
+@pytest.mark.timeout(60, method="thread")  # the other method uses the signal of the time limit
+def test_step_timeout_applies_to_the_vector_step() -> None:
+    class Slow(Simulator):
+        def step(self, actions: Any) -> Any:
+            __import__("time").sleep(5)
+
+    data = new_data(lambda env_id, num_envs: Slow(sync(env_id, num_envs)), step_timeout=0.05)
+    data.setup("fit")
+    data.begin_episodes()
+    with pytest.raises(EnvError, match=r"did not return within 0.05 seconds at step 1 after"):
+        data.envs.step(NONE)
+
+
+def test_vector_env_is_closed_once() -> None:
+    closed = []
+
+    class Closing(Simulator):
+        def close(self, **kwargs: Any) -> None:
+            closed.append(1)
+
+    data = new_data(lambda env_id, num_envs: Closing(sync(env_id, num_envs)))
+    data.setup("fit")
+    data.teardown("fit")
+    assert closed == [1]
+
+
+# EnvPool
+
+
+def test_envpool_rows_are_those_of_a_pool(make_trainer: Any) -> None:
+    envpool = pytest.importorskip("envpool")
+    data = ReplayData(
+        "Pendulum-v1", vector_env="envpool", num_envs=4, batch_size=4, steps_per_epoch=200, eval_episodes=1,
+        train_kwargs={"max_episode_steps": 30}, capacity=4000,
+    )  # fmt: skip
+    module = fit(data, make_trainer, Collector(400))
+    assert module.env_steps == data.replay.steps_stored
+    seed = derive_seed("training environment", 0) % (SEEDS - 4)
+    pool = envpool.make_gymnasium("Pendulum-v1", num_envs=4, seed=seed, max_episode_steps=30)
+    obs, _ = pool.reset()
+    stored = np.stack([rows(data, env) for env in range(4)])
+    for place in range(stored.shape[1] - 1):
+        np.testing.assert_array_equal(stored[:, place, :3], obs)
+        obs, reward, terminated, truncated, _ = pool.step(stored[:, place, 3:4])
+        is_last = place % 31 == 30  # the row of the last observation
+        np.testing.assert_array_equal(stored[:, place, 4], reward)
+        assert set(stored[:, place, 5]) == {TRUNCATED if place % 31 == 29 else RUNNING}
+        assert truncated.all() == (place % 31 == 29)
+        assert not terminated.any()
+        assert not (is_last and reward.any())
+    assert stored.shape[1] > 150
+    assert torch.isfinite(torch.from_numpy(stored)).all()
+
+
+# Command line
+
+
+def test_only_fit_imports_the_function(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that names the function is tested without its configuration, but not resumed with another one."""
+    monkeypatch.chdir(tmp_path)
+    words = [
+        *("--data.env_id", "Pendulum-v1", "--data.num_envs", "2", "--data.steps_per_epoch", "4"),
+        *("--data.batch_size", "4", "--data.eval_episodes", "1", "--collector.warmup_steps", "4"),
+        *("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false", "--name", "vector"),
+    ]
+    assert main(["fit", *words, "--data.vector_env", "vector_toys:sync", "--data.vector_kwargs.mode", "SameStep"]) == 0
+    last = "lightning_logs/vector/version_0/checkpoints/last.ckpt"
+    monkeypatch.setattr("vector_toys.sync", None)
+    assert main(["test", "--ckpt_path", last, "--data.test_episodes", "1"]) == 0
+    with pytest.raises(UsageError, match=r'names "vector_toys:sync" in data\.vector_env, which may be code'):
+        saved_settings(read_checkpoint(last), last, [], [], "fit")

@@ -1,0 +1,50 @@
+"""Check the pool with an engine that starts no process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from td3_lightning.errors import RunError
+from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.run import Run
+from td3_lightning.tuning.seeds import run_seeds
+
+
+class FakeProcess:
+    """A run that ends with a code a few polls after `stop`, and must not be polled again."""
+
+    def __init__(self, run: Run, polls: int) -> None:
+        self._run, self._polls = run, polls
+        self._codes: Iterator[int | None] | None = None
+
+    def poll(self) -> int | None:
+        if self._run.label == "seed 3":
+            raise RunError("The node has no folder.")
+        if self._codes is None:
+            return None
+        code = next(self._codes)
+        if code is not None:
+            self._run.end(["fit"], code, 10.0)
+        return code
+
+    def stop(self) -> None:
+        self._codes = iter([*[None] * self._polls, 143])
+
+
+def test_error_of_a_node_saves_the_other_runs_once(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    started: list[str] = []
+
+    def start(run: Run, plan: Plan) -> FakeProcess:
+        started.append(run.label)
+        return FakeProcess(run, len(started))  # they end one after the other
+
+    plan = Plan(plan.name, plan.folder, plan.configs, plan.contents, plan.flags, workers=3)
+    with pytest.raises(RunError, match="The node has no folder"):
+        run_seeds(plan, [1, 2, 3], start)
+    assert started == ["seed 1", "seed 2", "seed 3"]
+    records = [Run(plan.folder / f"seed_{seed}", ()).record for seed in (1, 2, 3)]
+    assert [each.get("exit_code") for each in records] == [143, 143, None]
+    assert [each.get("seconds") for each in records] == [10, 10, None]
+    assert "Saving 2 active runs.\nAll runs are saved." in capsys.readouterr().out
+    assert Path(plan.folder, "seed_3", "claim").exists()
