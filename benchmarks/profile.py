@@ -40,7 +40,7 @@ from td3_lightning.fast.mlp import BatchedMLP
 REST = "Lightning, logs and other code"
 UPDATE = "update, between its parts"
 PARTS: list[tuple[type, str, str]] = [
-    (TrainingVectorEnv, "step", "environment"),
+    (TrainingVectorEnv, "finish", "environment"),
     (Replay, "add", "storing"),
     (Replay, "sample", "sampling"),
     (TD3, "act", "acting"),

@@ -8,7 +8,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.errors import UsageError, described, one_line
 from td3_lightning.reporting.episode_lines import PrintEpisodes
-from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.logger import RunLogger, check_log_dirs_differ
 
 OWN = (RunLogger, PrintEpisodes)  # these handle the errors of their files and of a closed pipe themselves
 METHODS = ("log_metrics", "log_hyperparams", "log_graph", "save", "after_save_checkpoint", "finalize")
@@ -18,8 +18,16 @@ def connect(loggers: Iterable[Logger]) -> None:
     """Create the experiments of added loggers, and convert their later exceptions to one warning for each logger.
 
     Raises:
-        UsageError: A logger cannot create its experiment, for example because the user is not logged in.
+        UsageError: A logger cannot create its experiment, for example because the user is not logged in, or writes to
+            the folder of the run.
     """
+    loggers = list(loggers)
+    for own in (each for each in loggers if isinstance(each, RunLogger)):
+        try:
+            check_log_dirs_differ(own, loggers)  # before the others create their folders
+        except UsageError:
+            own.finalize("failed")  # removes the folder that it has reserved
+            raise
     for logger in loggers:
         if not isinstance(logger, OWN):
             _create_experiment(logger)

@@ -39,7 +39,7 @@ def test_curves_draws_runs_and_prints_the_path(run_folder: Path, capsys: pytest.
         (["curves"], "curves requires the folder of at least one run, got none. Use "),
         (["curves", "absent"], "A run must be a folder with metrics.csv, or such a file, got "),
         (["curves", "x", "--metrics", "y"], "curves has no setting --metrics. Use curves --help"),
-        (["curves", "x", "--title"], "curves: argument --title: expected one argument. Use curves --help"),
+        (["curves", "x", "--title"], "--title requires a value, got none. Write one after it."),
         (["curves", "x", "--output", "x.pdf"], "output must be the path of a .png file, got x.pdf. Use curves.png"),
         (["plot"], "plot requires --ckpt_path"),
         (["plot", "--ckpt_path", "absent.ckpt"], "absent.ckpt"),
