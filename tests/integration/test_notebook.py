@@ -9,6 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
+SHORT = "fit --config car.yaml --data.steps_per_epoch 500 --collector.warmup_steps 500 --data.eval_episodes 2"
 
 
 def test_notebook_shows_curve_robustness_and_lap() -> None:
@@ -24,8 +25,10 @@ def test_notebook_trains_tests_and_records(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(ROOT / "docs" / "notebooks" / "car.ipynb", as_version=4)
-    for cell in notebook.cells:
-        cell.source = cell.source.replace("EPOCHS = 25", "EPOCHS = 1").replace("LAPS = 20", "LAPS = 1")
+    for old, new in (("EPOCHS = 12", "EPOCHS = 1"), ("LAPS = 20", "LAPS = 1"), ("fit --config car.yaml", SHORT)):
+        assert sum(old in cell.source for cell in notebook.cells) == 1
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(old, new)
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
     *_, curve, robustness, lap, policy = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     assert "image/png" in curve[-1].data
