@@ -44,6 +44,14 @@ def _reset_traces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.import_module("td3_lightning.fast.traced"), "_traces", 0)
 
 
+@pytest.fixture(autouse=True)
+def _restore_precision() -> Iterator[None]:
+    """Undo `trainer.float32_matmul_precision` of a configuration, which holds for the whole process."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(1)

@@ -1,19 +1,10 @@
 """Settings that this package adds to Lightning's Trainer."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from td3_lightning.cli.settings import kept
 from td3_lightning.cli.trainer import Trainer
-
-
-@pytest.fixture(autouse=True)
-def precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("precision", ["high", "medium", "highest"])
