@@ -32,7 +32,7 @@ def test_curves_are_read_from_folders_and_compressed_files(tmp_path: Path) -> No
     folder, file = tmp_path / "run", tmp_path / "1.csv.gz"
     folder.mkdir()
     (folder / "metrics.csv").write_text(CSV)
-    file.write_bytes(gzip.compress(CSV.encode()))
+    file.write_bytes(gzip.compress(CSV.encode(), mtime=0))
     first, second = read_curves([folder, file], "eval/return_mean")
     assert first.tolist() == second.tolist() == [[100, 1], [200, 3]]
 
@@ -57,8 +57,8 @@ def test_missing_data_is_refused(name: str, metric: str, expected: str, tmp_path
         ("noclock.csv", b"eval/return_mean\n1\n", "is not in list"),
         ("binary.csv", bytes(range(256)), "codec can't decode byte 0x80"),
         ("plain.csv.gz", CSV.encode(), "Not a gzipped file"),
-        ("short.csv.gz", gzip.compress(CSV.encode())[:30], "ended before the end-of-stream marker"),
-        ("changed.csv.gz", gzip.compress(CSV.encode())[:-8] + bytes(8), "CRC check failed"),
+        ("short.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:30], "ended before the end-of-stream marker"),
+        ("changed.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-8] + bytes(8), "CRC check failed"),
     ],
 )
 def test_damaged_metrics_are_refused(name: str, content: bytes, reason: str, tmp_path: Path) -> None:
