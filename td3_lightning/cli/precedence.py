@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_only
 
-from td3_lightning.cli.agent_class import AgentClass
+from td3_lightning.cli.agent_class import FLAG, AgentClass
 from td3_lightning.cli.checks import check_own_stage, check_stage_before, has_name, require_checkpoint
 from td3_lightning.cli.config_files import as_yaml, find_config, without_empty_sections
 from td3_lightning.cli.differences import check_same_environment, differences
@@ -76,7 +76,8 @@ class Precedence:
         return config
 
     def _parse(self, *words: str) -> Namespace:
-        config = self._parser.parse_args([self._command, *words])
+        agent = f"{FLAG}={self._agent.path}"  # not the parser's default, which --print_config=skip_default omits
+        config = self._parser.parse_args([self._command, agent, *words])
         check_name(config[self._command].name)
         return config
 

@@ -68,6 +68,12 @@ def error_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
+def test_changed_settings_are_printed_with_the_class(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", "td7.yaml", "--print_config=skip_default"])
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == "td3_lightning.TD7"
+
+
 def test_the_class_and_its_settings_are_saved() -> None:
     for config in (
         yaml.safe_load(LAST.parents[1].joinpath("config.yaml").read_text()),

@@ -121,10 +121,9 @@ def test_gradients_and_losses_are_autograds(
 
 
 @pytest.mark.parametrize("hidden_dims", [(WIDE, WIDE), ()], ids=str)
-@pytest.mark.parametrize("num_critics", [1, 2, 3])
+@pytest.mark.parametrize(("num_critics", "threads"), [(1, 1), (2, 1), (2, 2), (3, 1)], indirect=["threads"])
 @pytest.mark.parametrize("halved", [False, True], ids=["float32", "bf16"])
 @pytest.mark.parametrize("silent", [0.0, 0.7], ids=["awake", "silent"])
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_recorded_passes_are_the_same_to_the_bit(
     hidden_dims: tuple[int, ...],
     num_critics: int,

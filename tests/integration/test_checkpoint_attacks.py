@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import re
+import shutil
 import sys
 import zipfile
 from collections import OrderedDict
@@ -34,13 +35,26 @@ COMMANDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a folder with a short run. The run itself was in the folder `here` beside it."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        folder.joinpath("here").mkdir()
+        patch.chdir(folder / "here")
+        Path("here.yaml").write_text("data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 20}}\n")
+        assert main(["fit", "--config=here.yaml", *SMALL, "--trainer.max_epochs=2"]) == 0
+    return Path(shutil.copytree(folder / "here", folder / "copy"))
+
+
 @pytest.fixture(autouse=True)
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A working directory with a short run, a module and a file that nothing may load, and a file to be deleted."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    Path("here.yaml").write_text("data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 20}}\n")
-    assert main(["fit", "--config=here.yaml", *SMALL, "--trainer.max_epochs=2"]) == 0
+    here = trained.with_name("here")  # the checkpoint has paths in it
+    shutil.rmtree(here)
+    shutil.copytree(trained, here)
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(here))
     Path("evilmod.py").write_text("open('PWNED', 'w').close()\nclass Evil: pass\n")
     Path("evilfile").write_text("class_path: evilmod.Evil\n")
     Path("victim.txt").write_text("precious")
