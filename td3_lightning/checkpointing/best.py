@@ -11,7 +11,7 @@ from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
 from td3_lightning.algorithm.agent import CLOCKS
-from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_file_name
+from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_best_name
 from td3_lightning.checkpointing.last import (
     barrier_on_error,
     same_folder,
@@ -19,6 +19,7 @@ from td3_lightning.checkpointing.last import (
     saving,
     warn_unsaved,
 )
+from td3_lightning.errors import refuse
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -43,7 +44,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
         self._warnings = WarningCache()
         self._in_own_folder = False  # the loaded checkpoint is in this folder
-        check_file_name("checkpoint.filename", self, (*INTEGER_METRICS, *CLOCKS))
+        check_best_name(self, (*INTEGER_METRICS, *CLOCKS))
 
     @cached_property
     def state_key(self) -> str:
@@ -92,6 +93,9 @@ class BestCheckpoint(ModelCheckpoint):
         return str(filepath) in self.best_k_models
 
     def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        if self.monitor not in monitor_candidates:
+            fix = f"Resume with --checkpoint.monitor {next(iter(monitor_candidates))}, for example."
+            raise refuse("checkpoint.monitor", f"one of {', '.join(monitor_candidates)}", self.monitor, fix)
         before = copy.deepcopy(self.state_dict())
         save = super()._save_topk_checkpoint
         with saving(trainer, lambda replay: None):

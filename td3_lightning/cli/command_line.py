@@ -23,8 +23,8 @@ from td3_lightning.cli.agent_class import DEFAULT, AgentClass, OtherAgentError, 
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
     check_callbacks,
+    check_fit,
     check_pixel_encoder,
-    check_resume,
     check_trainer,
     require_checkpoint,
 )
@@ -230,8 +230,7 @@ class CommandLine(LightningCLI):
         check_launcher(self.trainer)
         check_pixel_encoder(self.datamodule, self.model)
         if self.subcommand == "fit":
-            if self.checkpoint is not None:
-                check_resume(self.trainer, self.datamodule, self.checkpoint)
+            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)
