@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
-from td3_lightning.algorithm.exploration import stored_schedule, with_noise
+from td3_lightning.algorithm.exploration import MAX_NOISE, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.errors import UsageError, require_rows
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
@@ -112,7 +112,7 @@ class Agent(L.LightningModule):
     def exploration_noise(self, value: float | Schedule | None) -> None:
         noise = None if value is None else as_schedule(value, "exploration_noise")
         if noise is not None:
-            check_schedule("exploration_noise", noise)
+            check_schedule("exploration_noise", noise, most=MAX_NOISE)
         self._exploration_noise = noise
 
     @torch.inference_mode()

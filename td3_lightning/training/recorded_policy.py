@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from td3_lightning.algorithm.agent import Agent
-from td3_lightning.algorithm.exploration import with_noise
+from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
 from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_float, require_int
 from td3_lightning.replay.datasets import RecordedEpisode
@@ -64,7 +64,7 @@ def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float
         UsageError: A number is out of its range.
     """
     count = require_int("episodes", episodes, least=1)
-    noise = require_float("noise", noise, least=0, fix="Use 0 for no noise.")
+    noise = require_float("noise", noise, least=0, most=MAX_NOISE, fix="Use 0 for no noise.")
     rng = np.random.default_rng(derive_seed("noise of a dataset"))
 
     def policy(obs: Any) -> Any:
