@@ -528,6 +528,7 @@ def test_compiler_error_message_of_other_torch_versions():
 
 
 def test_missing_compiler_is_one_sentence(capsys, monkeypatch):
+    pytest.importorskip("td3_lightning.fast.compiled_update")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
     assert main(["fit", "--config", "here.yaml", *SMALL, "--model.gradients=compiled"]) == 2
