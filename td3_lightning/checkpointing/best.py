@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
@@ -93,13 +94,15 @@ class BestCheckpoint(ModelCheckpoint):
         return str(filepath) in self.best_k_models
 
     def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
-        if self.monitor not in monitor_candidates:
-            fix = f"Resume with --checkpoint.monitor {next(iter(monitor_candidates))}, for example."
-            raise refuse("checkpoint.monitor", f"one of {', '.join(monitor_candidates)}", self.monitor, fix)
         before = copy.deepcopy(self.state_dict())
         save = super()._save_topk_checkpoint
         with saving(trainer, lambda replay: None):
-            error = save_on_all_ranks(trainer, lambda: save(trainer, monitor_candidates))
+            try:
+                error = save_on_all_ranks(trainer, lambda: save(trainer, monitor_candidates))
+            except MisconfigurationException as missing:  # the evaluation did not report the metric
+                fix = f"Resume with --checkpoint.monitor {next(iter(monitor_candidates))}, for example."
+                names = ", ".join(monitor_candidates)
+                raise refuse("checkpoint.monitor", f"one of {names}", self.monitor, fix) from missing
         if error is not None:
             self.load_state_dict(before)  # the previous list is still valid
             warn_unsaved(self._warnings, "the best checkpoint", error)

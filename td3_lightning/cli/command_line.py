@@ -187,7 +187,7 @@ class CommandLine(LightningCLI):
         settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
         try:
             trainer = Trainer(**settings)
-        except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
+        except (MisconfigurationException, ImportError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"Lightning does not accept the trainer settings: {one_line(error)}") from error
         trainer.start = self.start
         install_fast_loop(trainer)

@@ -8,6 +8,7 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 
 from td3_lightning.checkpointing.monitors import KNOWN
+from td3_lightning.cli.app import main
 from tests.cli.test_app import FIT, SMALL, error_of, folder, run  # noqa: F401  # the fixture
 
 
@@ -67,6 +68,19 @@ def test_unknown_metric_is_refused_before_training(words, setting, name, close, 
 def test_number_in_info_can_be_monitored(monitor, folder):  # noqa: F811
     run(*WORDS, f"--checkpoint.monitor={monitor}", "--checkpoint.filename={eval/laps:.0f}_laps")
     assert checkpoints() == {"2_laps.ckpt", "last.ckpt"}
+
+
+def test_metric_that_no_evaluation_reports_is_refused_there(folder, capsys):  # noqa: F811
+    assert main([*WORDS, "--checkpoint.monitor=eval/lap_time"]) == 2
+    *_, said = capsys.readouterr().err.strip().splitlines()
+    assert said.startswith("checkpoint.monitor must be one of eval/laps, eval/return_meam, eval/return_mean, ")
+    assert said.endswith(", got 'eval/lap_time'. Resume with --checkpoint.monitor eval/laps, for example.")
+    assert checkpoints() == {"last.ckpt"}
+
+
+def test_run_without_evaluations_needs_no_metric(folder):  # noqa: F811
+    run(*WORDS, "--checkpoint.monitor=eval/lap_time", "--trainer.limit_val_batches=0")
+    assert checkpoints() == {"last.ckpt"}
 
 
 def test_metric_of_a_users_callback_can_be_monitored(folder):  # noqa: F811

@@ -527,6 +527,11 @@ def test_compiler_error_message_of_other_torch_versions():
     assert "(InvalidCxxCompiler: No compiler)" in output
 
 
+def test_duration_out_of_range_is_one_sentence(capsys):
+    said = error_of(capsys, *FIT, "--trainer.max_time=99999999999:00:00:00")
+    assert "Lightning does not accept the trainer settings: Python int too large" in said
+
+
 def test_missing_compiler_is_one_sentence(capsys, monkeypatch):
     pytest.importorskip("td3_lightning.fast.compiled_update")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
