@@ -301,9 +301,13 @@ FIT = (
     *("fit", "--data.env_id", "Pendulum-v1", "--data.steps_per_epoch", "20", "--data.eval_episodes", "1"),
     *("--model.hidden_dims", "[8]", "--collector.warmup_steps", "10", "--trainer.max_epochs", "1"),
 )
-SUITE = ("tests/algorithm/test_critic_widths.py", "tests/algorithm/test_encoders.py")  # train from Python and cli
+SUITE = (  # a short part of `make test-without-fast` that reaches what fast replaces: update, optimizer step and loop
+    *("tests/algorithm/test_critic_widths.py", "tests/algorithm/test_encoders.py", "tests/algorithm/test_td3.py"),
+    *("tests/training/test_prioritization.py", "tests/training/test_divergence.py", "tests/training/test_env_mode.py"),
+)
 
 
+@pytest.mark.timeout(900)  # 25 s on a free core
 @pytest.mark.parametrize(
     "command", [("td3_lightning", *FIT), ("pytest", "-p", "no:cacheprovider", *SUITE)], ids=["fit", "pytest"]
 )
