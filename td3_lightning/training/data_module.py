@@ -12,6 +12,7 @@ import torch
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
+from td3_lightning.envs.flatten import observation_parts
 from td3_lightning.envs.frame_stack import FrameStack
 from td3_lightning.envs.lifetime import name_of
 from td3_lightning.envs.make import EnvId, Wrapper, env_name, make_wrapped
@@ -200,6 +201,7 @@ class ReplayData(L.LightningDataModule):
         if self.trainer is not None:
             module: Any = self.trainer.lightning_module
             module.clock_name = "updates" if self.offline else "env_steps"
+            module.observation_parts = observation_parts(self.eval_env)
         if stage == "fit" and self._envs is None:
             if self.dataset is not None:
                 self.dataset.load(self.replay, (self.action_low, self.action_high))
