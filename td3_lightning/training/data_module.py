@@ -204,7 +204,8 @@ class ReplayData(L.LightningDataModule):
             module.observation_parts = observation_parts(self.eval_env)
         if stage == "fit" and self._envs is None:
             if self.dataset is not None:
-                self.dataset.load(self.replay, (self.action_low, self.action_high))
+                box = self.action_low, self.action_high
+                self.dataset.load(self.replay, box, observation_parts(self.eval_env))
             maker = self._env_maker(**self.train_kwargs)
             envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout, self._vector)
             envs.require_match(self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)

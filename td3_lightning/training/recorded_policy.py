@@ -9,7 +9,9 @@ import numpy as np
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
 from td3_lightning.envs.episode import Episode
+from td3_lightning.envs.flatten import structured_space
 from td3_lightning.errors import require_float, require_int
+from td3_lightning.replay.dataset_spaces import is_storable
 from td3_lightning.replay.datasets import RecordedEpisode
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.data_module import ReplayData
@@ -47,6 +49,12 @@ class TransitionRecorder(gym.Wrapper):
         return RecordedEpisode(
             np.stack(self._obs), np.stack(action), np.array(reward), terminated[-1], truncated[-1], seed
         )
+
+
+def dataset_space(env: gym.Env) -> gym.Space[Any]:
+    """Return the space of the observations in a dataset: the original structure if a dataset can hold it exactly."""
+    structure = structured_space(env)
+    return structure if structure is not None and is_storable(structure) else env.observation_space
 
 
 def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float) -> Iterator[RecordedEpisode]:
