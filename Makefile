@@ -15,12 +15,13 @@ PIP := $(BIN)/python -m pip install
 COUNT = 200
 SETTINGS = 20
 
-.PHONY: help install car test docs crash-test ray-test constraints
+.PHONY: help install car test test-without-fast docs crash-test ray-test constraints
 
 help:
 	@echo 'make install      create .venv and install the package (PYTHON=python3.12 and TORCH=... choose other versions)'
 	@echo 'make car          install, then train the car'
 	@echo 'make test         install the test tools, lint, check types, build the documentation, run the tests'
+	@echo 'make test-without-fast  run the tests in a copy of the repository without td3_lightning/fast'
 	@echo 'make docs         install the test tools, then build the documentation into build/docs'
 	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
 	@echo 'make ray-test     install Ray, and run sweeps on two nodes of this machine that are killed'
@@ -38,6 +39,12 @@ test: .venv/installed-for-tests
 	$(BIN)/mypy
 	$(MAKE) docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# The package trains without its optional part. tests/test_architecture.py runs a short selection in the same way.
+test-without-fast: .venv/installed-for-tests
+	rm -rf build/without-fast && mkdir -p build/without-fast
+	tar --exclude-vcs --exclude=./.venv --exclude=./build --exclude=fast -cf - . | tar -xf - -C build/without-fast
+	cd build/without-fast && PYTHONPATH=$(CURDIR)/build/without-fast OMP_NUM_THREADS=1 ../../$(BIN)/pytest -n 2
 
 # -E reads every page again, because Sphinx does not notice changed docstrings.
 docs: .venv/installed-for-tests

@@ -278,13 +278,36 @@ def test_agent_trains_without_optional_packages(removed: list[str], tmp_path: Pa
     assert "trained" in process.stdout
 
 
+def test_suite_outside_of_tests_fast_does_not_import_fast() -> None:
+    """`make test-without-fast` runs this suite without the package. `pytest.importorskip` is allowed."""
+    root = PACKAGE.parent
+
+    def imported(path: Path) -> set[str]:
+        return set(imported_modules(ast.parse(path.read_text(encoding="utf-8")), path, root))
+
+    programs = [path.relative_to(root).with_suffix("") for path in root.glob("benchmarks/**/*.py")]
+    of_fast = {".".join(path.parts) for path in programs if any(map(is_fast, imported(root / f"{path}.py")))}
+    assert "benchmarks.profile" in of_fast
+    for path in root.glob("tests/**/*.py"):
+        if path.parent != root / "tests" / "fast":
+            assert not [name for name in imported(path) if is_fast(name) or name.startswith((*of_fast,))], path
+
+
+def is_fast(module: str) -> bool:
+    return module.startswith("td3_lightning.fast")
+
+
 FIT = (
     *("fit", "--data.env_id", "Pendulum-v1", "--data.steps_per_epoch", "20", "--data.eval_episodes", "1"),
     *("--model.hidden_dims", "[8]", "--collector.warmup_steps", "10", "--trainer.max_epochs", "1"),
 )
-SUITE = ("tests/algorithm/test_critic_widths.py", "tests/algorithm/test_encoders.py")  # train from Python and cli
+SUITE = (  # a short part of `make test-without-fast` that reaches what fast replaces: update, optimizer step and loop
+    *("tests/algorithm/test_critic_widths.py", "tests/algorithm/test_encoders.py", "tests/algorithm/test_td3.py"),
+    *("tests/training/test_prioritization.py", "tests/training/test_divergence.py", "tests/training/test_env_mode.py"),
+)
 
 
+@pytest.mark.timeout(900)  # 25 s on a free core
 @pytest.mark.parametrize(
     "command", [("td3_lightning", *FIT), ("pytest", "-p", "no:cacheprovider", *SUITE)], ids=["fit", "pytest"]
 )

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +25,6 @@ from benchmarks.busy import Busy
 from benchmarks.car_frames import report
 from benchmarks.interleaved import Baseline, Measurement
 from benchmarks.machine import commit
-from benchmarks.profile import REST, UPDATE, Timer, profile
-from benchmarks.profile import table as profile_table
 from benchmarks.records import Records, comparison_table
 from benchmarks.speed import BASELINES, choose, interpreter, supported, variants
 from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
@@ -36,15 +34,20 @@ ROOT = Path(__file__).parents[1]
 TOY = Workload("toy", "Pendulum-v1", (5, 7), 11)
 
 
-def test_every_command_of_the_readmes_parses() -> None:
+def readme_commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield the module and the words of each command in the readmes."""
     text = "".join((ROOT / name).read_text() for name in ("README.md", "benchmarks/README.md"))
-    commands = re.findall(r"^python -m benchmarks\.(.*)$", text, re.MULTILINE)
-    assert {line.split()[0] for line in commands} == {
+    for module, *words in map(shlex.split, re.findall(r"^python -m benchmarks\.(.*)$", text, re.MULTILINE)):
+        yield module, [sys.executable if word.endswith("/python") else word for word in words]
+
+
+def test_every_command_of_the_readmes_parses() -> None:
+    assert {module for module, _ in readme_commands()} == {
         *("speed", "update", "profile", "priorities", "car_frames", "time_to_score", "latency", "env_workers"),
     }
-    for module, *words in map(shlex.split, commands):
-        here = [sys.executable if word.endswith("/python") else word for word in words]
-        import_module(f"benchmarks.{module}").parse(here)
+    for module, words in readme_commands():
+        if module != "profile":  # tests/fast/test_profile.py parses these commands
+            import_module(f"benchmarks.{module}").parse(words)
 
 
 # Speed.
@@ -283,38 +286,7 @@ def test_loop_without_trainer_makes_one_update_per_step(monkeypatch: pytest.Monk
     assert ticks.transition_bytes == 4 * (3 + 1 + 2) + 2
 
 
-# The profile and the car.
-
-
-def test_nested_time_counts_for_the_inner_part_only() -> None:
-    timer = Timer()
-    with timer.within("outer"):
-        time.sleep(0.02)
-        with timer.within("inner"):
-            time.sleep(0.05)
-    seconds = timer.read()
-    assert seconds["inner"] == pytest.approx(0.05, abs=0.015)
-    assert seconds["outer"] == pytest.approx(0.02, abs=0.015)
-    assert seconds[REST] < 0.01
-    assert timer.read()[REST] < 0.01
-    assert profile_table({"L": {"acting": 30.0, REST: 10.0}}).splitlines()[2:] == [
-        "| acting | 30 (75.0%) |",
-        f"| {REST} | 10 (25.0%) |",
-        "| whole step | 40 |",
-    ]
-
-
-@pytest.mark.parametrize(("gradients", "apart"), [("manual", False), ("manual", True), ("autograd", False)])
-def test_profile_covers_the_whole_step(gradients: str, apart: bool) -> None:
-    start = time.perf_counter()
-    parts = profile(TOY, 50, ["--model.gradients", gradients], apart)
-    elapsed = (time.perf_counter() - start) * 1e6
-    inner = ["target", "critics: backward", "actor: backward"]
-    passes = [f"{net}: {'gradients' if gradients == 'manual' else 'forward'}" for net in ("critics", "actor")]
-    for part in ("environment", "acting", "sampling", *passes, "actor: Adam", UPDATE, REST):
-        assert parts[part] > 0, part
-    assert all((part in parts) is (apart or gradients == "autograd") for part in inner)
-    assert sum(parts.values()) * 50 < elapsed
+# The car.
 
 
 def test_car_ratio_is_taken_window_by_window() -> None:

@@ -15,12 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
-from td3_lightning.algorithm.exploration import stored_schedule, with_noise
+from td3_lightning.algorithm.exploration import MAX_NOISE, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import UsageError, require_rows
+from td3_lightning.errors import UsageError
 from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
+from td3_lightning.serialization.observation_parts import flat_rows
 from td3_lightning.serialization.restoration import check_restoration, stored_arguments
 
 CLOCKS = ("env_steps", "updates", "episodes")
@@ -57,6 +58,7 @@ class Agent(L.LightningModule):
         self.episodes = 0  # training episodes finished; the Collector counts them
         self.updates = 0  # critic updates
         self.clock_name = "env_steps"  # axis of the logs; "updates" in a run without environment steps
+        self.observation_parts: dict[str, Any] | None = None  # structure of the environment's observations, if any
         self.noise_generator = new_generator("target noise")
         self.act_generator = new_generator("noise of act")
         self._exploration_noise: Schedule | None = None
@@ -73,7 +75,8 @@ class Agent(L.LightningModule):
         """Compute actions for observations, greedy ones or with exploration noise.
 
         Args:
-            obs: One observation (obs_dim,) or several (n, obs_dim).
+            obs: One observation (obs_dim,) or several (n, obs_dim). After training on an environment whose observations
+                are dicts, tuples or discrete numbers, also one of them.
             deterministic: False adds Gaussian noise with the standard deviation that `exploration_noise` has at
                 `env_steps`. The uniformly random actions of a warm-up are not part of it.
 
@@ -83,7 +86,7 @@ class Agent(L.LightningModule):
         Raises:
             UsageError: The observations have another shape, or the agent has no `exploration_noise`.
         """
-        action = self._actions(require_rows("obs", obs, self.obs_dim))
+        action = self._actions(flat_rows(self.observation_parts, obs, self.obs_dim))
         low, high = self.action_box
         # The end of the tanh, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
@@ -112,7 +115,7 @@ class Agent(L.LightningModule):
     def exploration_noise(self, value: float | Schedule | None) -> None:
         noise = None if value is None else as_schedule(value, "exploration_noise")
         if noise is not None:
-            check_schedule("exploration_noise", noise)
+            check_schedule("exploration_noise", noise, most=MAX_NOISE)
         self._exploration_noise = noise
 
     @torch.inference_mode()
@@ -212,12 +215,13 @@ class Agent(L.LightningModule):
         return module if map_location is None else module.to(map_location)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the clocks, the exploration noise and the states of every process's noise generators."""
+        """Add the clocks, the noise, the structure of observations and every process's noise generators."""
         checkpoint["format"] = FORMAT
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
         checkpoint["target_noise"] = gather_from_ranks(self.noise_generator.get_state)
         checkpoint["act_noise"] = gather_from_ranks(self.act_generator.get_state)
         checkpoint["exploration_noise"] = self.exploration_noise and self.exploration_noise.plain()
+        checkpoint["observation_parts"] = self.observation_parts
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and restore the clocks, the exploration noise and this process's noise generators.
@@ -232,6 +236,7 @@ class Agent(L.LightningModule):
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
         self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
+        self.observation_parts = self.observation_parts or checkpoint.get("observation_parts")
         states = checkpoint["target_noise"]  # a single one in the first checkpoints
         _restore(self.noise_generator, states if isinstance(states, list) else [states])
         _restore(self.act_generator, checkpoint.get("act_noise", []))

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import UsageError, require_bool, require_ints
 from td3_lightning.serialization.configurable import Configurable, from_config
 
@@ -43,6 +44,7 @@ class Trunk(Encoder):
 
     def build(self, obs_dim: int) -> nn.Module:
         """Build the layers."""
+        check_memory({"Trunk.widths": self.widths}, num_weights([obs_dim, *self.widths]))
         pairs = pairwise([obs_dim, *self.widths])
         return nn.Sequential(*(layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())))
 

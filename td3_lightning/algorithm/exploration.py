@@ -12,6 +12,7 @@ from td3_lightning.serialization.schema import NotNamedError, check_setting
 from td3_lightning.serialization.values import InvalidValueError
 
 Actions = NDArray[np.float32]
+MAX_NOISE = 1e6  # in half action ranges; much larger numbers exceed float32
 
 
 def with_noise(action: Actions, normal: Actions, std: float, box: tuple[Actions, Actions]) -> Actions:

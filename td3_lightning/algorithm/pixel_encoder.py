@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.encoders import Encoder
+from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import UsageError, require_bool, require_int
 from td3_lightning.replay.pixels import CHANNELS, SMALLEST
 
@@ -46,6 +47,7 @@ class Convolutions(Encoder):
         )
         with torch.no_grad():
             numbers = convolutions(torch.zeros(1, obs_dim)).shape[1]
+        check_memory({"Convolutions.features": self.features}, num_weights([numbers, self.features]))
         return nn.Sequential(convolutions, nn.Linear(numbers, self.features), nn.LayerNorm(self.features), nn.Tanh())
 
 

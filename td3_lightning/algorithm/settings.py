@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.algorithm.critic_losses import CriticLoss
 from td3_lightning.algorithm.encoders import as_encoder
+from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import (
     UsageError,
     require_bool,
@@ -58,6 +59,8 @@ class TD3Settings:
 
     def __post_init__(self) -> None:
         self._check_networks()
+        names = ("hidden_dims", "critic_hidden_dims", "num_critics", "zs_dim")
+        check_memory({name: held for name in names if (held := vars(self).get(name)) is not None}, self.num_weights)
         self._check_update()
 
     def _check_networks(self) -> None:
@@ -100,6 +103,16 @@ class TD3Settings:
             self.bc_weight = require_float("bc_weight", self.bc_weight, above=0, fix=fix)
         require_choice("gradients", self.gradients, get_args(Gradients))
         require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
+
+    @property
+    def num_weights(self) -> int:
+        """Number of weights of the actor and the critics without their encoders, whose features are unknown here."""
+        actions, has_encoder = len(self.action_low), self.encoder is not None
+        inputs = 0 if has_encoder else self.obs_dim
+        critic_inputs = 0 if has_encoder or self.critic_encoder is not None else self.obs_dim
+        critic_dims = self.hidden_dims if self.critic_hidden_dims is None else self.critic_hidden_dims
+        actor = num_weights([inputs, *self.hidden_dims, actions])
+        return actor + self.num_critics * num_weights([critic_inputs + actions, *critic_dims, 1])
 
     @property
     def shares_encoder(self) -> bool:
@@ -152,6 +165,16 @@ class TD7Settings(TD3Settings):
         self.zs_dim = require_int("zs_dim", self.zs_dim, least=1, fix="The paper uses 256.")
         if not self.hidden_dims:
             raise UsageError("hidden_dims must have at least one width for TD7, got []. Use [256, 256], for example.")
+
+    @property
+    def num_weights(self) -> int:
+        """Number of weights of the actor, the critics and the encoder."""
+        obs, actions, widths, zs = self.obs_dim, len(self.action_low), self.hidden_dims, self.zs_dim
+        first = widths[0]
+        actor = num_weights([obs, first]) + num_weights([first + zs, *widths, actions])
+        critic = num_weights([obs + actions, first]) + num_weights([first + 2 * zs, *widths, 1])
+        encoder = num_weights([obs, *widths, zs]) + num_weights([zs + actions, *widths, zs])
+        return actor + self.num_critics * critic + encoder
 
     def _check_update(self) -> None:
         super()._check_update()

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
 from td3_lightning.algorithm.agent import CLOCKS
-from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_file_name
+from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_best_name
 from td3_lightning.checkpointing.last import (
     barrier_on_error,
     same_folder,
@@ -19,6 +20,7 @@ from td3_lightning.checkpointing.last import (
     saving,
     warn_unsaved,
 )
+from td3_lightning.errors import refuse
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -43,7 +45,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
         self._warnings = WarningCache()
         self._in_own_folder = False  # the loaded checkpoint is in this folder
-        check_file_name("checkpoint.filename", self, (*INTEGER_METRICS, *CLOCKS))
+        check_best_name(self, (*INTEGER_METRICS, *CLOCKS))
 
     @cached_property
     def state_key(self) -> str:
@@ -95,7 +97,12 @@ class BestCheckpoint(ModelCheckpoint):
         before = copy.deepcopy(self.state_dict())
         save = super()._save_topk_checkpoint
         with saving(trainer, lambda replay: None):
-            error = save_on_all_ranks(trainer, lambda: save(trainer, monitor_candidates))
+            try:
+                error = save_on_all_ranks(trainer, lambda: save(trainer, monitor_candidates))
+            except MisconfigurationException as missing:  # the evaluation did not report the metric
+                fix = f"Resume with --checkpoint.monitor {next(iter(monitor_candidates))}, for example."
+                names = ", ".join(monitor_candidates)
+                raise refuse("checkpoint.monitor", f"one of {names}", self.monitor, fix) from missing
         if error is not None:
             self.load_state_dict(before)  # the previous list is still valid
             warn_unsaved(self._warnings, "the best checkpoint", error)

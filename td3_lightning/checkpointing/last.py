@@ -87,7 +87,7 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
             self._segments.continue_from(data.replay, replay)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Refuse a new run in the folder of another run, and another callback that would write last.ckpt here."""
+        """Refuse a new run in the folder of another run, and other callbacks that cannot write or replace last.ckpt."""
         others = [other for other in trainer.checkpoint_callbacks if isinstance(other, ModelCheckpoint)]
         if any(other.save_last and same_folder(Path(str(other.dirpath)), self.dirpath) for other in others):
             raise UsageError(
@@ -99,14 +99,19 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
             raise run_exists_error(self._rotation.folder)
         self._continues = True
         if saves and trainer.is_global_zero:
-            self._enter(trainer)
+            self._enter(trainer, [Path(str(other.dirpath)) for other in others])
 
-    def _enter(self, trainer: L.Trainer) -> None:
-        """Lock the checkpoint folder, unless it lies in the run's folder, which `LogRollback` locks."""
+    def _enter(self, trainer: L.Trainer, folders: list[Path]) -> None:
+        """Make the folders of all checkpoints that are outside of the run's folder, and lock the one of this callback.
+
+        `LogRollback` locks the run's folder.
+        """
         folder = self._rotation.folder
         logs = [Path(logger.log_dir).resolve() for logger in trainer.loggers if isinstance(logger, RunLogger)]
-        if not any(folder.resolve().is_relative_to(log) for log in logs):
-            make_folder(folder)
+        outside = [one for one in folders if not any(one.resolve().is_relative_to(log) for log in logs)]
+        for one in outside:
+            make_folder(one)
+        if folder in outside:
             self._lock = RunLock(folder)
         remove_temp_files(folder)
 

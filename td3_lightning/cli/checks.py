@@ -1,5 +1,6 @@
 """Checks of the settings that Lightning accepts and TD3 does not support."""
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
+from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.checkpointing.save_triggers import saves_within_epochs
-from td3_lightning.errors import UsageError, check_at_least
+from td3_lightning.errors import UsageError, check_at_least, refuse
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
@@ -37,6 +39,9 @@ REPLACED_BY = {
     "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
     "overfit_batches": (0.0, "--trainer.limit_train_batches for short epochs"),
 }
+
+
+PROCESSES_PER_CORE = 4  # at most, so that a wrong number does not start thousands of processes
 
 
 # Settings for the time between evaluations. They must be above 0.
@@ -63,6 +68,10 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
     for name, (default, instead) in REPLACED_BY.items():
         if settings[name] != default:
             raise UsageError(f"trainer.{name} must be {default}, got {settings[name]}. Use {instead}.")
+    most = PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    if str(devices := settings["devices"]).isdecimal() and int(devices) > most:
+        fix = "Use 1, for example. Each device is a process."
+        raise refuse("trainer.devices", f"at most {most} on this machine", devices, fix)
     if settings["log_every_n_steps"] is not None:
         check_at_least("trainer.log_every_n_steps", settings["log_every_n_steps"], 0)
     for name in VALIDATION_INTERVALS:
@@ -124,7 +133,8 @@ def export_target(format: str, output: str | None, files: str | None) -> str:
         raise UsageError(f"export --format {format} requires --{name} alone, for example --{name} {example}.")
     path = Path(target)
     if format != "weights" and path.suffix != f".{format}":
-        raise UsageError(f"output must end in .{format}, got {path.name}. Use {path.stem}.{format}.")
+        stem = path.stem.lstrip(".") or "car"
+        raise UsageError(f"output must end in .{format}, got {path.name}. Use {stem}.{format}.")
     return target
 
 
@@ -136,6 +146,13 @@ def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
         raise UsageError(
             "data.pixels requires model.encoder, got none. Use for example --model.encoder td3_lightning.Convolutions."
         )
+
+
+def check_fit(trainer: L.Trainer, model: TD3, data: ReplayData, checkpoint: Mapping[str, Any] | None) -> None:
+    """Raise `UsageError` if a run cannot begin, or cannot continue a checkpoint."""
+    check_monitors(trainer, model, data)
+    if checkpoint is not None:
+        check_resume(trainer, data, checkpoint)
 
 
 def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, Any]) -> None:

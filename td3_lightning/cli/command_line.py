@@ -23,8 +23,8 @@ from td3_lightning.cli.agent_class import DEFAULT, AgentClass, OtherAgentError, 
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
     check_callbacks,
+    check_fit,
     check_pixel_encoder,
-    check_resume,
     check_trainer,
     require_checkpoint,
 )
@@ -187,7 +187,7 @@ class CommandLine(LightningCLI):
         settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
         try:
             trainer = Trainer(**settings)
-        except (MisconfigurationException, ModuleNotFoundError, RuntimeError, TypeError, ValueError) as error:
+        except (MisconfigurationException, ImportError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"Lightning does not accept the trainer settings: {one_line(error)}") from error
         trainer.start = self.start
         install_fast_loop(trainer)
@@ -230,8 +230,7 @@ class CommandLine(LightningCLI):
         check_launcher(self.trainer)
         check_pixel_encoder(self.datamodule, self.model)
         if self.subcommand == "fit":
-            if self.checkpoint is not None:
-                check_resume(self.trainer, self.datamodule, self.checkpoint)
+            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)

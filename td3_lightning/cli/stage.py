@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from td3_lightning.errors import UsageError, refuse
-from td3_lightning.reporting.paths import expand
+from td3_lightning.reporting.paths import expand, is_below
 from td3_lightning.reporting.run_dir import newest_last
 
 LAST = "last"
@@ -15,12 +15,12 @@ PREFIX = "last:"  # followed by the name of a run
 
 def runs_folder(default_root_dir: str | None) -> Path:
     """Return the folder of all runs."""
-    return Path(expand("trainer.default_root_dir", default_root_dir or ""), "lightning_logs")
+    return Path(expand("trainer.default_root_dir", default_root_dir or "."), "lightning_logs")
 
 
 def check_name(name: str) -> None:
     """Raise `UsageError` if the folder of a run would be outside the folder of all runs."""
-    if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+    if not is_below(name):
         raise refuse("name", "a name below lightning_logs", name, "Use --trainer.default_root_dir for another folder.")
 
 

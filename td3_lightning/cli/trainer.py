@@ -97,7 +97,7 @@ class Trainer(L.Trainer):
             noise: Standard deviation of the noise on the actions, relative to half the action range.
         """
         from td3_lightning.replay.datasets import describe, new_dataset_id, write_dataset
-        from td3_lightning.training.recorded_policy import record_episodes  # only this command records
+        from td3_lightning.training.recorded_policy import dataset_space, record_episodes  # only for this command
 
         new = new_dataset_id(dataset)
         checkpoint = read_checkpoint(ckpt_path)
@@ -106,7 +106,7 @@ class Trainer(L.Trainer):
         env: Any = datamodule.eval_env
         steps = checkpoint["clocks"]["env_steps"]
         text = f"{datamodule.env_id}, {model.algorithm} after {steps:,} env_steps, noise {noise:g}"
-        folder = write_dataset(new, recorded, env.observation_space, env.action_space, model.algorithm, text)
+        folder = write_dataset(new, recorded, dataset_space(env), env.action_space, model.algorithm, text)
         echo(f"{new}: {describe(recorded)}\n{shown(folder, self.start)}")
 
     def plot(

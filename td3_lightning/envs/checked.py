@@ -58,7 +58,7 @@ class CheckedEnv(gym.Wrapper):
         if seed is not None:
             self.first_seed, self.episodes = seed, 0
         self.episodes, self.steps = self.episodes + 1, 0
-        obs, info = self._call(self.env.reset, 2, seed=seed, options=options)
+        obs, info = checked_call(self._fault, 2, self.env.reset, seed=seed, options=options)
         self._check_info(info)
         self._check_actions()
         return self._checked_obs(obs), info
@@ -66,26 +66,13 @@ class CheckedEnv(gym.Wrapper):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment. Return the reward as a float, and the end of the episode as two booleans."""
         self.steps += 1
-        obs, reward, terminated, truncated, info = self._call(self.env.step, 5, action)
+        obs, reward, terminated, truncated, info = checked_call(self._fault, 5, self.env.step, action)
         values = self._checked_obs(obs)
         number = self._checked_number("reward", reward)
         if type(terminated) is not bool or type(truncated) is not bool:
             terminated, truncated = self._checked_ends(terminated=terminated, truncated=truncated)
         self._check_info(info)
         return values, number, terminated, truncated, info
-
-    def _call(self, call: Callable[..., Any], length: int, *args: Any, **kwargs: Any) -> Any:
-        try:
-            result = call(*args, **kwargs)
-        except StepTimeoutError as timeout:
-            raise self._fault(f"did not return within {timeout.seconds:g} seconds") from timeout
-        except BaseException as error:  # an environment may call sys.exit
-            if must_pass(error):
-                raise
-            raise self._fault(f"raised {described(error)}", advice(error)) from error
-        if not isinstance(result, tuple) or len(result) != length:
-            raise self._fault(f"returned {shown(result)}, expected a tuple of {length},")
-        return result
 
     def _checked_obs(self, obs: Any) -> NDArray[Any]:
         expected = self.observation_space
@@ -137,6 +124,32 @@ class CheckedEnv(gym.Wrapper):
             f"{self.name} {what} at {where} episode {self.episodes} after seed {self.first_seed}. This step is not "
             f"stored. {fix}"
         )
+
+
+def checked_call(
+    fault: Callable[..., EnvError], length: int, call: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[Any, ...]:
+    """Call a method of an environment, and check that it returns a tuple.
+
+    Args:
+        fault: Makes the error from what happened and the advice.
+        length: Length of the tuple.
+        call: The method, which is called with the remaining arguments.
+
+    Raises:
+        EnvError: The environment raised an exception, exceeded the time limit, or returned another value.
+    """
+    try:
+        result = call(*args, **kwargs)
+    except StepTimeoutError as timeout:
+        raise fault(f"did not return within {timeout.seconds:g} seconds") from timeout
+    except BaseException as error:  # an environment may call sys.exit
+        if must_pass(error):
+            raise
+        raise fault(f"raised {described(error)}", advice(error)) from error
+    if not isinstance(result, tuple) or len(result) != length:
+        raise fault(f"returned {shown(result)}, expected a tuple of {length},")
+    return result
 
 
 def _is_small(values: NDArray[Any]) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from td3_lightning.envs.checked import DEFAULT_ADVICE, LARGEST, advice
-from td3_lightning.envs.lifetime import Alarm, StepTimeoutError, must_pass
+from td3_lightning.envs.checked import DEFAULT_ADVICE, LARGEST, checked_call
+from td3_lightning.envs.lifetime import Alarm
 from td3_lightning.errors import EnvError, described, shown
 
 FINAL_OBS = ("final_obs", "final_observation")  # names in Gymnasium 1.x, and in earlier versions and ManiSkill
@@ -50,7 +50,7 @@ class CheckedVector:
         """Reset the environments, and return their observations (num_envs, obs_dim)."""
         if seed is not None:
             self.seed, self.steps = seed, 0
-        obs, _ = self._call(self.env.reset, 2, seed=seed, options=options)
+        obs, _ = checked_call(self._fault, 2, self._timed, self.env.reset, seed=seed, options=options)
         self._device = obs.device if isinstance(obs, torch.Tensor) else None
         return self._checked_obs(obs, range(self.env.num_envs))
 
@@ -60,7 +60,7 @@ class CheckedVector:
         own_action: Any = action.astype(self.env.single_action_space.dtype)
         if self._device is not None:
             own_action = torch.from_numpy(own_action).to(self._device)
-        obs, reward, terminated, truncated, info = self._call(self.env.step, 5, own_action)
+        obs, reward, terminated, truncated, info = checked_call(self._fault, 5, self._timed, self.env.step, own_action)
         if not isinstance(info, dict):
             self._fail(f"returned {shown(info)} as info, expected a dict,")
         return Outcome(
@@ -96,19 +96,9 @@ class CheckedVector:
                 'Correct metadata["autoreset_mode"].',
             )
 
-    def _call(self, call: Callable[..., Any], length: int, *args: Any, **kwargs: Any) -> Any:
-        try:
-            with self._alarm:
-                result = call(*args, **kwargs)
-        except StepTimeoutError as timeout:
-            raise self._fault(f"did not return within {timeout.seconds:g} seconds") from timeout
-        except BaseException as error:  # an environment may call sys.exit
-            if must_pass(error):
-                raise
-            raise self._fault(f"raised {described(error)}", advice(error)) from error
-        if not isinstance(result, tuple) or len(result) != length:
-            self._fail(f"returned {shown(result)}, expected a tuple of {length},")
-        return result
+    def _timed(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._alarm:
+            return call(*args, **kwargs)
 
     def _checked_obs(self, obs: Any, envs: "range | list[int]") -> NDArray[np.float32]:
         """Return a copy of the observations of some environments, one row per environment."""

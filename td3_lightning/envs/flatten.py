@@ -6,6 +6,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
+from td3_lightning.serialization.observation_parts import describe_space
+
 
 def with_flat_observations(env: gym.Env) -> gym.Env:
     """Concatenate the parts of each observation, as Gymnasium's `FlattenObservation` does. A `Box` is unchanged.
@@ -21,6 +23,12 @@ def with_flat_observations(env: gym.Env) -> gym.Env:
 
 class FlatObservations(gym.wrappers.FlattenObservation):
     """Concatenate the parts of each observation. Only this package adds this wrapper, after those of the user."""
+
+
+def observation_parts(env: gym.Env) -> dict[str, Any] | None:
+    """Describe the observations before this package flattened them, see `describe_space`; None if it did not."""
+    space = structured_space(env)
+    return None if space is None else describe_space(space)
 
 
 def structured_space(env: gym.Env) -> Space[Any] | None:

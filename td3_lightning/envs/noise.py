@@ -8,22 +8,24 @@ from gymnasium.spaces import Box
 
 from td3_lightning.errors import UsageError, require_float
 
+MAX_STD = 1e6  # much more noise exceeds float32
+
 
 class Noise(gym.Wrapper):
     """Draw noise that depends only on the environment's random generator, so that episodes can be repeated.
 
     Args:
         env: The environment to wrap. Its observation and action spaces must be a `Box`.
-        std: Standard deviation of the noise, at least 0.
+        std: Standard deviation of the noise, in [0, 1e6].
 
     Raises:
-        UsageError: The standard deviation is negative or not finite, or a space is not a `Box`.
+        UsageError: The standard deviation is out of range, or a space is not a `Box`.
     """
 
     def __init__(self, env: gym.Env, std: float) -> None:
         super().__init__(env)
         name = type(self).__name__
-        self.std = require_float(f"std of {name}", std, least=0, fix="Use 0 for no noise.")
+        self.std = require_float(f"std of {name}", std, least=0, most=MAX_STD, fix="Use 0 for no noise.")
         for kind, space in (("observations", env.observation_space), ("actions", env.action_space)):
             if not isinstance(space, Box):
                 raise UsageError(f"{name} requires {kind} in a Box, got {space}. Use another environment.")

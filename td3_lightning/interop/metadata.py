@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from td3_lightning.envs.flatten import structured_space
-from td3_lightning.interop.observation_parts import describe_space
+from td3_lightning.envs.flatten import observation_parts
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.values import InvalidValueError
 from td3_lightning.training.data_module import ReplayData
@@ -32,12 +31,12 @@ def checkpoint_metadata(checkpoint: Mapping[str, Any], data: ReplayData | None =
     configured = configured if isinstance(configured, dict) else {}  # nothing has checked it
     unknown = [math.inf] * settings["obs_dim"]
     space: Any = None if data is None else data.eval_env.observation_space
-    structure = None if data is None else structured_space(data.eval_env)
+    parts = checkpoint.get("observation_parts") if data is None else observation_parts(data.eval_env)
     return {
         "env_id": configured.get("env_id") if data is None else data.env_id,
         "wrappers": configured.get("wrappers"),
         "observation_space": _box(unknown, unknown) if space is None else _box(space.low, space.high),
-        "observation_parts": describe_space(structure) if structure is not None else None,
+        "observation_parts": parts,
         "action_space": _box(settings["action_low"], settings["action_high"]),
         "algorithm": checkpoint.get("algorithm", "TD3"),
         "env_steps": checkpoint["clocks"]["env_steps"],

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, one_line, require_rows
-from td3_lightning.interop.observation_parts import flatten, is_structured
+from td3_lightning.errors import UsageError, one_line
+from td3_lightning.serialization.observation_parts import flat_rows, has_size
 
 Act = Callable[[NDArray[Any]], NDArray[np.float32]]
 
@@ -55,8 +55,8 @@ class Policy:
         """Return actions in the environment's units and inside the action box.
 
         Args:
-            obs: One observation (obs_dim,) or several (n, obs_dim). A policy from an ONNX file also accepts one
-                observation with the dict, tuple or discrete number of its environment.
+            obs: One observation (obs_dim,) or several (n, obs_dim), or one observation with the dict, tuple or discrete
+                number of its environment.
 
         Returns:
             One action (action_dim,) or several (n, action_dim).
@@ -64,10 +64,7 @@ class Policy:
         Raises:
             UsageError: The observations have another shape.
         """
-        parts = self.metadata.get("observation_parts")
-        if parts is not None and is_structured(parts, obs):
-            obs = flatten(parts, obs)
-        return self._act(require_rows("obs", obs, self.obs_dim))
+        return self._act(flat_rows(self.metadata.get("observation_parts"), obs, self.obs_dim))
 
 
 def import_extra(name: str, purpose: str) -> Any:
@@ -113,7 +110,10 @@ def _from_onnx(kind: type[Policy], path: Path) -> Policy:
     )
     if [(name, len(rest)) for name, *rest in (*inputs, *outputs)] != [("obs", 2), ("action", 2)]:
         raise _no_policy(path, f"a model with the inputs {inputs} and the outputs {outputs}")
-    return kind(session_act(session), int(inputs[0][2]), metadata)
+    obs_dim, parts = int(inputs[0][2]), metadata.get("observation_parts")
+    if parts is not None and not has_size(parts, obs_dim):
+        raise _no_policy(path, f"observation_parts without {obs_dim} numbers")
+    return kind(session_act(session), obs_dim, metadata)
 
 
 def _no_policy(path: Path, got: str) -> UsageError:

@@ -1,11 +1,11 @@
-"""Reading of Minari datasets (https://minari.farama.org) with Box spaces of one axis.
+"""Reading of Minari datasets (https://minari.farama.org) into flat observations.
 
 A dataset may come from anybody. It is read as JSON and as arrays from its HDF5 file. Minari's own loader is not used,
 because it makes the environment that a dataset names, which imports the environment's module.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, one_line, shown
+from td3_lightning.replay.dataset_spaces import are_equal, array_name, describe_minari, text_of
 from td3_lightning.replay.datasets import RecordedEpisode, datasets_folder, import_minari
+from td3_lightning.serialization.observation_parts import PartError, leaf_numbers, leaves
 
-ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")
+OTHERS = ("actions", "rewards", "terminations", "truncations")  # arrays of an episode besides the observations
+SAME_ENV = "Use the environment and the wrappers of the dataset."
 
 
 def find_dataset(name: str) -> Path | None:
@@ -28,7 +31,12 @@ def find_dataset(name: str) -> Path | None:
 
 
 def read_dataset(
-    name: str, folder: Path | None, obs_dim: int, action_box: tuple[Sequence[float], Sequence[float]], capacity: int
+    name: str,
+    folder: Path | None,
+    obs_dim: int,
+    action_box: tuple[Sequence[float], Sequence[float]],
+    capacity: int,
+    observation_parts: Mapping[str, Any] | None = None,
 ) -> list[RecordedEpisode]:
     """Read all episodes of a dataset.
 
@@ -38,6 +46,8 @@ def read_dataset(
         obs_dim: Numbers in an observation of the environment.
         action_box: Smallest and largest actions of the environment, (action_dim,) each.
         capacity: Largest number of rows, one per transition and one per episode.
+        observation_parts: Description of the environment's observations before they were flattened, if they were. The
+            dataset may have this structure, with the keys of a dict in any order, or flat observations.
 
     Raises:
         UsageError: The dataset is missing, empty or damaged, has another version, other spaces or too many rows, or
@@ -50,12 +60,13 @@ def read_dataset(
             f"{datasets_folder()}. Write one with collect, or load one with minari download."
         )
     source = _Source(name, folder)
-    episodes = source.check_metadata(minari.supported_dataset_versions, obs_dim, action_box)
+    spaces = [{"type": "Box", "shape": [obs_dim]}, *([observation_parts] if observation_parts else [])]
+    space, episodes = source.check_metadata(minari.supported_dataset_versions, spaces, action_box)
     found: list[RecordedEpisode] = []
     with source.open(h5py) as file:
         rows = 0
         for number in range(episodes):
-            arrays = source.read(file, number, (obs_dim, len(action_box[0])), rows, capacity)
+            arrays = source.read(file, number, space, len(action_box[0]), rows, capacity)
             rows += len(arrays[0])
             found += _cut(*arrays)
     if not found:
@@ -73,32 +84,34 @@ class _Source:
     def refusal(self, expected: str, got: str, fix: str) -> UsageError:
         return UsageError(f"data.dataset must have {expected}, got {got} in {self.name}. {fix}")
 
-    def check_metadata(self, versions: set[str], obs_dim: int, box: tuple[Sequence[float], Sequence[float]]) -> int:
-        """Check the version, the format and the spaces; return the number of episodes."""
+    def check_metadata(
+        self, versions: set[str], spaces: list[Any], box: tuple[Sequence[float], Sequence[float]]
+    ) -> tuple[Mapping[str, Any], int]:
+        """Check the version, the format and the spaces; return the space of the observations and the episodes."""
         try:
             held = json.loads((self.folder / "metadata.json").read_text())
             version, data_format, episodes = held["minari_version"], held["data_format"], held["total_episodes"]
-            obs_shape, _ = _box_of(held["observation_space"])
+            space = describe_minari(json.loads(held["observation_space"]))
             action_shape, bounds = _box_of(held["action_space"])
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             said = f"{type(error).__name__}: {one_line(error)[:80]}"
-            fix = "Use a dataset with Box spaces of one axis, written by Minari 0.4 or later."
-            raise self.refusal("a metadata.json with Box spaces", said, fix) from error
+            fix = "Use a dataset with the spaces of the environment, written by Minari 0.4 or later."
+            raise self.refusal("a metadata.json with known spaces", said, fix) from error
         if version not in list(versions):  # it may be unhashable
             raise self.refusal(
                 f"a version of Minari in {sorted(versions)}", shown(version), "Use another version of minari."
             )
         if data_format != "hdf5":
             raise self.refusal("the format hdf5", shown(data_format), "Use the data_format hdf5.")
-        if obs_shape != [obs_dim]:
-            fix = "Use the environment and the wrappers of the dataset."
-            raise self.refusal(f"observations of shape ({obs_dim},)", shown(tuple(obs_shape)), fix)
+        same = [own for own in spaces if are_equal(own, space)]
+        if not same:
+            expected = " or with the parts ".join(map(text_of, spaces))
+            raise self.refusal(f"observations of shape {expected}", text_of(space), SAME_ENV)
         if action_shape != [len(box[0])] or not np.array_equal(bounds, np.array(box, np.float32)):
-            fix = "Use the environment and the wrappers of the dataset."
-            raise self.refusal(f"actions in {box[0]} to {box[1]}"[:100], shown(bounds.tolist()), fix)
+            raise self.refusal(f"actions in {box[0]} to {box[1]}"[:100], shown(bounds.tolist()), SAME_ENV)
         if not isinstance(episodes, int) or episodes < 1:
             raise self.refusal("at least one episode", shown(episodes), "Use a dataset with recorded episodes.")
-        return episodes
+        return same[0], episodes
 
     def open(self, h5py: Any) -> Any:
         try:
@@ -106,22 +119,18 @@ class _Source:
         except OSError as error:
             raise self.refusal("an HDF5 file", one_line(error)[:80], "Use another copy.") from error
 
-    def read(self, file: Any, number: int, dims: tuple[int, int], rows: int, capacity: int) -> list[NDArray[Any]]:
-        """Return the observations, actions, rewards, terminations and truncations of an episode.
+    def read(
+        self, file: Any, number: int, space: Mapping[str, Any], action_dim: int, rows: int, capacity: int
+    ) -> list[NDArray[Any]]:
+        """Return the observations (steps + 1, obs_dim), actions, rewards, terminations and truncations of an episode.
 
         The sizes are checked before the arrays are read, because a small file may claim any size.
         """
-        try:
-            parts = [file[f"episode_{number}"][name] for name in ARRAYS]
-            steps = int(parts[2].shape[0])
-            shapes = [part.shape for part in parts]
-            kinds = [part.dtype.kind for part in parts]
-            is_outside = any(part.external or part.is_virtual for part in parts)  # the numbers are in other files
-        except Exception as error:  # h5py raises many kinds for a damaged or unusual file
-            said = f"{type(error).__name__}: {one_line(error)[:80]}"
-            raise self.refusal(f"five arrays in episode {number}", said, "Use another copy.") from error
-        expected = [(steps + 1, dims[0]), (steps, dims[1]), (steps,), (steps,), (steps,)]
-        if shapes != expected or not all(kind in "biuf" for kind in kinds) or is_outside:
+        kinds = {array_name(path): kind for path, kind in leaves(space)}
+        parts, shapes, steps = self._find(file, number, [*kinds, *OTHERS])
+        expected = [(steps + 1, *kind.get("shape", ())) for kind in kinds.values()]
+        expected += [(steps, action_dim), *[(steps,)] * 3]
+        if shapes != expected or not all(is_numeric(part, file) for part in parts.values()):
             raise self.refusal(f"arrays of numbers {expected} in episode {number}", str(shapes), "Use another copy.")
         if rows + steps + 1 > capacity:
             raise UsageError(
@@ -129,19 +138,43 @@ class _Source:
                 f"{capacity:,}. Increase it, or use a smaller dataset."
             )
         try:
-            arrays = [part[()] for part in parts]
+            arrays = {name: part[()] for name, part in parts.items()}
         except Exception as error:  # a checksum or a filter of HDF5 failed
             raise self.refusal(f"a readable episode {number}", one_line(error)[:80], "Use another copy.") from error
-        self._check_finite(arrays[:3], number)
-        return arrays
+        self._check_finite(arrays, number)
+        obs = [self._numbers(kind, arrays[name], f"{name} of episode {number}") for name, kind in kinds.items()]
+        return [np.concatenate(obs, axis=1), *(arrays[name] for name in OTHERS)]
 
-    def _check_finite(self, arrays: list[NDArray[Any]], number: int) -> None:
-        for name, array in zip(ARRAYS, arrays, strict=False):
+    def _find(self, file: Any, number: int, names: Sequence[str]) -> tuple[dict[str, Any], list[Any], int]:
+        """Return the arrays of an episode, which are not read yet, their shapes, and the number of steps."""
+        try:
+            found = {name: file[f"episode_{number}"][name] for name in names}
+            shapes = [part.shape for part in found.values()]
+            steps = int(found["rewards"].shape[0])
+        except Exception as error:  # h5py raises many kinds for a damaged or unusual file
+            said = f"{type(error).__name__}: {one_line(error)[:80]}"
+            raise self.refusal(f"all arrays of episode {number}", said, "Use another copy.") from error
+        return found, shapes, steps
+
+    def _check_finite(self, arrays: Mapping[str, NDArray[Any]], number: int) -> None:
+        for name, array in arrays.items():
             with np.errstate(over="ignore"):
                 finite = np.isfinite(array.astype(np.float32))
             if not finite.all():
                 got = f"{array[~finite][0]} in the {name} of episode {number}"
                 raise self.refusal("finite float32 numbers", got, "Remove the episode.")
+
+    def _numbers(self, kind: Mapping[str, Any], values: NDArray[Any], name: str) -> NDArray[Any]:
+        try:
+            return leaf_numbers(kind, values)
+        except PartError as error:
+            raise self.refusal(f"{error.expected} in the {name}", shown(error.got), "Remove the episode.") from error
+
+
+def is_numeric(array: Any, file: Any) -> bool:
+    """Return whether an array of a file holds numbers, in this file and not in another one."""
+    is_outside = array.external or array.is_virtual or array.file != file
+    return array.dtype.kind in "biuf" and not is_outside
 
 
 def _box_of(text: Any) -> tuple[list[int], NDArray[np.float32]]:

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from td3_lightning.errors import RunError, UsageError, one_line, shown
 from td3_lightning.replay.buffer import Replay
+from td3_lightning.replay.dataset_spaces import structured
 from td3_lightning.replay.ring import TERMINATED, TRUNCATED
 
 ROOT = "MINARI_DATASETS_PATH"  # environment variable of Minari
@@ -141,14 +142,19 @@ def new_dataset_id(name: str) -> str:
 
 
 def write_dataset(
-    dataset_id: str, episodes: Sequence[RecordedEpisode], observations: Box, actions: Box, algorithm: str, text: str
+    dataset_id: str,
+    episodes: Sequence[RecordedEpisode],
+    observations: Space[Any],
+    actions: Box,
+    algorithm: str,
+    text: str,
 ) -> Path:
     """Write episodes as a Minari dataset and return its folder. A failed attempt leaves no dataset.
 
     Args:
         dataset_id: A result of `new_dataset_id`.
         episodes: The episodes.
-        observations: Space of the observations.
+        observations: Space of the observations: a flat Box, or the structure that was flattened.
         actions: Space of the actions.
         algorithm: Name of the agent.
         text: Description of the dataset.
@@ -157,7 +163,7 @@ def write_dataset(
         RunError: The files cannot be written.
     """
     minari, _ = import_minari()
-    buffers = [_episode_buffer(episode) for episode in episodes]
+    buffers = [_episode_buffer(episode, observations) for episode in episodes]
     folder = datasets_folder() / dataset_id
     os.environ[ROOT] = str(datasets_folder())  # Minari 0.5.4 fails with a relative folder
     with contextlib.ExitStack() as undo:
@@ -181,14 +187,14 @@ def write_dataset(
     return folder
 
 
-def _episode_buffer(episode: RecordedEpisode) -> Any:
+def _episode_buffer(episode: RecordedEpisode, space: Space[Any]) -> Any:
     """Return Minari's form of an episode."""
     from minari.data_collector import EpisodeBuffer
 
     is_last = np.arange(len(episode.reward)) == len(episode.reward) - 1
     return EpisodeBuffer(
         seed=episode.seed,
-        observations=episode.obs,
+        observations=episode.obs if isinstance(space, Box) else structured(space, episode.obs),
         actions=episode.action,
         rewards=episode.reward,
         terminations=is_last & episode.terminated,

@@ -9,6 +9,7 @@ from td3_lightning.schedules import Schedule, as_schedule
 MAX_ENV_STEPS = 2**53  # more environment steps than any run takes
 MAX_BATCH_SIZE = 1_000_000
 MAX_ENVS = 10_000
+MAX_REWARD_SCALE = 1e10  # squares of larger rewards can exceed float32
 
 
 @dataclass
@@ -48,7 +49,7 @@ class ReplaySettings:
         least = self.num_envs * (self.max_n_step + 2 + self.history)
         self.capacity = require_int("capacity", self.capacity, least=least)
         fix = "Use 1 for unscaled rewards."
-        self.reward_scale = require_float("reward_scale", self.reward_scale, above=0, fix=fix)
+        self.reward_scale = require_float("reward_scale", self.reward_scale, above=0, most=MAX_REWARD_SCALE, fix=fix)
         self.gamma = require_float("gamma", self.gamma, least=0, most=1, fix="Use 0.99, for example.")
         fix = "Use 0.4 for the paper's priorities, or 0 for uniform sampling."
         self.priority_alpha = require_float("priority_alpha", self.priority_alpha, least=0, most=1, fix=fix)

@@ -17,10 +17,10 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import sync
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.reporting.columns import MAX_COLUMNS, select_columns
 from td3_lightning.reporting.metrics_csv import CLOCKS, MetricsFile
-from td3_lightning.reporting.paths import absolute
+from td3_lightning.reporting.paths import absolute, is_below
 
 WRITE_ERRORS = (OSError, UnicodeError)  # the second if the file system cannot encode the name of the folder
 
@@ -35,12 +35,18 @@ class RunLogger(TensorBoardLogger):
         name: Name of the experiment, a folder in `save_dir`.
         version: Number or name of the run. None reserves the next free number by creating its folder, which is
             removed if nothing is logged.
+
+    Raises:
+        UsageError: The folder would be outside of `save_dir`.
     """
 
     def __init__(
         self, save_dir: str = "lightning_logs", name: str = "default", version: int | str | None = None
     ) -> None:
         folder = str(absolute("save_dir", save_dir))
+        for setting, value in (("name", name), ("version", version)):
+            if isinstance(value, str) and not is_below(value):
+                raise refuse(setting, "a folder below save_dir", value, "Use save_dir for another folder.")
         super().__init__(folder, name=name, version=version, default_hp_metric=False)
         self.has_logged = False  # in this process
         self.axis = CLOCKS[0]  # name of the clock, and of the first column of metrics.csv

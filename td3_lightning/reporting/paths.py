@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 
 # Settings that contain the path of a file or a folder.
 SETTINGS = ("trainer.default_root_dir", "checkpoint.dirpath", "ckpt_path", "folder", "files", "output")
@@ -19,10 +19,12 @@ def expand(name: str, path: str | Path) -> str:
         path: Path as the user wrote it.
 
     Raises:
-        UsageError: The path is a URL.
+        UsageError: The path is empty, a URL, or no path.
     """
     if "://" in str(path):
         raise UsageError(f"{name} must be a local path, got {path}. Use a folder or a file on this machine.")
+    if not str(path) or "\0" in str(path):
+        raise refuse(name, "a path", str(path), "Use a folder or a file on this machine.")
     return os.path.expanduser(path)
 
 
@@ -39,6 +41,11 @@ def absolute(name: str, path: str | Path) -> Path:
         UsageError: The path is a URL.
     """
     return Path(expand(name, path)).absolute()
+
+
+def is_below(path: str) -> bool:
+    """Return whether a path stays below the folder to which it is relative."""
+    return not Path(path).is_absolute() and ".." not in Path(path).parts and "\0" not in path
 
 
 def make_absolute(config: Namespace) -> None:

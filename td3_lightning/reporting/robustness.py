@@ -18,8 +18,8 @@ from rich.table import Table
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.make import Wrapper, wrapper_class
-from td3_lightning.envs.noise import ActionNoise, Noise, ObservationNoise
-from td3_lightning.errors import UsageError, require_floats
+from td3_lightning.envs.noise import MAX_STD, ActionNoise, Noise, ObservationNoise
+from td3_lightning.errors import UsageError, require_float, require_floats
 from td3_lightning.training.data_module import ReplayData
 
 BLUE, PALE_BLUE = "#2f6db5", "#a9c4e4"
@@ -63,15 +63,15 @@ def noise_levels(observation_noise: Sequence[float], action_noise: Sequence[floa
     """Pair the levels of both kinds of noise.
 
     Raises:
-        UsageError: A level is negative or not finite, or the lists differ in length.
+        UsageError: A level is out of range, or the lists differ in length.
     """
     levels = [
         require_floats(name, values)
         for name, values in (("observation_noise", observation_noise), ("action_noise", action_noise))
     ]
     for name, values in zip(("observation_noise", "action_noise"), levels, strict=True):
-        if any(value < 0 for value in values):
-            raise UsageError(f"{name} must be at least 0, got {min(values):g}. Use 0 for no noise.")
+        for value in values:
+            require_float(name, value, least=0, most=MAX_STD, fix="Use 0 for no noise.")
     if not levels[0] or len(levels[0]) != len(levels[1]):
         raise UsageError(
             "observation_noise and action_noise must have the same number of levels, got "

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.reporting.metrics_csv import read_metrics
 
 BLUE, PALE_BLUE, ORANGE = "#2f6db5", "#a9c4e4", "#d95f02"
@@ -38,7 +38,7 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
                 f"{file} must be the metrics of a run, got an error: {one_line(error)}. Use a metrics.csv."
             ) from error
         if not len(points):
-            raise UsageError(f"metric must have values in {file}, got {metric}, which has none. Use another --metric.")
+            raise refuse("metric", f"a column with values in {file}", metric, "Use another --metric.")
         curves.append(points)
     return curves
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.generator_states import noise_states
 from td3_lightning.serialization.loop_states import loop_states
+from td3_lightning.serialization.observation_parts import has_size
 from td3_lightning.serialization.replay_states import DATA
 from td3_lightning.serialization.values import InvalidValueError
 
@@ -38,6 +39,9 @@ def check_checkpoint(checkpoint: Any) -> None:
             PARTS[key](value, key)
         elif isinstance(value, dict) and "ranks" in value:  # a datamodule's state, under the name of its class
             DATA(value, key)
+    parts, obs_dim = checkpoint.get("observation_parts"), checkpoint.get("hyper_parameters", {}).get("obs_dim")
+    if parts is not None and not has_size(parts, obs_dim):
+        raise InvalidValueError("observation_parts", f"a description of observations of {obs_dim} numbers", parts)
 
 
 def missing_part(checkpoint: Mapping[str, Any], training: bool) -> str | None:

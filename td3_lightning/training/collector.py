@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
-from td3_lightning.algorithm.exploration import with_noise
+from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
@@ -19,6 +19,7 @@ from td3_lightning.schedules import Schedule, as_schedule, check_schedule
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.agent_checks import check_dimensions, check_trainable
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.data_settings import MAX_STEPS
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
 from td3_lightning.training.launcher import check_launcher
@@ -56,15 +57,15 @@ class Collector(Callback):
         collect: int | Literal["episode"] = 1,
     ) -> None:
         super().__init__()
-        fix = "Use at least 1, because the first update requires a transition."
-        self.warmup_steps = require_int("warmup_steps", warmup_steps, least=1, fix=fix)
+        fix = "Use 25000, for example. The first update requires a transition."
+        self.warmup_steps = require_int("warmup_steps", warmup_steps, least=1, most=MAX_STEPS, fix=fix)
         random_steps = self.warmup_steps if random_steps is None else random_steps
         self.random_steps = require_int("random_steps", random_steps, least=0)
         if isinstance(collect, str) and collect != "episode":
             raise refuse("collect", 'a number of steps or "episode"', collect, "Use 1, for example.")
-        self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, least=1)
+        self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, 1, MAX_STEPS)
         self.exploration_noise = as_schedule(exploration_noise, "exploration_noise")
-        check_schedule("exploration_noise", self.exploration_noise)
+        check_schedule("exploration_noise", self.exploration_noise, most=MAX_NOISE)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
         self.last_return = float("nan")

@@ -12,6 +12,7 @@ import torch
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
+from td3_lightning.envs.flatten import observation_parts
 from td3_lightning.envs.frame_stack import FrameStack
 from td3_lightning.envs.lifetime import name_of
 from td3_lightning.envs.make import EnvId, Wrapper, env_name, make_wrapped
@@ -55,7 +56,7 @@ class ReplayData(L.LightningDataModule):
         n_step: Number of rewards in the n-step return, or a schedule that starts with its largest value.
         reward_scale: Factor on the rewards that the learner receives. Reported returns are unscaled.
         steps_per_epoch: Environment steps between evaluations.
-        updates_per_step: Updates per environment step, for any num_envs.
+        updates_per_step: Updates per environment step, for any num_envs; at most 10,000.
         eval_episodes: Episodes per evaluation.
         eval_seed: Seed of the first episode of an evaluation. The next episodes use the next seeds.
         test_episodes: Episodes of `test`.
@@ -200,9 +201,11 @@ class ReplayData(L.LightningDataModule):
         if self.trainer is not None:
             module: Any = self.trainer.lightning_module
             module.clock_name = "updates" if self.offline else "env_steps"
+            module.observation_parts = observation_parts(self.eval_env)
         if stage == "fit" and self._envs is None:
             if self.dataset is not None:
-                self.dataset.load(self.replay, (self.action_low, self.action_high))
+                box = self.action_low, self.action_high
+                self.dataset.load(self.replay, box, observation_parts(self.eval_env))
             maker = self._env_maker(**self.train_kwargs)
             envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout, self._vector)
             envs.require_match(self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)

@@ -8,7 +8,8 @@ from td3_lightning.replay.mixed import split_batch
 
 EnvMode = Literal["lockstep", "overlapped"]
 MAX_EPISODES = 1_000_000  # in one evaluation
-MAX_STEPS = 10**9  # in one epoch, and updates per step, so that a product of both fits 64 bits
+MAX_STEPS = 10**9  # in one epoch, and before the first update
+MAX_UPDATES = 10_000  # per environment step
 MAX_WORKERS = 256  # more than any machine benefits from, so that a file cannot start thousands of processes
 
 
@@ -40,7 +41,7 @@ class DataSettings:
         self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
         self._check_env_mode()
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
-        self.updates_per_step = require_float("updates_per_step", self.updates_per_step, above=0, most=MAX_STEPS)
+        self.updates_per_step = require_float("updates_per_step", self.updates_per_step, above=0, most=MAX_UPDATES)
         if self.steps_per_epoch * self.updates_per_step < 1:
             raise UsageError(
                 f"steps_per_epoch * updates_per_step must be at least 1, got {self.steps_per_epoch} * "

@@ -31,7 +31,12 @@ class DatasetSource:
         self._rows: Replay | None = None  # the dataset, if it is not in the agent's replay buffer
         self._obs = np.empty((0, 0), np.float32)  # until `take_observations`
 
-    def load(self, replay: Replay, action_box: tuple[Sequence[float], Sequence[float]]) -> None:
+    def load(
+        self,
+        replay: Replay,
+        action_box: tuple[Sequence[float], Sequence[float]],
+        observation_parts: Mapping[str, Any] | None = None,
+    ) -> None:
         """Read the dataset at the start of the first fit. A replay buffer that has transitions keeps them.
 
         Raises:
@@ -39,7 +44,7 @@ class DatasetSource:
         """
         if self.summary:
             return
-        episodes = read_dataset(self.name, self._folder, replay.obs_dim, action_box, replay.capacity)
+        episodes = read_dataset(self.name, self._folder, replay.obs_dim, action_box, replay.capacity, observation_parts)
         if self.counts is not None:
             self._rows = _replay_of(episodes, replay, max(self.counts[1], 1))
         elif not replay.num_transitions:

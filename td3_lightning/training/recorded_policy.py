@@ -7,9 +7,11 @@ import gymnasium as gym
 import numpy as np
 
 from td3_lightning.algorithm.agent import Agent
-from td3_lightning.algorithm.exploration import with_noise
+from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
 from td3_lightning.envs.episode import Episode
+from td3_lightning.envs.flatten import structured_space
 from td3_lightning.errors import require_float, require_int
+from td3_lightning.replay.dataset_spaces import is_storable
 from td3_lightning.replay.datasets import RecordedEpisode
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.data_module import ReplayData
@@ -49,6 +51,12 @@ class TransitionRecorder(gym.Wrapper):
         )
 
 
+def dataset_space(env: gym.Env) -> gym.Space[Any]:
+    """Return the space of the observations in a dataset: the original structure if a dataset can hold it exactly."""
+    structure = structured_space(env)
+    return structure if structure is not None and is_storable(structure) else env.observation_space
+
+
 def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float) -> Iterator[RecordedEpisode]:
     """Play episodes in the training environment and yield their transitions.
 
@@ -64,7 +72,7 @@ def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float
         UsageError: A number is out of its range.
     """
     count = require_int("episodes", episodes, least=1)
-    noise = require_float("noise", noise, least=0, fix="Use 0 for no noise.")
+    noise = require_float("noise", noise, least=0, most=MAX_NOISE, fix="Use 0 for no noise.")
     rng = np.random.default_rng(derive_seed("noise of a dataset"))
 
     def policy(obs: Any) -> Any:

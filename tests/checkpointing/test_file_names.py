@@ -82,3 +82,16 @@ def test_only_a_plain_model_checkpoint_saves_the_replay(folder):  # noqa: F811
     assert stored["plain"] >= 14
     assert stored["last"] <= 2  # the others are in the segments
     run(*FIT, *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={checkpoints / 'plain.ckpt'}")
+
+
+@pytest.mark.parametrize("template", ["../x", "a/../../x", "/x/y", "{env_steps:.0f}/../../x", "x\0", "x" * 300])
+@pytest.mark.parametrize("kind", [ModelCheckpoint, BestCheckpoint])
+def test_file_outside_the_checkpoint_folder_is_refused(template, kind):
+    with pytest.raises(UsageError, match=r"filename must be a name (inside|of at most 200 bytes)"):
+        check_file_name("checkpoint.filename", kind(filename=template))
+
+
+@pytest.mark.parametrize("template", ["last", "last-1", "a/b"])
+def test_name_of_another_checkpoint_is_refused(template, folder, capsys):  # noqa: F811
+    said = error_of(capsys, *FIT, *SMALL, f"--checkpoint.filename={template}")
+    assert f"checkpoint.filename must be a name without a folder, other than last and last-1, got '{template}'." in said

@@ -114,6 +114,12 @@ def test_interrupted_or_impossible_save_keeps_the_old_file(tmp_path: Path) -> No
     assert names(tmp_path) == ["last.ckpt"]
 
 
+def test_error_names_the_file_instead_of_its_temporary_one() -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        atomic_write(Path("/proc/name"), lambda file: file.write(b"x"))  # no user may create a file there
+    assert raised.value.filename == "/proc/name"
+
+
 def test_saving_over_a_symlink_keeps_its_target(tmp_path: Path) -> None:
     save(tmp_path / "best.ckpt", {"clocks": {"updates": 1}})
     (tmp_path / "last.ckpt").symlink_to("best.ckpt")

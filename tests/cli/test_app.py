@@ -48,7 +48,11 @@ LONGER = ["--collector.warmup_steps=20"]  # the n-step returns of car.yaml start
 PROGRAM = [sys.executable, "-m", "td3_lightning"]
 PENDULUM = "data: {env_id: Pendulum-v1}\n"
 FIT = ["fit", "--config", "here.yaml"]
-RECORDED_OBS = {"LunarLanderContinuous-v3": 8, "td3_lightning/CarRacing-v0": 45}  # numbers in an observation
+RECORDED = {  # numbers in an observation and in an action
+    "LunarLanderContinuous-v3": (8, 2),
+    "td3_lightning/CarRacing-v0": (45, 2),
+    "HalfCheetah-v4": (17, 6),
+}
 GROUPS = ("model", "data", "collector", "checkpoint", "trainer")  # in the order of --help
 
 
@@ -182,7 +186,8 @@ def test_every_configuration_trains(path):
     data = yaml.safe_load(path.read_text())["data"]
     if "dataset" in data:
         pytest.importorskip("minari")
-        recorded.write(Path("datasets"), data["dataset"], RECORDED_OBS[data["env_id"]], bounds=(1, 1))
+        obs_dim, action_dim = RECORDED[data["env_id"]]
+        recorded.write(Path("datasets"), data["dataset"], obs_dim, bounds=[1] * action_dim)
     stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
     for epochs, stage in enumerate(stages, 1):
         run("fit", "--config", stage, *SMALL, *LONGER, *short, f"--trainer.max_epochs={epochs}")
@@ -527,7 +532,13 @@ def test_compiler_error_message_of_other_torch_versions():
     assert "(InvalidCxxCompiler: No compiler)" in output
 
 
+def test_duration_out_of_range_is_one_sentence(capsys):
+    said = error_of(capsys, *FIT, "--trainer.max_time=99999999999:00:00:00")
+    assert "Lightning does not accept the trainer settings: Python int too large" in said
+
+
 def test_missing_compiler_is_one_sentence(capsys, monkeypatch):
+    pytest.importorskip("td3_lightning.fast.compiled_update")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
     assert main(["fit", "--config", "here.yaml", *SMALL, "--model.gradients=compiled"]) == 2

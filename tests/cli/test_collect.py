@@ -3,13 +3,17 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 import recorded
+from td3_lightning import Policy
 from td3_lightning.cli.app import main
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from tests.envs.test_flatten import Goal
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("minari")
@@ -21,6 +25,8 @@ SMALL = [
 ]
 OFFLINE = ["--data.offline=true", "--model.bc_weight=0.4"]
 Error = Callable[..., str]
+
+gym.register("CollectedGoal-v0", Goal)
 
 
 @pytest.fixture
@@ -72,6 +78,27 @@ def test_collect_fit_and_test(last: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "after 4 updates of training" in capsys.readouterr().out
     assert main([*fit, "--ckpt_path", own, "--trainer.max_epochs=2"]) == 0
     assert read_checkpoint(Path(own))["clocks"] == {"env_steps": 0, "updates": 8, "episodes": 0}
+
+
+def test_goals_keep_their_structure_in_datasets_and_policies(error: Error, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = [word for word in SMALL if "env_kwargs" not in word]
+    fit = ["fit", "--data.env_id", "CollectedGoal-v0", *small]
+    assert main([*fit, "--name", "first"]) == 0
+    last = "lightning_logs/{}/version_0/checkpoints/last.ckpt".format
+    assert main(["collect", "--ckpt_path", last("first"), "--dataset", "goals", "--episodes", "2"]) == 0
+    names = "achieved_goal", "desired_goal", "observation"
+    assert {f"episode_1/observations/{name}" for name in names} < arrays("goals-v0").keys()
+    offline = [*fit, "--data.dataset", "goals-v0", *OFFLINE]
+    assert main([*offline, "--name", "second"]) == 0
+    policy = Policy.load(last("second"))
+    obs = {name: np.array([number, 1.0]) for number, name in enumerate(names)}
+    np.testing.assert_array_equal(policy(obs), policy([0, 1, 1, 1, 2, 1]))
+    with h5py.File(Path("datasets/goals-v0/data/main_data.hdf5"), "a") as file:
+        file["episode_1/observations/desired_goal"][2, 0] = np.inf
+    expected = "finite float32 numbers, got inf in the observations/desired_goal of episode 1 in goals-v0"
+    assert expected in error(*offline, "--name", "third")
+    assert not Path("lightning_logs/third").exists()
 
 
 def test_invalid_collect_writes_nothing(last: Path, error: Error) -> None:

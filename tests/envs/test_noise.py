@@ -103,7 +103,7 @@ def test_episode_with_noise_is_restored_exactly(wrapper: Noisy, steps: int) -> N
 
 
 @pytest.mark.parametrize("wrapper", [ObservationNoise, ActionNoise])
-@pytest.mark.parametrize("std", [-0.1, float("nan"), float("inf"), "much"])
+@pytest.mark.parametrize("std", [-0.1, float("nan"), float("inf"), 10_000_000.0, "much"])
 def test_invalid_std_is_refused(wrapper: Noisy, std: Any) -> None:
     with pytest.raises(UsageError, match=rf"std of {wrapper.__name__} must be .*, got '?{std}'?\. Use"):
         wrapper(Echo(), std)

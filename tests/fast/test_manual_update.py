@@ -546,6 +546,7 @@ def test_autograd_works_where_hands_do_not() -> None:
     patched: Any = new_module()
     patched.smooth_target_action = lambda action, noise: action
     assert not chosen(patched)
+    assert not chosen(new_module(bc_weight=0.4))
     assert not chosen(Penalised(4, LOW, HIGH))
     assert not chosen(Unsmoothed(4, LOW, HIGH))
     of_another_kind = new_module()

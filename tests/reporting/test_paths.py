@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from td3_lightning import ReplayData, UsageError
+from td3_lightning.cli.app import main
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.paths import absolute, expand, shown
 from tests.cli.test_app import FIT, SMALL, error_of, folder, last, run, trained  # noqa: F401  # the fixtures
@@ -91,6 +92,40 @@ def test_url_is_refused_and_makes_no_folder(words, setting, folder, capsys):  # 
     assert "Use a folder or a file on this machine." in said
     assert os.listdir(folder) == ["here.yaml"]
     assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ([*FIT, "--checkpoint.dirpath="], "checkpoint.dirpath"),
+        ([*FIT, "--ckpt_path="], "ckpt_path"),
+        (["import", *FIT[1:], "--files="], "files"),
+        (["curves", "run", "--output="], "output"),
+        ([*FIT, "--trainer.logger=td3_lightning.reporting.logger.RunLogger", "--trainer.logger.save_dir="], "save_dir"),
+        ([*FIT, "--config=null.yaml"], "checkpoint.dirpath"),
+    ],
+)
+def test_path_without_a_file_is_refused(words, setting, folder, capsys):  # noqa: F811
+    folder.joinpath("null.yaml").write_text('checkpoint: {dirpath: "a\\0b"}\n')
+    said = error_of(capsys, *words)
+    assert f"{setting} must be a path, got '{'a' if 'null.yaml' in words[-1] else ''}" in said
+    assert sorted(os.listdir(folder)) == ["here.yaml", "null.yaml"]
+
+
+@pytest.mark.parametrize("setting", ["name", "version"])
+@pytest.mark.parametrize("value", ["../x", "a/../../x", "/x", "a\0"])
+def test_run_logger_stays_in_its_folder(setting, value, tmp_path):
+    with pytest.raises(UsageError, match=f"{setting} must be a folder below save_dir, got .*Use save_dir"):
+        RunLogger(str(tmp_path / "logs"), **{setting: value})
+    assert not tmp_path.joinpath("logs").exists()
+
+
+def test_folder_of_a_users_checkpoint_is_made_before_training(folder, capsys):  # noqa: F811
+    folder.joinpath("file").touch()
+    words = ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.dirpath=file/kept"]
+    assert main([*FIT, *SMALL, *words]) == 2
+    assert "file/kept cannot be used (Not a directory). Use another path.\n" in capsys.readouterr().err
+    assert not [*folder.rglob("metrics.csv"), *folder.rglob("*.ckpt")]
 
 
 def test_record_and_export_refuse_urls(last, capsys):  # noqa: F811

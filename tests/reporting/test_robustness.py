@@ -117,8 +117,8 @@ def test_picture_shows_means_and_episodes() -> None:
 @pytest.mark.parametrize(
     ("observations", "actions", "expected"),
     [
-        ([-0.1], [0.0], r"observation_noise must be at least 0, got -0\.1\. Use 0"),
-        ([0.0, 0.0], [0.0, -2.0], r"action_noise must be at least 0, got -2\. Use 0"),
+        ([-0.1], [0.0], r"observation_noise must be in \[0, 1e\+06\], got -0\.1\. Use 0"),
+        ([0.0, 0.0], [0.0, -2.0], r"action_noise must be in \[0, 1e\+06\], got -2\.0\. Use 0"),
         ([float("nan")], [0.0], r"observation_noise\[0\] must be .*, got nan"),
         ([float("inf")], [0.0], r"observation_noise\[0\] must be .*, got inf"),
         ([0.0, 0.1], [0.0], r"same number of levels, got 2 and 1\. Use"),
@@ -155,7 +155,7 @@ def test_command_writes_its_report(checkpoint: str, capsys: pytest.CaptureFixtur
     ("flags", "expected"),
     [
         (["--episodes=0"], "episodes must be at least 1, got 0"),
-        (["--observation_noise=[-1]", "--action_noise=[0]"], "observation_noise must be at least 0, got -1"),
+        (["--observation_noise=[-1]", "--action_noise=[0]"], "observation_noise must be in [0, 1e+06], got -1"),
         (["--action_noise=[.inf, 0, 0]"], "action_noise[0] must be"),
         (["--data.env_id=MountainCarContinuous-v0"], "obs_dim must be 3, as in the checkpoint, got 2"),
     ],

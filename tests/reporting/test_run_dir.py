@@ -182,14 +182,14 @@ def test_other_model_checkpoint_does_not_write_last(capsys):
     assert Path("elsewhere/last.ckpt").exists()
 
 
-MONITOR = "--trainer.callbacks.monitor=eval/retrun_mean"
+MONITOR = "--trainer.callbacks.monitor=eval/laps"
 
 
 @pytest.mark.parametrize(
-    "words", [["--checkpoint.monitor=eval/retrun_mean"], ["--trainer.callbacks=EarlyStopping", MONITOR]], ids=len
+    "words", [["--checkpoint.monitor=eval/laps"], ["--trainer.callbacks=EarlyStopping", MONITOR]], ids=len
 )
 def test_unknown_monitor_loses_no_training(words, capsys):
-    assert "eval/retrun_mean" in refusal(capsys, *words)
+    assert "eval/laps" in refusal(capsys, *words)
     last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
     fit("--ckpt_path", last, "--checkpoint.monitor=eval/return_mean", epochs=2)
     fit("--ckpt_path", LAST, epochs=2)

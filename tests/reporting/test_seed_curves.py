@@ -41,7 +41,7 @@ def test_curves_are_read_from_folders_and_compressed_files(tmp_path: Path) -> No
     ("name", "metric", "expected"),
     [
         ("absent", "eval/return_mean", "A run must be a folder with metrics.csv, or such a file, got .*absent. Check"),
-        ("metrics.csv", "eval/lap", "metric must have values in .*metrics.csv, got eval/lap, which has none. Use"),
+        ("metrics.csv", "eval/lap", "metric must be a column with values in .*metrics.csv, got 'eval/lap'. Use"),
     ],
 )
 def test_missing_data_is_refused(name: str, metric: str, expected: str, tmp_path: Path) -> None:

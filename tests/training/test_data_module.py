@@ -206,6 +206,8 @@ def test_frozen_normalization_is_accepted(wrapper: Any) -> None:
         {"n_step": 0},
         {"reward_scale": float("nan")},
         {"updates_per_step": float("inf")},
+        {"updates_per_step": 1e9},
+        {"reward_scale": 1e300},
         {"eval_seed": -1},
         {"test_seed": -1},
         {"step_timeout": 0},

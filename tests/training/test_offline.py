@@ -17,7 +17,6 @@ from td3_lightning import TD3, Collector, Linear, PolicyCheckpoint, ReplayData, 
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.fast.manual_update import supports
 from td3_lightning.replay.datasets import RecordedEpisode
 from td3_lightning.reporting.best_evaluation import read_best
 from td3_lightning.reporting.learning_curve import write_curve
@@ -187,11 +186,6 @@ def test_offline_run_refuses_what_requires_steps(settings: dict[str, Any], setti
 def test_weight_of_behavior_cloning_is_above_zero(weight: float) -> None:
     with refused("bc_weight", str(weight), fix="0.4"):
         TD3(3, [-1.0], [1.0], bc_weight=weight)
-
-
-def test_manual_update_leaves_behavior_cloning_to_autograd() -> None:
-    assert supports(TD3(3, [-1.0], [1.0]))
-    assert not supports(TD3(3, [-1.0], [1.0], bc_weight=0.4))
 
 
 def test_large_weight_clones_the_actions(fit: Fit) -> None:

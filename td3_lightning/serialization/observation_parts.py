@@ -1,0 +1,175 @@
+"""Flat observations from dicts, tuples and discrete numbers, without Gymnasium.
+
+A space is described by plain data, such as {"type": "Discrete", "n": 3, "start": 0}. A dict or a tuple has "parts".
+The order of the numbers is that of `gymnasium.spaces.flatten`.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from td3_lightning.errors import UsageError, require_rows, shown
+
+MOST = 2**53  # the largest number of a discrete space
+
+
+class PartError(ValueError):
+    """A number is not an element of a part of a space."""
+
+    def __init__(self, expected: str, got: Any) -> None:
+        super().__init__(f"must be {expected}, got {shown(got)}")
+        self.expected, self.got = expected, got
+
+
+def describe_space(space: Any) -> dict[str, Any]:
+    """Return the description of a space of Gymnasium that `gymnasium.spaces.flatten` accepts."""
+    kind = type(space).__name__
+    if kind == "Dict":
+        return {"type": kind, "parts": [[name, describe_space(part)] for name, part in space.spaces.items()]}
+    if kind == "Tuple":
+        return {"type": kind, "parts": [describe_space(part) for part in space.spaces]}
+    if kind == "Discrete":
+        return {"type": kind, "n": int(space.n), "start": int(space.start)}
+    if kind == "MultiDiscrete":
+        nvec, start = (np.asarray(each).reshape(-1).tolist() for each in (space.nvec, space.start))
+        return {"type": kind, "shape": list(space.shape), "nvec": nvec, "start": start}
+    return {"type": kind, "shape": list(space.shape)}
+
+
+def has_size(space: Any, obs_dim: int) -> bool:
+    """Return whether a value from an untrusted file describes a space of flat observations (obs_dim,)."""
+    try:
+        return _flat_size(space) == obs_dim
+    except (ValueError, RecursionError):
+        return False
+
+
+def _flat_size(space: Any) -> int:
+    match space:
+        case {"type": "Dict", "parts": [*parts]} if all(map(_is_named, parts)):
+            return sum(_flat_size(part) for _, part in parts)
+        case {"type": "Tuple", "parts": [*parts]}:
+            return sum(map(_flat_size, parts))
+        case {"type": "Discrete", "n": int(n), "start": int(start)} if n > 0 and abs(start) <= MOST:
+            return n
+        case {"type": "MultiDiscrete", "shape": [*shape], "nvec": [*nvec], "start": [*start]}:
+            sizes = prod(shape) if _are_counts([*shape, *nvec]) else -1, len(start)
+            if sizes == (len(nvec), len(nvec)) and all(isinstance(one, int) and abs(one) <= MOST for one in start):
+                return sum(nvec)
+        case {"type": "Box" | "MultiBinary", "shape": [*shape]} if _are_counts(shape):
+            return prod(shape)
+    raise ValueError("the description of a space is malformed")
+
+
+def leaves(space: Mapping[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
+    """Yield the parts of a space that are neither dicts nor tuples, each with its names and indices."""
+    if space["type"] not in ("Dict", "Tuple"):
+        yield path, space
+        return
+    for name, part in space["parts"] if space["type"] == "Dict" else enumerate(space["parts"]):
+        yield from leaves(part, (*path, name))
+
+
+def leaf_numbers(space: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers (n, size) of n values of a part that is neither a dict nor a tuple.
+
+    Args:
+        space: Description of the part.
+        values: Numbers (n, *shape).
+
+    Raises:
+        PartError: A discrete number is out of its range.
+    """
+    rows = values.reshape(len(values), prod(values.shape[1:]))
+    if space["type"] == "Discrete":
+        return _one_hot(rows, [space["n"]], [space["start"]])
+    return _one_hot(rows, space["nvec"], space["start"]) if space["type"] == "MultiDiscrete" else rows
+
+
+def flatten(space: Mapping[str, Any], obs: Any, name: str = "obs") -> NDArray[np.float32]:
+    """Return the numbers of one observation, (obs_dim,).
+
+    Args:
+        space: Description of the space.
+        obs: Observation in the structure of the space.
+        name: Name of the observation in errors.
+
+    Raises:
+        UsageError: The observation does not have that structure.
+    """
+    if space["type"] == "Dict":
+        names = [part for part, _ in space["parts"]]
+        if not isinstance(obs, Mapping) or obs.keys() != set(names):
+            raise _refusal(name, f"a dict of {', '.join(names)}", list(obs) if isinstance(obs, Mapping) else obs)
+        return np.concatenate([flatten(part, obs[each], f"{name}[{each!r}]") for each, part in space["parts"]])
+    if space["type"] == "Tuple":
+        parts = space["parts"]
+        if not isinstance(obs, tuple | list) or len(obs) != len(parts):
+            raise _refusal(name, f"a tuple of {len(parts)} parts", obs)
+        named = enumerate(zip(parts, obs, strict=True))
+        return np.concatenate([flatten(part, each, f"{name}[{at}]") for at, (part, each) in named])
+    shape = tuple(space.get("shape", ()))
+    try:
+        numbers = np.asarray(obs)
+    except Exception as error:  # a ragged list, or a tensor on a GPU
+        raise _refusal(name, f"numbers of shape {shape}", obs) from error
+    if numbers.shape != shape or numbers.dtype.kind not in "biuf":
+        raise _refusal(name, f"numbers of shape {shape}", obs)
+    try:
+        rows = leaf_numbers(space, numbers[None])
+    except PartError as error:
+        raise _refusal(name, error.expected, error.got) from error
+    return np.asarray(rows[0], np.float32)
+
+
+def flat_rows(space: Mapping[str, Any] | None, obs: Any, obs_dim: int) -> NDArray[Any]:
+    """Return flat observations, given these or one observation in the structure of a space.
+
+    Args:
+        space: Description of the space; None accepts flat observations only.
+        obs: Observations (obs_dim,) or (n, obs_dim), or one in the structure.
+        obs_dim: Numbers in a flat observation.
+
+    Raises:
+        UsageError: The observations have another shape or structure.
+    """
+    if space is not None and is_structured(space, obs):
+        obs = flatten(space, obs)
+    return require_rows("obs", obs, obs_dim)
+
+
+def is_structured(space: Mapping[str, Any], obs: Any) -> bool:
+    """Return whether an observation has the structure of a space, rather than that of flat numbers."""
+    if space["type"] in ("Dict", "Tuple"):
+        return isinstance(obs, Mapping | tuple)
+    if set(space.get("nvec", ())) == {1}:  # flat observations have the same shape
+        return False
+    try:
+        return bool(np.shape(obs) == tuple(space.get("shape", ())))
+    except ValueError:  # a ragged list
+        return False
+
+
+def _is_named(part: Any) -> bool:
+    return isinstance(part, list) and len(part) == 2 and isinstance(part[0], str | int)
+
+
+def _are_counts(numbers: list[Any]) -> bool:
+    return all(isinstance(number, int) and number >= 0 for number in numbers)
+
+
+def _one_hot(columns: NDArray[Any], sizes: list[int], starts: list[int]) -> NDArray[np.float32]:
+    parts = []
+    for numbers, size, start in zip(columns.T, sizes, starts, strict=True):
+        part = numbers[:, None] == np.arange(start, start + size)
+        if not (known := part.any(axis=1)).all():
+            raise PartError(f"integers from {start} to {start + size - 1}", numbers[~known][0].item())
+        parts.append(part)
+    return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def _refusal(name: str, expected: str, got: Any) -> UsageError:
+    return UsageError(f"{name} must be {expected}, got {shown(got)}. Use an observation of the policy's environment.")
