@@ -5,19 +5,18 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 
 from td3_lightning import __version__
 from td3_lightning.cli.command_line import CommandLine
-from td3_lightning.cli.curves import draw_curves
 from td3_lightning.cli.error_messages import exit_code, user_message
 from td3_lightning.cli.message_filters import suppress_messages
 from td3_lightning.cli.parent import watch_parent
-from td3_lightning.cli.sweep import sweep
 from td3_lightning.reporting.console import echo, make_streams_tolerant
 
-# Commands without a Trainer. They have their own options.
-OTHER_COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"curves": draw_curves, "sweep": sweep}
+# Commands without a Trainer: module and function. They have their own options, and are imported when they run.
+OTHER_COMMANDS = {"curves": ("curves", "draw_curves"), "sweep": ("sweep", "sweep")}
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -52,7 +51,8 @@ def _run(words: Sequence[str]) -> int:
     """Run a command, and convert Ctrl-C and a closed pipe to exit codes."""
     try:
         if words and words[0] in OTHER_COMMANDS:
-            OTHER_COMMANDS[words[0]](words[1:])
+            module, function = OTHER_COMMANDS[words[0]]
+            getattr(import_module(f"td3_lightning.cli.{module}"), function)(words[1:])
         else:
             CommandLine(words)
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ class SaveConfig(SaveConfigCallback):
         self._file: Path | None = None  # set when the run has begun
         self._written = False
 
-    @property
+    @cached_property
     def text(self) -> str:
-        """Return the configuration as YAML."""
+        """Return the configuration as YAML, which is slow because jsonargparse validates it."""
         # Positional arguments, because their names depend on the release of jsonargparse.
         return str(self.parser.dump(self.config, "parser_mode", False))
 

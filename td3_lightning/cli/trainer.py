@@ -12,8 +12,6 @@ from td3_lightning import __version__
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.cli.checks import export_target
 from td3_lightning.errors import UsageError, check_at_least, require_int
-from td3_lightning.interop.metadata import checkpoint_metadata, commit
-from td3_lightning.interop.original_weights import read_weight_files, write_weight_files
 from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import absolute, shown
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
@@ -194,9 +192,12 @@ class Trainer(L.Trainer):
         target = export_target(format, output, files)
         checkpoint = read_checkpoint(ckpt_path)
         if format == "weights":
+            from td3_lightning.interop.original_weights import write_weight_files
+
             for file in write_weight_files(checkpoint, target, style):
                 print(shown(file, self.start))
             return
+        from td3_lightning.interop.metadata import checkpoint_metadata, commit
         from td3_lightning.interop.policy_file import NUM_CHECKED, write_policy  # only this command imports exporters
 
         model.on_load_checkpoint(checkpoint)
@@ -228,6 +229,8 @@ class Trainer(L.Trainer):
         self.strategy.connect(model)
         model.trainer = self
         self.strategy.setup_optimizers(self)
+        from td3_lightning.interop.original_weights import read_weight_files
+
         states = read_weight_files(model, files)
         for optimizer, state in zip(self.optimizers, states, strict=False):
             optimizer.load_state_dict(state)

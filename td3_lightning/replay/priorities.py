@@ -40,7 +40,7 @@ class Priorities:
 
     @property
     def itemsize(self) -> int:
-        """Return the memory of one priority in bytes, without the sums, which add a tenth."""
+        """Return the memory of one priority in bytes, without the sums, which add an eighth."""
         return self._tree.values.itemsize
 
     def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:

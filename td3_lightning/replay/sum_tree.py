@@ -1,11 +1,11 @@
 """Sum tree: numbers with the sums of their blocks, for draws in proportion to the numbers."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from td3_lightning.replay.memory import lazy_zeros
 
@@ -13,6 +13,12 @@ SHIFT = 5
 
 
 FANOUT = 1 << SHIFT  # children of a node
+
+
+FEW_BLOCKS = 32  # for which NumPy is faster than torch
+
+
+_ONES = np.ones(FANOUT, np.float32)
 
 
 MAX_ROOTS = 1024  # sums at the top, which are searched together
@@ -30,38 +36,48 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         blocks = -(-size // FANOUT)
-        self.levels = [torch.from_numpy(lazy_zeros((blocks, FANOUT), np.dtype(np.float32)))]
-        while self.levels[-1].numel() > MAX_ROOTS:
+        self.levels: list[NDArray[Any]] = [lazy_zeros((blocks, FANOUT), np.dtype(np.float32))]
+        while self.levels[-1].size > MAX_ROOTS:
             blocks = -(-len(self.levels[-1]) // FANOUT)
-            self.levels.append(torch.zeros(blocks, FANOUT, dtype=torch.float64))
-        self.values: NDArray[np.float32] = self.levels[0].numpy().reshape(-1)
+            self.levels.append(np.zeros((blocks, FANOUT)))
+        # The running sums of the blocks between the leaves and the roots. Those of the leaves would triple the memory.
+        self._running = [level.copy() for level in self.levels[1:-1]]
+        self.values: NDArray[np.float32] = self.levels[0].reshape(-1)
 
     def set(self, places: NDArray[np.int64], values: NDArray[np.float32] | float) -> None:
         """Assign numbers (n,) at some places (n,). The last number counts if a place is repeated."""
         self.values[places] = values
-        changed = torch.from_numpy(places)
-        for lower, upper in pairwise(self.levels):
+        changed = places
+        for depth, (lower, upper) in enumerate(pairwise(self.levels)):
             # Many changes reach almost every block, and some blocks many times.
-            changed = changed >> SHIFT if len(changed) < len(lower) else torch.arange(len(lower))
-            upper.view(-1)[changed] = _running_sums(lower, changed)[:, -1]
+            changed = changed >> SHIFT if len(changed) < len(lower) else np.arange(len(lower))
+            sums = _running_sums(lower, changed)
+            upper.reshape(-1)[changed] = sums[:, -1]
+            if depth > 0:
+                self._running[depth - 1][changed] = sums
 
     def find(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the places (n,) whose part of the running sum contains the given shares, (n,) in [0, 1), of it.
 
         The total must be above 0. The place of a number that is 0 is never returned.
         """
-        roots = self.levels[-1].view(-1).double().cumsum(0).numpy()
-        points = np.minimum(shares * roots[-1], _below(roots[-1]))
+        order = shares.argsort()  # sorted points are found in half the time, and share blocks
+        roots = self.levels[-1].reshape(-1).cumsum(dtype=np.float64)
+        points = np.minimum(shares[order] * roots[-1], _below(roots[-1]))
         places: NDArray[np.int64] = roots.searchsorted(points, side="right")
-        points -= roots.take(places - 1) * (places > 0)
-        for level in self.levels[-2::-1]:
-            sums = _running_sums(level, torch.from_numpy(places))
+        before = roots.take(places - 1) * (places > 0)
+        for depth in range(len(self.levels) - 2, -1, -1):
+            is_leaf = depth == 0
+            sums = _running_sums(self.levels[0], places) if is_leaf else self._running[depth - 1].take(places, axis=0)
             # Rounding may move a point to the end of its block, which belongs to no child.
-            points = np.minimum(points, _below(sums[:, -1].numpy()))
-            child = torch.searchsorted(sums, torch.from_numpy(points[:, None]), right=True).numpy()[:, 0]
-            points -= sums.numpy().take(np.arange(-1, sums.numel() - 1, FANOUT) + child) * (child > 0)
+            points = np.minimum(points - before, _below(sums[:, -1]))
+            child = _count(sums <= points[:, None])
             places = places * FANOUT + child
-        return places
+            if not is_leaf:
+                before = sums.take(np.arange(-1, sums.size - 1, FANOUT) + child) * (child > 0)
+        found = np.empty_like(places)
+        found[order] = places
+        return found
 
 
 def _below(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -69,6 +85,19 @@ def _below(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.nextafter(numbers, 0.0)
 
 
-def _running_sums(level: Tensor, blocks: Tensor) -> Tensor:
-    """Return the running sums (n, FANOUT) inside some blocks (n,) of a level, in float64."""
-    return level.index_select(0, blocks).double().cumsum(1)
+def _count(rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how many of the FANOUT values of each row (n, FANOUT) are true."""
+    return (rows.astype(np.float32) @ _ONES).astype(np.int64)  # faster than a sum over short rows
+
+
+def _running_sums(level: NDArray[Any], blocks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the running sums (n, FANOUT) inside some blocks (n,) of a level, in float64.
+
+    Both libraries add in the same order. NumPy takes a quarter of torch's time for two blocks, and twice for 256.
+    """
+    if len(blocks) <= FEW_BLOCKS:
+        few: NDArray[np.float64] = level.take(blocks, axis=0).cumsum(1, dtype=np.float64)
+        return few
+    many = torch.from_numpy(level).index_select(0, torch.from_numpy(blocks))
+    sums: NDArray[np.float64] = many.double().cumsum(1).numpy()
+    return sums

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 IMPORT = """
 import gc
 collections = []
@@ -17,3 +19,32 @@ print(len(collections), gc.isenabled(), gc.get_freeze_count() > 100_000, main.__
 def test_imports_run_without_garbage_collection() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True", "True", "td3_lightning.cli.app"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "cli.curves",
+        "cli.sweep",
+        "interop",
+        "reporting.seed_curves",
+        "tuning.study",
+    ],
+)
+def test_fit_does_not_import_other_commands(module: str, imported: list[str]) -> None:
+    assert f"td3_lightning.{module}" not in imported
+
+
+@pytest.mark.parametrize(
+    "package", ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
+)
+def test_fit_does_not_import_optional_packages(package: str, imported: list[str]) -> None:
+    assert package not in imported
+
+
+@pytest.fixture(scope="module")
+def imported() -> list[str]:
+    """Return the modules that the command imports before it reads its words."""
+    program = "import sys; from td3_lightning.__main__ import import_main; import_main(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()

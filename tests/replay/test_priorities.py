@@ -106,7 +106,7 @@ class PrioritizedWorld(World):
         assert priorities.largest == self.largest
         rebuilt = SumTree(len(values))
         rebuilt.set(np.arange(len(values)), priorities._tree.values[: len(values)])
-        assert all(map(torch.equal, priorities._tree.levels, rebuilt.levels))
+        assert all(map(np.array_equal, priorities._tree.levels, rebuilt.levels))
 
 
 def random_actions(world: PrioritizedWorld, count: int, num_envs: int) -> None:
@@ -175,7 +175,7 @@ def test_loaded_replay_continues_bit_exactly(num_envs: int) -> None:
         one, two = world.replay.priorities, again.replay.priorities
         assert one is not None
         assert two is not None
-        assert all(map(torch.equal, one._tree.levels, two._tree.levels))
+        assert all(map(np.array_equal, one._tree.levels, two._tree.levels))
         assert again.replay.sample().obs.equal(world.replay.sample().obs)
         world.replay.update_priorities(torch.full((BATCH,), 2.0))
         again.replay.update_priorities(torch.full((BATCH,), 2.0))
@@ -303,6 +303,6 @@ def test_sums_do_not_drift(rng: Any) -> None:
         tree.set(places, 10 ** rng.uniform(-3, 6, len(places)).astype(np.float32))
     rebuilt = SumTree(size)
     rebuilt.set(np.arange(size), tree.values[:size])
-    assert all(map(torch.equal, tree.levels, rebuilt.levels))
+    assert all(map(np.array_equal, tree.levels, rebuilt.levels))
     assert len(tree.levels) > 1
     assert tree.levels[0].shape[1] == FANOUT
