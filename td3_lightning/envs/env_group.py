@@ -66,6 +66,9 @@ class Envs(Protocol):
     def states(self) -> list[dict[str, Any]]:
         """Return the running episode of each environment."""
 
+    def generators(self) -> list[str]:
+        """Return the kind of the random generator that each restored episode sets, for example "PCG64"."""
+
     def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
         """Restore the running episodes, and return which of them are bit-identical."""
 
@@ -147,6 +150,10 @@ class EnvGroup:
     def states(self) -> list[dict[str, Any]]:
         """Return the running episode of each environment as tensors and Python numbers."""
         return [env.state_dict() for env in self.envs]
+
+    def generators(self) -> list[str]:
+        """Return the kind of the random generator of each environment."""
+        return [type(getattr(env.np_random, "bit_generator", None)).__name__ for env in self.envs]
 
     def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
         """Replay the running episodes.
