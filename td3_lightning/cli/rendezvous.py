@@ -77,7 +77,7 @@ class Rendezvous:
             failed = not isinstance(error, SystemExit) or error.code
             if failed and not self._reported:
                 with suppress(distributed.DistError):  # the store is not served
-                    self._fail(one_line(error) or type(error).__name__)
+                    self._fail(error)
             raise
 
     def agree(self, facts: Mapping[str, Any]) -> None:
@@ -87,8 +87,8 @@ class Rendezvous:
             facts: What must be the same in every process, by name. The values are converted to JSON.
 
         Raises:
-            UsageError: Another process cannot start, or its facts differ.
-            RunError: Another process has not reported in time.
+            UsageError: Another process cannot start because of its settings, or its facts differ.
+            RunError: Another process was interrupted or failed, or has not reported in time.
         """
         self._reported = True
         try:
@@ -108,7 +108,8 @@ class Rendezvous:
             failed = [rank for rank in sorted(reports) if "failure" in reports[rank]]
             if failed:
                 self._leave()
-                raise UsageError(f"Rank {failed[0]} cannot start this run: {reports[failed[0]]['failure']}")
+                kind = UsageError if reports[failed[0]]["is_usage"] else RunError
+                raise kind(f"Rank {failed[0]} cannot start this run: {reports[failed[0]]['failure']}")
             if time.monotonic() > until:
                 silent = ", ".join(str(rank) for rank in range(self.world_size) if rank not in reports)
                 raise RunError(
@@ -123,10 +124,11 @@ class Rendezvous:
         unknown = {rank: f"report {rank}" for rank in range(self.world_size) if rank not in known}
         return {rank: json.loads(store.get(key)) for rank, key in unknown.items() if store.check([key])}
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Report why this process cannot start, and give the others time to read it while the store is served."""
         self._reported = True
-        self._report({"failure": why})
+        is_usage = isinstance(error, Exception) and not isinstance(error, RunError)  # not Ctrl-C
+        self._report({"failure": one_line(error) or type(error).__name__, "is_usage": is_usage})
         self._leave()
         gone = [f"left {rank}" for rank in range(self.world_size)]
         until = time.monotonic() + FAREWELL

@@ -45,7 +45,7 @@ def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:
         try:
             with meeting.guard():
                 parts[rank](meeting)
-        except (UsageError, RunError, KeyError) as error:
+        except (UsageError, RunError, KeyError, KeyboardInterrupt) as error:
             raised[rank] = error  # type: ignore[call-overload]
 
     meetings: list[Rendezvous] = []
@@ -88,6 +88,15 @@ def test_bug_in_one_process_ends_all_others() -> None:
     raised = meet(ready(), broken(KeyError("tau")))
     assert isinstance(raised[1], KeyError)
     assert str(raised[0]) == "Rank 1 cannot start this run: 'tau'"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"), [(UsageError("No."), UsageError), (RunError("No."), RunError), (KeyboardInterrupt(), RunError)]
+)
+def test_other_processes_raise_the_kind_of_the_failure(failure: BaseException, kind: type) -> None:
+    other, own = meet(ready(), broken(failure))
+    assert own is failure
+    assert type(other) is kind
 
 
 def test_processes_with_the_same_error_do_not_wait() -> None:
