@@ -151,16 +151,33 @@ class Rendezvous:
 
 def serve_store(address: str, port: int) -> Any:
     """Serve a key-value store at an address, and return it."""
-    return _store(address, port, is_master=True)
+    return _store(address, port, PATIENCE, is_master=True)
 
 
 def join_store(address: str, port: int) -> Any:
-    """Return the key-value store that another process serves at an address."""
-    return _store(address, port, is_master=False)
+    """Return the key-value store that another process serves at an address.
+
+    A connection of torch may take three times its time limit, because torch waits and tries again. Short attempts end
+    in time.
+
+    Raises:
+        DistError: No process serves the store within `PATIENCE` seconds.
+    """
+    attempt = PATIENCE / 9
+    until = time.monotonic() + PATIENCE - 3 * attempt
+    while True:
+        try:
+            store = _store(address, port, attempt, is_master=False)
+        except distributed.DistError:
+            if time.monotonic() > until:
+                raise
+        else:
+            store.set_timeout(timedelta(seconds=PATIENCE))
+            return store
 
 
-def _store(address: str, port: int, **role: Any) -> Any:
-    limit = timedelta(seconds=PATIENCE)
+def _store(address: str, port: int, seconds: float, **role: Any) -> Any:
+    limit = timedelta(seconds=seconds)
     return distributed.TCPStore(  # type: ignore[attr-defined]  # torch does not list it
         address, port, timeout=limit, wait_for_workers=False, multi_tenant=True, **role
     )

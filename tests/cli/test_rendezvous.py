@@ -113,6 +113,14 @@ def test_silent_process_ends_all_others_in_time(monkeypatch: pytest.MonkeyPatch)
     assert "within 1 seconds, got no report from rank 1. Read its output" in str(raised[0])
 
 
+def test_missing_store_ends_a_process_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "PATIENCE", 1.8)
+    began = time.monotonic()
+    with pytest.raises(RunError, match="could not connect"):
+        Rendezvous(1, 2, partial(join_store, "127.0.0.1", free_port())).agree({})
+    assert 1 < time.monotonic() - began < 4  # torch alone takes up to 5.4 s
+
+
 def test_different_checkpoints_are_refused() -> None:
     for raised in meet(ready(ckpt_path="none"), ready(ckpt_path="last.ckpt (SHA-256 12)")):
         assert "ckpt_path must be the same in every process, got none on rank 0 and last.ckpt" in str(raised)
