@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -80,6 +81,11 @@ class Rendezvous:
                     self._fail(error)
             raise
 
+    def meet(self, facts: Mapping[str, Any]) -> None:
+        """Agree, then limit the time in which the processes form a group."""
+        self.agree(facts)
+        threading.Thread(target=_end_without_group, name="group-limit", daemon=True).start()
+
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Report that this process is ready, and wait for all others.
 
@@ -147,6 +153,17 @@ class Rendezvous:
             prefix = f"td3_lightning/{attempt}/{self._number}"
             self._store = distributed.PrefixStore(prefix, self._open_store())  # type: ignore[attr-defined]  # unlisted
         return self._store
+
+
+def _end_without_group() -> None:
+    """End this process if the group does not form, because another process ended after its report."""
+    until = time.monotonic() + PATIENCE
+    while not distributed.is_initialized():
+        if time.monotonic() > until:
+            text = f"The processes of this run must form a group within {PATIENCE:g} seconds. Read their output.\n"
+            os.write(2, text.encode())
+            os._exit(1)  # the main thread is blocked in torch
+        time.sleep(PAUSE)
 
 
 def serve_store(address: str, port: int) -> Any:
