@@ -124,7 +124,7 @@ class CheckedEnv(gym.Wrapper):
             value = number
         if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
             raise self._fault(f"returned a {name} that is not finite, {value},")
-        return value
+        return float(value)
 
     def _checked_ends(self, **ends: Any) -> Iterator[bool]:
         for name, end in ends.items():

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from torch.distributed.launcher import LaunchConfig, elastic_launch
@@ -105,7 +105,9 @@ def elastic_config(layout: str, node: int, port: int) -> LaunchConfig:
     devices = DEVICES[layout]
     num_nodes = devices.get("num_nodes", 1)
     rendezvous = {"rdzv_backend": "static", "rdzv_endpoint": f"127.0.0.1:{port}", "rdzv_configs": {"rank": node}}
-    return LaunchConfig(num_nodes, num_nodes, devices["devices"], run_id="none", max_restarts=0, start_method="fork", **rendezvous)
+    return LaunchConfig(
+        num_nodes, num_nodes, devices["devices"], run_id="none", max_restarts=0, start_method="fork", **rendezvous
+    )
 
 
 def fit(layout: str, folder: Path, fault: Fault) -> tuple[dict[int, int | None], float]:
