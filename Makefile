@@ -14,6 +14,7 @@ PIP := $(BIN)/python -m pip install
 
 COUNT = 200
 SETTINGS = 20
+RANKS = 1
 
 .PHONY: help install car test test-without-fast docs crash-test ray-test constraints
 
@@ -24,6 +25,7 @@ help:
 	@echo 'make test-without-fast  run the tests in a copy of the repository without td3_lightning/fast'
 	@echo 'make docs         install the test tools, then build the documentation into build/docs'
 	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
+	@echo '                  RANKS=2 COUNT=50 kills single ranks of runs with two processes instead'
 	@echo 'make ray-test     install Ray, and run sweeps on two nodes of this machine that are killed'
 	@echo 'make constraints  pin the newest release of every dependency'
 
@@ -50,9 +52,14 @@ test-without-fast: .venv/installed-for-tests
 docs: .venv/installed-for-tests
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
 
+ifeq ($(RANKS),2)
+crash-test: .venv/installed-for-tests
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/rank_crash_test.py $(COUNT)
+else
 crash-test: .venv/installed-for-tests
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/crash_test.py $(COUNT) --settings $(SETTINGS)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/support/faulty_disk.py
+endif
 
 # Ray takes 240 MB, so `make test` does not install it and skips this test.
 ray-test: .venv/installed-for-tests

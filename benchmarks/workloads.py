@@ -32,6 +32,7 @@ class Workload:
     policy_freq: int = 2
     exploration_noise: float = 0.1
     num_envs: int = 1
+    config: str = ""  # configuration of td3_lightning with further settings
 
     def make_env(self) -> gym.Env[Any, Any]:
         """Create the environment with `gym.make`."""
@@ -62,7 +63,12 @@ WITH_WORKERS = {
     )
     for kind, verb in SPENT.items()
     for cost in MILLISECONDS
-} | {"cheetah": Workload("16 HalfCheetah-v5", "HalfCheetah-v5", (256, 256), 256, num_envs=16)}
+} | {
+    "cheetah": Workload("16 HalfCheetah-v5", "HalfCheetah-v5", (256, 256), 256, num_envs=16),
+    "pixels": Workload(
+        "2 cars from pixels", "CarRacing-v3", (256, 256), 64, capacity=20_000, num_envs=2, config="car_pixels.yaml"
+    ),
+}
 
 
 def _register_car_only() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import clock, env_step, env_workers, latency, update
+from benchmarks import clock, env_step, env_workers, latency, ranks, update
 from benchmarks.baselines import floor, ours_loop
 from benchmarks.baselines.cleanrl import Agent
 from benchmarks.baselines.cleanrl_tuned import TunedAgent
@@ -116,6 +116,16 @@ def test_tables_of_steps_have_a_row_per_measurement() -> None:
     rows = [row.strip("| ").split(" | ") for row in env_step.worker_table(options).splitlines()[2:]]
     assert [row[0] for row in rows] == ["0.05", "1"]
     assert 0 < float(rows[1][1].replace(",", "")) <= 1000
+
+
+def test_each_rank_counts_in_the_table_of_ranks(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.csv"
+    metrics.write_text(
+        "env_steps,train/steps_per_second,eval/return_mean\n50,100,\n60,,-5\n80,,-9\n100,120,\n150,300,\n"
+    )
+    assert ranks.row("lander", "2 ranks", metrics) == ["lander", "2 ranks", "240", "120", "300", "-9.0", "-5.0"]
+    options, flags = ranks.parse(["--tasks", "lander", "--minutes", "0.5", "--data.batch_size", "64"])
+    assert (options.minutes, flags) == (0.5, ["--data.batch_size", "64"])
 
 
 def test_speed_with_workers_is_a_share_of_the_learner() -> None:

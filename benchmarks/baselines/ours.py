@@ -33,7 +33,8 @@ def fit(workload: Workload, data: dict[str, Any], callback: str, flags: list[str
         "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": callback}]},
     }
     lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
-    raise SystemExit(run(["fit", *lines, *flags]))  # imports Lightning as the command does
+    config = ["--config", workload.config] if workload.config else []
+    raise SystemExit(run(["fit", *config, *lines, *flags]))  # imports Lightning as the command does
 
 
 def model_settings(workload: Workload) -> dict[str, Any]:

@@ -19,6 +19,8 @@ class CountSteps(BaseCallback):
 
 def train(workload: Workload, flags: list[str]) -> None:
     """Run the training loop without end."""
+    if workload.config:
+        raise SystemExit(f"Stable-Baselines3 has no settings that match {workload.config}.")
     env = SubprocVecEnv([workload.make_env] * workload.num_envs)
     model = new_model(workload, env, {"net_arch": list(workload.hidden_dims)}, gradient_steps=workload.num_envs)
     learn(model, CountSteps())

@@ -244,7 +244,7 @@ class CommandLine(LightningCLI):
             name_launcher()
         if self.rendezvous is not None and self.trainer.world_size > 1:
             model = self._get(self.config, "model").as_dict()
-            self.rendezvous.agree({"ckpt_path": identity(self._get(self.config, "ckpt_path")), "model": model})
+            self.rendezvous.meet({"ckpt_path": identity(self._get(self.config, "ckpt_path")), "model": model})
 
     # The run.
 

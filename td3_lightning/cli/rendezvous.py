@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -77,8 +78,13 @@ class Rendezvous:
             failed = not isinstance(error, SystemExit) or error.code
             if failed and not self._reported:
                 with suppress(distributed.DistError):  # the store is not served
-                    self._fail(one_line(error) or type(error).__name__)
+                    self._fail(error)
             raise
+
+    def meet(self, facts: Mapping[str, Any]) -> None:
+        """Agree, then limit the time in which the processes form a group."""
+        self.agree(facts)
+        threading.Thread(target=_end_without_group, name="group-limit", daemon=True).start()
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Report that this process is ready, and wait for all others.
@@ -87,8 +93,8 @@ class Rendezvous:
             facts: What must be the same in every process, by name. The values are converted to JSON.
 
         Raises:
-            UsageError: Another process cannot start, or its facts differ.
-            RunError: Another process has not reported in time.
+            UsageError: Another process cannot start because of its settings, or its facts differ.
+            RunError: Another process was interrupted or failed, or has not reported in time.
         """
         self._reported = True
         try:
@@ -108,7 +114,8 @@ class Rendezvous:
             failed = [rank for rank in sorted(reports) if "failure" in reports[rank]]
             if failed:
                 self._leave()
-                raise UsageError(f"Rank {failed[0]} cannot start this run: {reports[failed[0]]['failure']}")
+                kind = UsageError if reports[failed[0]]["is_usage"] else RunError
+                raise kind(f"Rank {failed[0]} cannot start this run: {reports[failed[0]]['failure']}")
             if time.monotonic() > until:
                 silent = ", ".join(str(rank) for rank in range(self.world_size) if rank not in reports)
                 raise RunError(
@@ -123,10 +130,11 @@ class Rendezvous:
         unknown = {rank: f"report {rank}" for rank in range(self.world_size) if rank not in known}
         return {rank: json.loads(store.get(key)) for rank, key in unknown.items() if store.check([key])}
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Report why this process cannot start, and give the others time to read it while the store is served."""
         self._reported = True
-        self._report({"failure": why})
+        is_usage = isinstance(error, Exception) and not isinstance(error, RunError)  # not Ctrl-C
+        self._report({"failure": one_line(error) or type(error).__name__, "is_usage": is_usage})
         self._leave()
         gone = [f"left {rank}" for rank in range(self.world_size)]
         until = time.monotonic() + FAREWELL
@@ -147,18 +155,46 @@ class Rendezvous:
         return self._store
 
 
+def _end_without_group() -> None:
+    """End this process if the group does not form, because another process ended after its report."""
+    until = time.monotonic() + PATIENCE
+    while not distributed.is_initialized():
+        if time.monotonic() > until:
+            text = f"The processes of this run must form a group within {PATIENCE:g} seconds. Read their output.\n"
+            os.write(2, text.encode())
+            os._exit(1)  # the main thread is blocked in torch
+        time.sleep(PAUSE)
+
+
 def serve_store(address: str, port: int) -> Any:
     """Serve a key-value store at an address, and return it."""
-    return _store(address, port, is_master=True)
+    return _store(address, port, PATIENCE, is_master=True)
 
 
 def join_store(address: str, port: int) -> Any:
-    """Return the key-value store that another process serves at an address."""
-    return _store(address, port, is_master=False)
+    """Return the key-value store that another process serves at an address.
+
+    A connection of torch may take three times its time limit, because torch waits and tries again. Short attempts end
+    in time.
+
+    Raises:
+        DistError: No process serves the store within `PATIENCE` seconds.
+    """
+    attempt = PATIENCE / 9
+    until = time.monotonic() + PATIENCE - 3 * attempt
+    while True:
+        try:
+            store = _store(address, port, attempt, is_master=False)
+        except distributed.DistError:
+            if time.monotonic() > until:
+                raise
+        else:
+            store.set_timeout(timedelta(seconds=PATIENCE))
+            return store
 
 
-def _store(address: str, port: int, **role: Any) -> Any:
-    limit = timedelta(seconds=PATIENCE)
+def _store(address: str, port: int, seconds: float, **role: Any) -> Any:
+    limit = timedelta(seconds=seconds)
     return distributed.TCPStore(  # type: ignore[attr-defined]  # torch does not list it
         address, port, timeout=limit, wait_for_workers=False, multi_tenant=True, **role
     )

@@ -124,6 +124,10 @@ class GymnasiumVector:
         actions = torch.empty((0, *(self.spaces[0][1].shape or ())))
         return [{"actions": actions, "obs": obs} for obs in torch.tensor(self.obs)]
 
+    def generators(self) -> list[str]:
+        """Return nothing, because no state of a generator is restored."""
+        return []
+
     def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
         """Return that no episode is restored. The next call must be `reset`."""
         return [False] * self._num_envs

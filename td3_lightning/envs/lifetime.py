@@ -111,34 +111,37 @@ class Alarm:
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self.limit = seconds
+        self.limit, self.half = seconds, (seconds or 0.0) / 2
 
     def __enter__(self) -> None:
-        idle = self.limit is not None and _is_main_thread() and not signal.getitimer(signal.ITIMER_REAL)[0]
-        self.armed = idle and self._is_ours()
-        if self.armed and self.limit is not None:
-            CLOCK.seconds, CLOCK.rings = self.limit, 0
-            signal.setitimer(signal.ITIMER_REAL, self.limit / 2, self.limit / 2)
+        self.armed = False
+        if self.limit is None or threading.get_ident() != threading.main_thread().ident:
+            return
+        if getsignal(signal.SIGALRM) is RING or self._install():
+            remaining, interval = signal.setitimer(signal.ITIMER_REAL, self.half, self.half)
+            if remaining:  # other code uses the timer
+                signal.setitimer(signal.ITIMER_REAL, remaining, interval)
+            else:
+                self.armed, CLOCK.seconds = True, self.limit
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self.armed:
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
-        passes = error is not None and is_ours(error) and not isinstance(error, IgnoredAlarm)
-        if CLOCK.rings > 1 and not passes:
+        rings, CLOCK.rings = CLOCK.rings, 0
+        if rings > 1 and not (error is not None and is_ours(error) and not isinstance(error, IgnoredAlarm)):
             raise StepTimeoutError(CLOCK.seconds) from error
 
-    @classmethod
-    def _is_ours(cls) -> bool:
-        found = getsignal(signal.SIGALRM)
-        if found == signal.SIG_DFL:
-            signal.signal(signal.SIGALRM, cls._ring)
-            return True
-        return bool(found == cls._ring)
+    def _install(self) -> bool:
+        """Install the handler of the timer. Return False if other code uses the signal or the timer."""
+        is_free = getsignal(signal.SIGALRM) == signal.SIG_DFL and not signal.getitimer(signal.ITIMER_REAL)[0]
+        if is_free:
+            signal.signal(signal.SIGALRM, RING)
+        return is_free
 
-    @classmethod
-    def _ring(cls, number: int, frame: FrameType | None) -> None:
-        if frame is not None and frame.f_code is cls.__exit__.__code__:
+    @staticmethod
+    def _ring(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is Alarm.__exit__.__code__:
             return  # the call is over
         CLOCK.rings += 1
         if CLOCK.rings == 2:
@@ -148,6 +151,9 @@ class Alarm:
             signal.setitimer(signal.ITIMER_REAL, 50e-6, 50e-6)
         if CLOCK.rings > 2:
             raise IgnoredAlarm
+
+
+RING = Alarm._ring  # the handler of SIGALRM
 
 
 def close_env(env: gym.Env | gym.vector.VectorEnv, name: str, seconds: float | None = None) -> None:
@@ -178,7 +184,3 @@ def name_of(env: gym.Env) -> str:
     """Return the id of an environment, or the name of its class if it has no id."""
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec else type(env.unwrapped).__name__
-
-
-def _is_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident

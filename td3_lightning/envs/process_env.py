@@ -212,11 +212,19 @@ class WorkerPool:
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""
-        return [steps for own in self._call("episode_steps", [()] * len(self.workers)) for steps in own]
+        return self._of_all("episode_steps")
 
     def states(self) -> list[dict[str, Any]]:
         """Return the running episode of each environment."""
-        return [state for own in self._call("states", [()] * len(self.workers)) for state in own]
+        return self._of_all("states")
+
+    def generators(self) -> list[str]:
+        """Return the kind of the random generator of each environment."""
+        return self._of_all("generators")
+
+    def _of_all(self, name: str) -> list[Any]:
+        """Call a method without arguments in each worker, and return its results for all environments."""
+        return [result for own in self._call(name, [()] * len(self.workers)) for result in own]
 
     def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
         """Restore the running episodes, and return which of them are bit-identical."""

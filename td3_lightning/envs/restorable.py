@@ -40,8 +40,9 @@ class RestorableEnv(CheckedEnv):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step, and record the action and the results."""
-        self._actions.append(np.array(action))
-        obs, reward, terminated, truncated, info = super().step(np.array(action))
+        own_action = np.array(action)
+        self._actions.append(own_action)
+        obs, reward, terminated, truncated, info = super().step(own_action.copy())
         self.obs, self._return = np.array(obs), self._return + float(reward)
         self._info = info
         return self.obs, reward, terminated, truncated, info

@@ -110,6 +110,10 @@ class Worker:
         """Return the running episode of each environment."""
         return self.group.states()
 
+    def generators(self) -> list[str]:
+        """Return the kind of the random generator of each environment."""
+        return self.group.generators()
+
     def close(self) -> None:
         """Close the environments."""
         self.group.close()

@@ -74,7 +74,7 @@ RANK = form.fields(
         "last_return": form.number,
         "losses": form.by_name(form.scalar),
     },
-    {"observations": rows, "returns": returns, "running_returns": returns},
+    {"env_steps": form.optional(form.count), "observations": rows, "returns": returns, "running_returns": returns},
 )
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -142,21 +143,25 @@ def _check_for_training(checkpoint: dict[str, Any], module: L.LightningModule) -
     if isinstance(optimizers, list | tuple) and all(isinstance(one, torch.optim.Optimizer) for one in optimizers):
         check_optimizers(checkpoint["optimizer_states"], list(optimizers))
     data: Any = module.trainer.datamodule  # type: ignore[attr-defined]  # set without a type
-    action_dim, envs = len(getattr(data, "action_low", [])), getattr(getattr(data, "_envs", None), "envs", [])
+    action_dim, envs = len(getattr(data, "action_low", [])), getattr(data, "_envs", None)
     name = type(data).__qualname__
     if not action_dim or name not in checkpoint:
         return
     DATA(checkpoint[name], name)
+    generators = [] if envs is None else envs.group.generators()
     for rank in checkpoint[name]["ranks"]:
-        _check_episodes(rank.get("envs", {}).get("episodes", []), action_dim, envs)
+        _check_episodes(rank.get("envs", {}).get("episodes", []), action_dim, generators)
 
 
-def _check_episodes(episodes: list[dict[str, Any]], action_dim: int, envs: list[Any]) -> None:
-    """Check running episodes against the environments that play them again."""
-    for index, (episode, env) in enumerate(zip(episodes, envs, strict=False)):
+def _check_episodes(episodes: list[dict[str, Any]], action_dim: int, generators: list[str]) -> None:
+    """Check running episodes against the environments that play them again, also in workers.
+
+    A vector environment has no generators here, because it does not play them again.
+    """
+    for index, (episode, ours) in enumerate(zip_longest(episodes, generators[: len(episodes)])):
         actions, name = episode["actions"], f"episodes.{index}"
         if actions.numel() and (actions.shape[1:] != (action_dim,) or not actions.is_floating_point()):
             raise InvalidValueError(f"{name}.actions", f"a list of actions of {action_dim} numbers", actions)
-        kind, ours = episode.get("generator", {}).get("bit_generator"), getattr(env.np_random, "bit_generator", None)
-        if kind is not None and kind != type(ours).__name__:
-            raise InvalidValueError(f"{name}.generator.bit_generator", f"{type(ours).__name__!r}", kind)
+        kind = episode.get("generator", {}).get("bit_generator")
+        if None not in (kind, ours) and kind != ours:
+            raise InvalidValueError(f"{name}.generator.bit_generator", repr(ours), kind)

@@ -68,6 +68,7 @@ class Collector(Callback):
         check_schedule("exploration_noise", self.exploration_noise, most=MAX_NOISE)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
+        self.env_steps: int | None = None  # of this rank; a checkpoint's clock is that of rank 0
         self.last_return = float("nan")
         self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
         self.stops_directly: Callable[[], bool] = _always  # whether a stop follows the current update directly
@@ -114,6 +115,9 @@ class Collector(Callback):
         if data.dataset is not None and module.settings.normalize_observations and trainer.ckpt_path is None:
             self._unseen.observations.add_dataset(data.dataset.take_observations())
         self._unseen.observations.check(module)
+        if trainer.ckpt_path is not None and self.env_steps is not None:
+            module.env_steps = self.env_steps
+        self.env_steps = module.env_steps
         self._log.start(module)
         if not data.offline:
             self._begin(trainer, module, data)
@@ -237,7 +241,7 @@ class Collector(Callback):
             if step.resets is None or not step.resets[env]:
                 data.replay.add(env, *row)
         self._unseen.add(module, data, step)
-        module.env_steps += len(step.stepped)
+        self.env_steps = module.env_steps = module.env_steps + len(step.stepped)
         for report in step.reports:
             module.episodes += 1
             self.last_return = report["return"]
@@ -245,12 +249,13 @@ class Collector(Callback):
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """Return each rank's random generator, update balance, last return, losses and unseen statistics."""
+        """Return each rank's random generator, clock, update balance, last return, losses and unseen statistics."""
         return {"ranks": gather_from_ranks(self._state)}
 
     def _state(self) -> dict[str, Any]:
         return {
             "rng": self.rng.bit_generator.state,
+            "env_steps": self.env_steps,
             "updates_ahead": self.updates_ahead,
             "last_return": self.last_return,
             **self._log.state_dict(),
@@ -261,7 +266,7 @@ class Collector(Callback):
         """Restore the state of this rank. Keep the current state if the number of ranks has changed."""
         own = select_rank(state["ranks"])
         if own is not None:
-            self.rng.bit_generator.state = own["rng"]
+            self.rng.bit_generator.state, self.env_steps = own["rng"], own.get("env_steps")
             self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
             self._log.load_state_dict(own)
             self._unseen.load_state_dict(own)

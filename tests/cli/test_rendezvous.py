@@ -45,7 +45,7 @@ def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:
         try:
             with meeting.guard():
                 parts[rank](meeting)
-        except (UsageError, RunError, KeyError) as error:
+        except (UsageError, RunError, KeyError, KeyboardInterrupt) as error:
             raised[rank] = error  # type: ignore[call-overload]
 
     meetings: list[Rendezvous] = []
@@ -90,6 +90,15 @@ def test_bug_in_one_process_ends_all_others() -> None:
     assert str(raised[0]) == "Rank 1 cannot start this run: 'tau'"
 
 
+@pytest.mark.parametrize(
+    ("failure", "kind"), [(UsageError("No."), UsageError), (RunError("No."), RunError), (KeyboardInterrupt(), RunError)]
+)
+def test_other_processes_raise_the_kind_of_the_failure(failure: BaseException, kind: type) -> None:
+    other, own = meet(ready(), broken(failure))
+    assert own is failure
+    assert type(other) is kind
+
+
 def test_processes_with_the_same_error_do_not_wait() -> None:
     start = time.monotonic()
     raised = meet(*2 * [broken(UsageError("No file."))])
@@ -102,6 +111,14 @@ def test_silent_process_ends_all_others_in_time(monkeypatch: pytest.MonkeyPatch)
     raised = meet(ready(), lambda _: None)
     assert isinstance(raised[0], RunError)
     assert "within 1 seconds, got no report from rank 1. Read its output" in str(raised[0])
+
+
+def test_missing_store_ends_a_process_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "PATIENCE", 1.8)
+    began = time.monotonic()
+    with pytest.raises(RunError, match="could not connect"):
+        Rendezvous(1, 2, partial(join_store, "127.0.0.1", free_port())).agree({})
+    assert 1 < time.monotonic() - began < 4  # torch alone takes up to 5.4 s
 
 
 def test_different_checkpoints_are_refused() -> None:

@@ -77,6 +77,7 @@ def test_workers_match_one_process_bit_for_bit() -> None:
             assert one.load_state_dict(states[1]) == other.load_state_dict(states[0]) == []
     assert ends > 10
     assert one.group.spaces == other.group.spaces
+    assert one.group.generators() == other.group.generators() == ["PCG64"] * 3
     for envs in (one, other):
         envs.close()
     assert_no_process(found)

@@ -20,22 +20,17 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 import conftest  # noqa: F401  # no screen, one thread
+from faults import ANY_TIME, WRITING, run
 from random_settings import draw, evaluation
 from run_comparison import differences, rows
-from td3_lightning import Collector
 from td3_lightning.cli.app import main
-from td3_lightning.cli.trainer import Trainer
-from td3_lightning.reporting import progress_bar as callbacks
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
 from td3_lightning.serialization.segment_files import FOLDER, names_in
 
@@ -70,77 +65,9 @@ MODELS = {
     "prioritized": {"hidden_dims": [8], "critic_loss": "huber"},
 }
 CALLBACKS = {"assessments": [evaluation("PolicyCheckpoint", early_episodes=3, late_episodes=5, switch_after=60)]}
-ANY_TIME, WRITING = "SIGKILL at any time", "SIGKILL in writing"
 STATUS = {ANY_TIME: -9, WRITING: -9, "SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 75}
 # After `fit` a signal kills the process as usual. The run must be complete then.
 DEATHS = {name: getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1")}
-WRITES = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir", "os.link"}
-
-
-# In a run's own process.
-
-
-def send(number: int, after: float) -> None:
-    """Send this process a signal after the given CPU seconds."""
-    due = time.process_time() + after
-
-    def wait() -> None:
-        while time.process_time() < due:
-            time.sleep(0.0002)
-        os.kill(os.getpid(), number)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def when_called(owner: type, name: str, trouble: Callable[[], None]) -> None:
-    """Start a fault when a method is called for the first time."""
-    method = getattr(owner, name)
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        setattr(owner, name, method)
-        trouble()
-        return method(*args, **kwargs)
-
-    setattr(owner, name, called)
-
-
-def watch_writes(at: float, delay: float) -> list[str]:
-    """Count the writes, renames and deletions in the run's folder, and kill this process after one of them."""
-    seen: list[str] = []
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event not in WRITES or "lightning_logs" not in str(args[0]):
-            return
-        if event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR):
-            return
-        seen.append(f"{event} {args[0]}")
-        if len(seen) == at:
-            send(signal.SIGKILL, delay)
-
-    sys.addaudithook(hook)
-    return seen
-
-
-def run(folder: Path, ckpt_path: Path | None, kind: str, moment: float, delay: float) -> None:
-    """Train in a folder with a planned fault."""
-    os.chdir(folder)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    callbacks.write_curve = lambda metrics: metrics  # stateless, but most of the time of a run
-    sys.stdout = sys.stderr = Path("log").open("a", buffering=1)  # noqa: SIM115
-    began: list[float] = []
-    when_called(Trainer, "fit", lambda: began.append(time.process_time()))
-    if kind == ANY_TIME:
-        when_called(Trainer, "fit", lambda: send(signal.SIGKILL, moment))
-    elif kind != WRITING and kind:
-        when_called(Collector, "on_train_start", lambda: send(getattr(signal, kind), moment))
-    writes = watch_writes(moment if kind == WRITING else -1, delay)
-    words = ["fit", "--config", "run.yaml", *(["--ckpt_path", str(ckpt_path)] if ckpt_path else [])]
-    status = main(words)
-    Path("measured").write_text(json.dumps([len(writes), time.process_time() - began[0]]))
-    os._exit(status)
-
-
-# Around them.
 
 
 def warm_up(folder: Path) -> None:
@@ -154,19 +81,27 @@ def warm_up(folder: Path) -> None:
 
 def fit(folder: Path, kind: str = "", moment: float = 0.0, delay: float = 0.0) -> int:
     """Train in a new process, from the last checkpoint if there is one; return the exit status."""
-    ckpt_path = newest(folder, "last.ckpt") or newest(folder, "last-1.ckpt")
-    if ckpt_path is None:
-        shutil.rmtree(folder / "lightning_logs", ignore_errors=True)
+    ckpt_path = start_of(folder)
     process = os.fork()
     if process == 0:
         try:
-            run(folder, ckpt_path and ckpt_path.relative_to(folder), kind, moment, delay)
+            status, *measured = run(folder, ckpt_path, kind, moment, delay)
+            Path("measured").write_text(json.dumps(measured))
+            os._exit(status)
         except SystemExit as stopped:
             os._exit(int(stopped.code or 0))
         except BaseException as error:
             print(repr(error), file=sys.stderr)
             os._exit(99)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def start_of(folder: Path) -> Path | None:
+    """Return the checkpoint to resume, relative to the folder of a run. Delete the logs of a run without one."""
+    ckpt_path = newest(folder, "last.ckpt") or newest(folder, "last-1.ckpt")
+    if ckpt_path is None:
+        shutil.rmtree(folder / "lightning_logs", ignore_errors=True)
+    return ckpt_path and ckpt_path.relative_to(folder)
 
 
 def newest(folder: Path, name: str) -> Path | None:

@@ -282,6 +282,22 @@ def test_changed_updates_per_step_applies_after_resume(make_trainer: Any, tmp_pa
 # What is stored
 
 
+def test_resumed_rank_keeps_its_own_env_steps(make_trainer: Any, tmp_path: Any) -> None:
+    """Rank 0 was stopped in the warm-up, after fewer steps than this rank, and saved its clock."""
+    data, path = new_data(steps_per_epoch=10), tmp_path / "own.ckpt"
+    trainer = make_trainer(max_epochs=1, callbacks=[Collector(warmup_steps=20)])
+    trainer.fit(new_module(data), datamodule=data)
+    trainer.save_checkpoint(path)
+    checkpoint = torch.load(path)
+    assert checkpoint["clocks"]["env_steps"] == 30
+    checkpoint["clocks"]["env_steps"] = 12
+    torch.save(checkpoint, path)
+    data = new_data(steps_per_epoch=10)
+    module = new_module(data)
+    make_trainer(max_epochs=2, callbacks=[Collector(warmup_steps=20)]).fit(module, datamodule=data, ckpt_path=path)
+    assert module.env_steps == data.replay.steps_stored == 40
+
+
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_stored_rows_match_environment(end: str, make_trainer: Any) -> None:
     data = new_data(env_kwargs={"length": 4, "end": end, "low": LOW, "high": HIGH})
