@@ -47,8 +47,8 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         remove(temporary)
-        if isinstance(error, OSError) and error.filename == os.fspath(temporary):
-            error.filename = os.fspath(path)  # the name that the user knows
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that the user knows
         raise _reason(error) from None
     sync(path.parent)
 

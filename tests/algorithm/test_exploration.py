@@ -134,7 +134,7 @@ def test_checkpoints_without_or_with_an_unknown_noise_load(make_trainer: Any, tm
         ),
         (
             {"class_path": "td3_lightning.schedules.Constant", "init_args": {"value": -1.0}},
-            "must be at least 0, got -1",
+            r"exploration_noise must be in \[0, 1e\+06\], got -1",
         ),
     ],
 )

@@ -751,7 +751,7 @@ INVALID_LINES = {
     ),
     "networks larger than memory": (
         ["fit", "--config", "here.yaml", "--model.hidden_dims", "[100000000,100000000]"],
-        "Out of memory (",
+        "hidden_dims and num_critics must be small enough to train",
     ),
     "batches larger than memory": (
         ["fit", "--config", "here.yaml", "--data.batch_size", "100000000000"],
@@ -820,7 +820,7 @@ INVALID_FILES = {
     "data: {env_id: Pendulum-v1, batch_size: 0}": "batch_size must be in [1, 1000000], got 0",
     "data: {env_id: Pendulum-v1, num_envs: 0}": "num_envs",
     "data: {env_id: Pendulum-v1, capacity: 1}": "capacity",
-    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale must be finite, got inf",
+    "data: {env_id: Pendulum-v1, reward_scale: .inf}": "reward_scale must be in (0, 1e+10], got inf",
     "data: {env_id: Pendulum-v1, eval_episodes: 0}": "eval_episodes",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "td3_lightning",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: nope.Nope}]}": "nope",
@@ -845,7 +845,7 @@ INVALID_FILES = {
         "repeat of ActionRepeat must be at least 1, got 0"
     ),
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Pedals}]}": "Pedals",
-    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps must be at least 1, got 0",
+    "data: {env_id: Pendulum-v1}\ncollector: {warmup_steps: 0}": "warmup_steps must be in [1, 1000000000], got 0",
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 2}": "tau must be in (0, 1], got 2.0. The paper uses 0.005.",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: 256}": "model.hidden_dims must be a list, got 256. Use [256].",
     "data: {env_id: Pendulum-v1}\nmodel: {hidden_dims: [0]}": "hidden_dims",
