@@ -108,7 +108,7 @@ def test_invalid_collect_writes_nothing(last: Path, error: Error) -> None:
         (["recorded-v0"], "dataset must be a new name, got recorded-v0"),
         (["a b"], "dataset must be a name such as lander/expert-v0, got 'a b'"),
         (["new", "--episodes", "0"], "episodes must be at least 1, got 0"),
-        (["new", "--noise", "-1"], "noise must be at least 0, got -1"),
+        (["new", "--noise", "-1"], "noise must be in [0, 1e+06], got -1"),
     ):
         assert expected in error(*collect, *words)
     assert [path.name for path in Path("datasets").iterdir()] == ["recorded-v0"]
