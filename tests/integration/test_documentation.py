@@ -30,6 +30,7 @@ SMALL = shlex.split(
 SMALL_COMMANDS = {
     "fit": SMALL,
     "test": ["--data.test_episodes", "2"],
+    "validate": ["--data.eval_episodes", "2"],
     **{command: ["--episodes", "1"] for command in ("collect", "plot", "record", "robustness")},
 }
 SMALL_PYTHON = [
@@ -113,6 +114,10 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr()  # drop earlier output
         run(words, capsys)
         target.write_text(capsys.readouterr().out)
+        return
+    if words[0] == "--print_completion":  # it lists all imported subclasses, and other tests import many
+        command = [sys.executable, "-m", "td3_lightning", *words]
+        print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         return
     small = SMALL_COMMANDS.get(words[0], [])
     if words[0] == "sweep":
