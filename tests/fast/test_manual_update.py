@@ -88,10 +88,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("hidden_dims", [(2 * LANES, 17), (8,), ()], ids=str)
-@pytest.mark.parametrize("num_critics", [1, 2, 5])
+@pytest.mark.parametrize(("num_critics", "threads"), [(1, 1), (2, 1), (2, 2), (5, 1)], indirect=["threads"])
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-13), (torch.float32, 1e-5)], ids=str)
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
 @pytest.mark.parametrize("bias_with_relu", [False, True])
 def test_gradients_and_losses_are_autograds(
     hidden_dims: tuple[int, ...],
@@ -211,8 +210,7 @@ def test_critics_are_together_where_every_thread_has_as_many(
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.9], ids=str)
-@pytest.mark.parametrize("num_critics", [1, 2, 3])
-@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+@pytest.mark.parametrize(("num_critics", "threads"), [(1, 1), (2, 1), (2, 2), (3, 1)], indirect=["threads"])
 def test_silent_units_are_left_out_of_the_products_and_of_nothing_else(
     share: float, num_critics: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
