@@ -16,7 +16,7 @@ def num_weights(widths: Sequence[int]) -> int:
 
 
 def check_memory(settings: dict[str, Any], weights: int) -> None:
-    """Check the memory that is required to train networks.
+    """Check the memory that is required to train networks, on systems that tell how much there is (not on Windows).
 
     Args:
         settings: The settings that determine the number of weights.
@@ -25,6 +25,8 @@ def check_memory(settings: dict[str, Any], weights: int) -> None:
     Raises:
         UsageError: The machine has less memory.
     """
+    if not hasattr(os, "sysconf"):
+        return
     required, present = TRAINING_BYTES * weights, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if required > present:
         names, values = " and ".join(settings), " and ".join(map(shown, settings.values()))
