@@ -24,7 +24,7 @@ from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
 from td3_lightning.training.launcher import check_launcher
 from td3_lightning.training.normalizer_inputs import NormalizerInputs, check_normalizers
-from td3_lightning.training.offline import check_offline
+from td3_lightning.training.offline import check_offline, warn_of_unused
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values
@@ -93,6 +93,7 @@ class Collector(Callback):
                 self._check_env_mode(data)
                 if data.offline:
                     check_offline(trainer, module, data, self.exploration_noise)
+                    warn_of_unused(type(self), warmup_steps=self.warmup_steps, collect=self.collect)
 
     def _check_env_mode(self, data: ReplayData) -> None:
         if data.env_mode == "lockstep":

@@ -1,8 +1,10 @@
 """Checks of a run that learns from a dataset alone."""
 
+import inspect
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError
@@ -39,3 +41,17 @@ def check_offline(trainer: L.Trainer, module: TD3, data: ReplayData, noise: Sche
                 f"{name} must be a number if data.offline is true, because env_steps do not grow, got "
                 f"{type(schedule).__name__}. Use a number."
             )
+
+
+def warn_of_unused(kind: type, **settings: Any) -> None:
+    """Warn of settings of the Collector that an offline run does not use.
+
+    Args:
+        kind: Class of the Collector, whose constructor has the defaults.
+        settings: Values of its settings.
+    """
+    defaults = inspect.signature(kind).parameters
+    unused = [f"collector.{name}" for name, value in settings.items() if value != defaults[name].default]
+    if unused:
+        has = "has" if len(unused) == 1 else "have"
+        rank_zero_warn(f"{' and '.join(unused)} {has} no effect with data.offline, which takes no environment steps.")
