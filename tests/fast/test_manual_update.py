@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -552,6 +553,13 @@ def test_autograd_works_where_hands_do_not() -> None:
     assert not chosen(of_another_kind)
     with torch.autocast("cpu", torch.float16):
         assert not chosen(new_module())
+
+
+@pytest.mark.parametrize("method", ["compute_gradients", "step_optimizer", "manual_backward", "backward"])
+def test_override_of_the_gradient_step_uses_autograd(method: str) -> None:
+    module: Any = new_module()
+    setattr(module, method, partial(getattr(module, method)))
+    assert not chosen(module)
 
 
 def test_a_rule_is_valid_for_its_networks_and_precision_only() -> None:
