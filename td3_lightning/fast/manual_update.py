@@ -76,7 +76,7 @@ class ManualUpdate:
         self.online = [parameter.detach() for parameter in self.actor_parameters + self.critic_parameters]
         self.targets = [*_detached(module.actor_target), *_detached(module.critics_target)]
         self.passes: GradientPasses | None = None  # for the size of the last batch
-        self.actor_optimizer, self.critic_optimizer = cast(list[LightningOptimizer], module.optimizers())
+        self.actor_optimizer, self.critic_optimizer = cast(list[LightningOptimizer], module.optimizers())[:2]
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
