@@ -25,7 +25,7 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.checkpointing.save_triggers import saves_within_epochs
-from td3_lightning.errors import UsageError, check_at_least, refuse
+from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
@@ -73,7 +73,7 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
         fix = "Use 1, for example. Each device is a process."
         raise refuse("trainer.devices", f"at most {most} on this machine", devices, fix)
     if settings["log_every_n_steps"] is not None:
-        check_at_least("trainer.log_every_n_steps", settings["log_every_n_steps"], 0)
+        require_int("trainer.log_every_n_steps", settings["log_every_n_steps"], least=0)
     for name in VALIDATION_INTERVALS:
         if isinstance(settings[name], int | float) and settings[name] <= 0:
             raise UsageError(
