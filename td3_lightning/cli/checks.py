@@ -161,23 +161,8 @@ def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, 
         raise UsageError(
             "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it, or remove --ckpt_path."
         )
-    if data.empty_replay:
-        check_stage_epochs(trainer.max_epochs, checkpoint)
-    else:
-        check_epochs(trainer.max_epochs, checkpoint)
-
-
-def check_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a resumed run is past its last epoch."""
-    _check_epochs(most, completed_epochs(checkpoint), completed_epochs(checkpoint))
-
-
-def check_stage_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a new stage, which continues the count of epochs, has no epoch to train."""
-    _check_epochs(most, completed_epochs(checkpoint) + 1, completed_epochs(checkpoint))
-
-
-def _check_epochs(most: int | None, least: int, done: int) -> None:
+    done, most = completed_epochs(checkpoint), trainer.max_epochs
+    least = done + data.empty_replay  # a new stage has at least one epoch
     if most is not None and 0 <= most < least:
         raise UsageError(
             f"trainer.max_epochs must be at least {least}, got {most}. The checkpoint has completed {done} epochs, and "
