@@ -33,7 +33,7 @@ class Trainer(L.Trainer):
     """Lightning's Trainer with the commands `record`, `collect`, `plot`, `robustness`, `export` and `import`.
 
     Args:
-        float32_matmul_precision: Precision in which float32 matrices are multiplied, see
+        float32_matmul_precision: Precision in which this process multiplies float32 matrices from now on, see
             `torch.set_float32_matmul_precision`; None does not change it. `medium` multiplies in bfloat16 and sums in
             float32, which is faster on CPUs with AMX or AVX512-BF16 and on GPUs.
     """
