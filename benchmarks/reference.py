@@ -7,8 +7,7 @@
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from benchmarks.laps import Evaluation, read_rows
 from benchmarks.records import markdown_table
@@ -20,7 +19,6 @@ MEAN = "eval/return_mean"
 ENTERED = ("path", "task", "seed", "note", "commit", "added_by", "cpu")
 SHOWN = ("note", "commit", "added_by", "cpu", "settings")
 COMPUTED = ("settings", "env_steps", "best_return", "best_at", "last_return")
-MAX_BYTES = 40_000_000  # of all published files
 INTRODUCTION = """# Published runs
 
 [The results pages](../../docs/results/index.md) have the protocol and the tables of these runs. The files of a task are
@@ -111,11 +109,6 @@ def cells(row: dict[str, str]) -> list[str]:
     best, last = (f"{float(row[name]):,.1f}" for name in ("best_return", "last_return"))
     link = f"[{path.removesuffix('.csv.gz')}]({path})"
     return [link, *(row[name] for name in SHOWN), f"{steps:,}", best, f"{after:,}", last]
-
-
-def published_files() -> Iterator[Path]:
-    """Yield every file under lightning_logs/reference."""
-    return (path for path in REFERENCE.rglob("*") if path.is_file())
 
 
 if __name__ == "__main__":

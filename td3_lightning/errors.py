@@ -35,12 +35,6 @@ class LearnerError(RunError):
     """Report a loss, a Q-value or a weight that is not finite."""
 
 
-def check_at_least(name: str, value: float | None, least: float) -> None:
-    """Raise `UsageError` if a setting is too small or not a number."""
-    if value is None or not value >= least:
-        raise UsageError(f"{name} must be at least {least}, got {value}. {LARGER}")
-
-
 def one_line(text: object) -> str:
     """Join the lines of a text, and its sentences with semicolons."""
     return re.sub(r"\. (?=[A-Z`])", "; ", " ".join(str(text).split()))

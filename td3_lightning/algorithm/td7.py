@@ -93,7 +93,7 @@ class TD7(TD3):
         # Lightning compares the arguments with the saved values, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
         Learner.__init__(self, settings)  # the constructor of TD3 takes other arguments
-        self.encoder = SALE(settings.obs_dim, len(action_low), hidden_dims, zs_dim)
+        self.encoder = SALE(settings.obs_dim, len(action_low), hidden_dims, settings.zs_dim)
         self.fixed_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.fixed_encoder_target = copy.deepcopy(self.encoder).requires_grad_(False)
         self.value_range = ValueRange()

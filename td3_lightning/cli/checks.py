@@ -25,7 +25,7 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.checkpointing.save_triggers import saves_within_epochs
-from td3_lightning.errors import UsageError, check_at_least, refuse
+from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
@@ -73,7 +73,7 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
         fix = "Use 1, for example. Each device is a process."
         raise refuse("trainer.devices", f"at most {most} on this machine", devices, fix)
     if settings["log_every_n_steps"] is not None:
-        check_at_least("trainer.log_every_n_steps", settings["log_every_n_steps"], 0)
+        require_int("trainer.log_every_n_steps", settings["log_every_n_steps"], least=0)
     for name in VALIDATION_INTERVALS:
         if isinstance(settings[name], int | float) and settings[name] <= 0:
             raise UsageError(
@@ -161,23 +161,8 @@ def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, 
         raise UsageError(
             "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it, or remove --ckpt_path."
         )
-    if data.empty_replay:
-        check_stage_epochs(trainer.max_epochs, checkpoint)
-    else:
-        check_epochs(trainer.max_epochs, checkpoint)
-
-
-def check_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a resumed run is past its last epoch."""
-    _check_epochs(most, completed_epochs(checkpoint), completed_epochs(checkpoint))
-
-
-def check_stage_epochs(most: int | None, checkpoint: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a new stage, which continues the count of epochs, has no epoch to train."""
-    _check_epochs(most, completed_epochs(checkpoint) + 1, completed_epochs(checkpoint))
-
-
-def _check_epochs(most: int | None, least: int, done: int) -> None:
+    done, most = completed_epochs(checkpoint), trainer.max_epochs
+    least = done + data.empty_replay  # a new stage has at least one epoch
     if most is not None and 0 <= most < least:
         raise UsageError(
             f"trainer.max_epochs must be at least {least}, got {most}. The checkpoint has completed {done} epochs, and "

@@ -14,6 +14,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import suggestions
+from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.config_files import is_config
 from td3_lightning.errors import RunError, UsageError, one_line
 
@@ -244,7 +245,7 @@ def _arguments(class_path: str) -> list[str]:
 def _missing(names: str, key: str, owner: str) -> str:
     if owner:
         return f"{key}: {owner} requires {names}, got none. Set it under init_args."
-    names = re.sub(r"\b(fit|validate|test|record|export|import)\.", "", names)
+    names = re.sub(rf"\b({'|'.join(COMMANDS)})\.", "", names)
     verb, it = ("are", "them") if "," in names else ("is", "it")
     flags, names = names.replace(", ", " and --"), names.replace(", ", " and ")
     return f"{names} {verb} required. Set {it} in a configuration (--config car.yaml) or with --{flags}."

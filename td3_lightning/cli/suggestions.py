@@ -77,14 +77,13 @@ COMMANDS = {
 
 # Classes that a setting accepts, by the last part of its name.
 SCHEDULES: dict[str, tuple[str, ...]] = {"td3_lightning": ("Linear", "Constant")}
+ENCODERS: dict[str, tuple[str, ...]] = {"td3_lightning": ("Trunk", "Convolutions")}
 
 
 CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
-    "actor_lr": SCHEDULES,
-    "critic_lr": SCHEDULES,
-    "n_step": SCHEDULES,
+    **dict.fromkeys(("actor_lr", "critic_lr", "encoder_lr", "n_step"), SCHEDULES),
     **dict.fromkeys(("exploration_noise", "noise_clip", "policy_noise", "tau"), SCHEDULES),
-    "encoder": {"td3_lightning": ("Trunk", "Convolutions")},
+    **dict.fromkeys(("encoder", "critic_encoder"), ENCODERS),
     "pixels": {"td3_lightning": ("Pixels",)},
     "wrappers": {
         "td3_lightning": (
@@ -98,10 +97,16 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
         "gymnasium.wrappers": (),
     },
     "callbacks": {
-        "td3_lightning": ("AveragedWeights", "EvalVideo", "PolicyCheckpoint", "SaveEvaluations", "StopWhenSolved"),
+        "td3_lightning": (
+            *("AveragedWeights", "Curve", "EvalVideo", "PolicyCheckpoint", "SaveEvaluations", "StopWhenSolved"),
+        ),
         "lightning.pytorch.callbacks": (),
     },
-    "logger": {"td3_lightning.reporting.logger": ("RunLogger",), "lightning.pytorch.loggers": ()},
+    "logger": {
+        "td3_lightning": ("PrintEpisodes",),
+        "td3_lightning.reporting.logger": ("RunLogger",),
+        "lightning.pytorch.loggers": (),
+    },
     "profiler": {"lightning.pytorch.profilers": ()},
     "strategy": {"lightning.pytorch.strategies": ()},
     "plugins": {"lightning.pytorch.plugins": ()},

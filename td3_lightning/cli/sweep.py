@@ -15,7 +15,7 @@ from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.config_files import find_config, find_space
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.stage import check_name, runs_folder
-from td3_lightning.errors import UsageError, check_at_least, refuse
+from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.tuning.cluster import Cluster
 from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.run import LocalProcess
@@ -143,7 +143,7 @@ def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
             raise refuse(name, "used with --space", getattr(options, name), "Remove it, or replace --seeds by --space.")
     for name, least in {"workers": 1, "trials": 1, "pruner_warmup": 0}.items():
         if getattr(options, name) is not None:
-            check_at_least(name, getattr(options, name), least)
+            require_int(name, getattr(options, name), least)
     for name, choices in {"objective": OBJECTIVES, "pruner": PRUNERS, "engine": ENGINES}.items():
         if getattr(options, name) not in (None, *choices):
             raise refuse(name, f"one of {', '.join(choices)}", getattr(options, name), f"Use {next(iter(choices))}.")

@@ -11,7 +11,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from td3_lightning import __version__
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.cli.checks import export_target
-from td3_lightning.errors import UsageError, check_at_least, require_int
+from td3_lightning.errors import UsageError, require_int
 from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import absolute, shown
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
@@ -33,7 +33,7 @@ class Trainer(L.Trainer):
     """Lightning's Trainer with the commands `record`, `collect`, `plot`, `robustness`, `export` and `import`.
 
     Args:
-        float32_matmul_precision: Precision in which float32 matrices are multiplied, see
+        float32_matmul_precision: Precision in which this process multiplies float32 matrices from now on, see
             `torch.set_float32_matmul_precision`; None does not change it. `medium` multiplies in bfloat16 and sums in
             float32, which is faster on CPUs with AMX or AVX512-BF16 and on GPUs.
     """
@@ -68,7 +68,7 @@ class Trainer(L.Trainer):
         """
         from td3_lightning.reporting.video import record_each  # only this command imports the video encoder
 
-        check_at_least("episodes", episodes, 1)
+        require_int("episodes", episodes, least=1)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for number, video in enumerate(record_each(model.eval(), datamodule, episodes, folder, env_kwargs), 1):
             result = f"return {video.episode_return:.2f}, {video.frames} frames"
@@ -123,7 +123,7 @@ class Trainer(L.Trainer):
         """
         from td3_lightning.reporting.policy_plots import write_policy_plots  # no other command draws policies
 
-        check_at_least("episodes", episodes, 1)
+        require_int("episodes", episodes, least=1)
         target = absolute("folder", folder)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for path in write_policy_plots(model.eval(), datamodule, episodes, target):

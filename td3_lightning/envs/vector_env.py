@@ -75,7 +75,7 @@ class TrainingVectorEnv:
         Each environment has its own seed, which also depends on the number of steps before.
 
         Args:
-            steps_before: Steps per environment that the replay buffer contains.
+            steps_before: Steps of all environments that the replay buffer has stored.
         """
         first = steps_before * self.num_envs
         self.group.reset([derive_seed("training environment", first + index) for index in range(self.num_envs)])

@@ -1,7 +1,7 @@
 """Fused Adam step that skips per-step hooks when none is registered."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -10,15 +10,13 @@ from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.eligibility import PLAIN_PRECISION, has_hook
-
-if TYPE_CHECKING:
-    from td3_lightning.algorithm.td3 import TD3
 
 UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
 
 
-def supports_fast_step(module: "TD3", optimizer: Optimizer | LightningOptimizer) -> bool:
+def supports_fast_step(module: TD3, optimizer: Optimizer | LightningOptimizer) -> bool:
     """Return whether the optimizer is a plain fused Adam and nothing hooks into its step."""
     adam = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
     if type(adam) is not Adam or "step" in vars(adam) or _has_hooks(adam):

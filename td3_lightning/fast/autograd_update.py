@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
 from td3_lightning.fast.eligibility import PLAIN_PRECISION, has_hook, overrides
 from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
-
-if TYPE_CHECKING:
-    from td3_lightning.algorithm.td3 import TD3
 
 # Methods that this file replaces: a subclass that overrides one of them keeps it. Losses and targets are the module's.
 REPLACED_METHODS = (
@@ -31,8 +29,6 @@ def make_rule(module: TD3, previous: object = None) -> AutogradUpdate | None:
 
 def supports(module: TD3) -> bool:
     """Return whether a Trainer runs one process on a CPU, and nothing hooks into backward passes."""
-    from td3_lightning.algorithm.td3 import TD3
-
     if module._trainer is None or overrides(module, TD3, *REPLACED_METHODS):
         return False
     trainer = module.trainer

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.fast.eligibility import overrides
 from td3_lightning.replay.buffer import Batch
 
-if TYPE_CHECKING:
-    from td3_lightning.algorithm.td3 import TD3
 
+def make_rule(module: TD3, previous: object) -> CompiledUpdate | None:
+    """Return the rule of a module; the previous one, with its compiled losses, if there is one.
 
-def make_rule(module: TD3, previous: object) -> CompiledUpdate:
-    """Return the rule of a module; the previous one, with its compiled losses, if there is one."""
+    Return None if the module overrides a method that this rule replaces.
+    """
+    if overrides(module, TD3, "update_critics", "update_actor"):
+        return None
     return previous if isinstance(previous, CompiledUpdate) and previous.module is module else CompiledUpdate(module)
 
 
@@ -44,6 +47,7 @@ class CompiledUpdate:
         self.module.compute_gradients(loss, self.module.critics)
         self.module.step_critics()
         self.module.critics.zero_grad()  # the gradients are in memory that a CUDA graph reuses
+        self.module._td_error = {name: error.clone() for name, error in self.module._td_error.items()}  # as below
         return loss.detach().clone(), q.detach()  # a CUDA graph overwrites its earlier outputs
 
     def update_actor(self, batch: Batch) -> Tensor:

@@ -8,13 +8,14 @@ skipped, and all operations of a pass run as one traced function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import world_size
+from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast import autograd_update
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
 from td3_lightning.fast.autograd_update import AutogradUpdate
@@ -23,21 +24,11 @@ from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers, LinearKernel
 from td3_lightning.fast.traced import TracedFunction
 from td3_lightning.replay.buffer import Batch
 
-if TYPE_CHECKING:
-    from td3_lightning.algorithm.td3 import TD3
-
 # Methods of TD3 that this file replaces: a subclass that overrides one of them gets autograd.
 REPLACED_METHODS = (
-    "draw_target_noise",
-    "smooth_target_action",
-    "td_target",
-    "critic_loss",
-    "actor_loss",
-    "update_critics",
-    "update_actor",
-    "update_targets",
-    "step_critics",
-    "step_actor",
+    *("draw_target_noise", "smooth_target_action", "td_target", "critic_loss", "actor_loss", "update_targets"),
+    *("update_critics", "update_actor", "compute_gradients", "step_critics", "step_actor", "step_optimizer"),
+    *("manual_backward", "backward"),
 )
 
 
@@ -52,8 +43,6 @@ def make_rule(module: TD3, previous: object) -> ManualUpdate | AutogradUpdate | 
 
 def supports(module: TD3) -> bool:
     """Return whether networks, losses and hooks are TD3's own, in one process on a CPU, in float32 or bf16-mixed."""
-    from td3_lightning.algorithm.td3 import TD3
-
     networks = module.actor, module.critics
     return (
         all(map(is_plain, networks))
@@ -87,7 +76,7 @@ class ManualUpdate:
         self.online = [parameter.detach() for parameter in self.actor_parameters + self.critic_parameters]
         self.targets = [*_detached(module.actor_target), *_detached(module.critics_target)]
         self.passes: GradientPasses | None = None  # for the size of the last batch
-        self.actor_optimizer, self.critic_optimizer = cast(list[LightningOptimizer], module.optimizers())
+        self.actor_optimizer, self.critic_optimizer = cast(list[LightningOptimizer], module.optimizers())[:2]
         self.begin_epoch()
 
     def begin_epoch(self) -> None:

@@ -16,9 +16,7 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.fast.eligibility import PLAIN_PRECISION, overrides
 from td3_lightning.training.data_module import ReplayData
 
@@ -132,11 +130,7 @@ def _do_nothing() -> None:
 def _is_supported(trainer: Any) -> bool:
     """Return whether the training step is TD3's in one process, and evaluations are counted in the epoch's batches."""
     module = trainer.lightning_module
-    ours = (
-        isinstance(module, TD3)
-        and any(not overrides(module, kind, "training_step") for kind in (TD3, TD7))
-        and not overrides(module, Agent, "on_train_batch_start")
-    )
+    ours = isinstance(module, TD3) and not overrides(module, TD3, "training_step", "on_train_batch_start")
     alone = type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN_PRECISION
     by_batches = trainer.check_val_every_n_epoch is not None and isinstance(trainer.val_check_batch, int)
     return ours and alone and by_batches and isinstance(trainer.profiler, PassThroughProfiler)

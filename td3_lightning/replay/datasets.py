@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,7 @@ def write_dataset(
     minari, _ = import_minari()
     buffers = [_episode_buffer(episode, observations) for episode in episodes]
     folder = datasets_folder() / dataset_id
-    os.environ[ROOT] = str(datasets_folder())  # Minari 0.5.4 fails with a relative folder
-    with contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as undo, _absolute_datasets_folder():
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             with warnings.catch_warnings():
@@ -185,6 +184,19 @@ def write_dataset(
             ) from error
         undo.pop_all()
     return folder
+
+
+@contextlib.contextmanager
+def _absolute_datasets_folder() -> Iterator[None]:
+    """Give Minari the absolute path of its folder. Version 0.5.4 fails with a relative one."""
+    before = os.environ.get(ROOT)
+    os.environ[ROOT] = str(datasets_folder())
+    try:
+        yield
+    finally:
+        del os.environ[ROOT]
+        if before is not None:
+            os.environ[ROOT] = before
 
 
 def _episode_buffer(episode: RecordedEpisode, space: Space[Any]) -> Any:

@@ -11,7 +11,7 @@ from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode
-from td3_lightning.errors import check_at_least
+from td3_lightning.errors import require_float, require_int
 from td3_lightning.training.data_module import ReplayData
 
 
@@ -28,8 +28,8 @@ class StopWhenSolved(Callback):
 
     def __init__(self, threshold: float, window: int = 100) -> None:
         super().__init__()
-        check_at_least("window", window, 1)
-        self.threshold, self.window = threshold, window
+        self.threshold = require_float("threshold", threshold)
+        self.window = require_int("window", window, least=1)
         self.played = 0
         self.returns: list[float] = []  # the last ones, at most `window`
         self.best_return = self.best_mean = float("-inf")  # of one episode, and of a full window

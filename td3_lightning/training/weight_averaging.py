@@ -6,7 +6,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from td3_lightning.errors import UsageError, refuse
+from td3_lightning.errors import UsageError, require_float
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.evaluation import StopWhenSolved
 
@@ -27,8 +27,7 @@ class AveragedWeights(WeightAveraging):
     UPDATE_INTERVAL = 10
 
     def __init__(self, decay: float = 0.9999) -> None:
-        if decay is None or not 0 <= decay < 1:  # null on the command line
-            raise refuse("decay", "in [0, 1)", decay, "Use 0.9999, for example.")
+        decay = require_float("decay", decay, least=0, below=1, fix="Use 0.9999, for example.")
         mean = get_ema_multi_avg_fn(decay**self.UPDATE_INTERVAL)  # type: ignore[no-untyped-call]
         super().__init__(use_buffers=False, multi_avg_fn=mean)  # buffers are copied, because integers have no average
         self._evaluating = False

@@ -608,3 +608,32 @@ def test_a_resumed_run_is_the_same_run(run: str, at: int, file: str, make_traine
     begun = torch.load(tmp_path / "False" / file, weights_only=True)
     assert differences(begun["state_dict"], ends[0]["state_dict"])  # the comparison has power
     assert begun["clocks"]["updates"] == at
+
+
+def test_compiled_td_errors_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("td3_lightning.fast.compiled_update")
+    module = new_module(new_data(), gradients="compiled", critic_loss="huber")
+    for name in ("compute_gradients", "step_critics"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    overwritten = torch.ones(5)  # by the next CUDA graph
+
+    def loss(batch: Batch, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        module._td_error = {"td_error": overwritten}
+        return torch.zeros(()), torch.zeros(2, 5)
+
+    rule: Any = module.update_rule
+    rule.critic_loss = loss
+    rule.update_critics(Batch(*(torch.zeros(5, 1) for _ in Batch._fields)))
+    overwritten.zero_()
+    assert module._td_error["td_error"].tolist() == [1.0] * 5
+
+
+def test_override_of_the_update_disables_compiled_losses() -> None:
+    pytest.importorskip("td3_lightning.fast.compiled_update")
+
+    class Delayed(TD3):
+        def update_actor(self, batch: Batch) -> torch.Tensor:
+            return super().update_actor(batch)
+
+    module = Delayed(3, [-1.0], [1.0], hidden_dims=[4], gradients="compiled")
+    assert module.update_rule is module

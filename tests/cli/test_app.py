@@ -960,7 +960,7 @@ def test_every_suggested_setting_exists(capsys):
 def test_every_suggested_class_can_be_imported():
     for key in suggestions.CLASSES:
         assert suggestions.known_classes(key)
-    for path in (path for key in ("n_step", "encoder", "pixels") for path in suggestions.known_classes(key)):
+    for path in (path for key in ("n_step", "critic_encoder", "pixels") for path in suggestions.known_classes(key)):
         assert pydoc.locate(path) is not None, path
     assert pydoc.locate("td3_lightning.ActionRepeat")
     assert pydoc.locate("td3_lightning.Pedals")

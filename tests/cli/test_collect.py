@@ -103,6 +103,8 @@ def test_goals_keep_their_structure_in_datasets_and_policies(error: Error, tmp_p
 
 def test_invalid_collect_writes_nothing(last: Path, error: Error) -> None:
     recorded.write(Path("datasets"))
+    missing = error("collect", "--ckpt_path", last)
+    assert missing.strip() == "dataset is required. Set it in a configuration (--config car.yaml) or with --dataset."
     collect = ["collect", "--ckpt_path", last, "--dataset"]
     for words, expected in (
         (["recorded-v0"], "dataset must be a new name, got recorded-v0"),

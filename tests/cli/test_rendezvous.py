@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from processes import descendants, is_running, kill, wait_for
 from td3_lightning.cli import rendezvous
 from td3_lightning.cli.rendezvous import Rendezvous, join_store, serve_store
 from td3_lightning.errors import RunError, UsageError
@@ -154,32 +155,8 @@ def ended(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
         yield
     finally:
         for process in processes:
-            for pid in [process.pid, *descendants(process.pid)]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill(process.pid)
             process.wait()
-
-
-def descendants(pid: int) -> list[int]:
-    try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return children + [each for child in children for each in descendants(child)]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = LIMIT) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "too late"
-        time.sleep(0.1)
 
 
 def nodes(folder: Path, *words: str) -> list[subprocess.Popen[bytes]]:
@@ -232,7 +209,7 @@ def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
         tmp_path.joinpath(number, "here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     both = nodes(tmp_path, *FIT, "--trainer.max_epochs=100000")
     with ended(both):
-        wait_for(lambda: any(tmp_path.rglob("last.ckpt")))
+        wait_for(lambda: any(tmp_path.rglob("last.ckpt")), LIMIT)
         for pid in descendants(both[1].pid):
             os.kill(pid, signal.SIGKILL)
         for process in both:
@@ -254,10 +231,10 @@ def pair(folder: Path) -> subprocess.Popen[bytes]:
 def test_killed_launcher_leaves_no_process(early: bool, tmp_path: Path) -> None:
     process = pair(tmp_path)
     with ended([process]):
-        wait_for(lambda: descendants(process.pid) and (early or any(tmp_path.rglob("last.ckpt"))))
+        wait_for(lambda: descendants(process.pid) and (early or any(tmp_path.rglob("last.ckpt"))), LIMIT)
         children = descendants(process.pid)
         process.kill()
-        wait_for(lambda: not any(map(is_running, children)))
+        wait_for(lambda: not any(map(is_running, children)), LIMIT)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -267,8 +244,8 @@ def test_worker_of_killed_torchrun_saves_and_ends(tmp_path: Path) -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1", "-m", "td3_lightning", *FIT, *SMALL]
     process = start([sys.executable, *words, "--trainer.max_epochs=100000"], tmp_path)
     with ended([process]):
-        wait_for(lambda: any(tmp_path.rglob("last.ckpt")))
+        wait_for(lambda: any(tmp_path.rglob("last.ckpt")), LIMIT)
         workers = descendants(process.pid)
         process.kill()
-        wait_for(lambda: not any(map(is_running, workers)))
+        wait_for(lambda: not any(map(is_running, workers)), LIMIT)
     assert "Stopped by SIGTERM" in (tmp_path / "log").read_text()

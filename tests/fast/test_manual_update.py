@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -552,6 +553,24 @@ def test_autograd_works_where_hands_do_not() -> None:
     assert not chosen(of_another_kind)
     with torch.autocast("cpu", torch.float16):
         assert not chosen(new_module())
+
+
+@pytest.mark.parametrize("method", ["compute_gradients", "step_optimizer", "manual_backward", "backward"])
+def test_override_of_the_gradient_step_uses_autograd(method: str) -> None:
+    module: Any = new_module()
+    setattr(module, method, partial(getattr(module, method)))
+    assert not chosen(module)
+
+
+def test_agent_may_have_another_optimizer(make_trainer: Any) -> None:
+    class Curious(TD3):
+        def configure_optimizers(self) -> Any:
+            return *super().configure_optimizers(), torch.optim.Adam(self.actor.parameters())
+
+    data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
+    module = Curious(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
+    make_trainer(callbacks=[Collector(warmup_steps=4)]).fit(module, datamodule=data)
+    assert isinstance(module.update_rule, ManualUpdate)
 
 
 def test_a_rule_is_valid_for_its_networks_and_precision_only() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import td3_lightning
+from processes import wait_for
 from td3_lightning.cli.app import main
 from td3_lightning.tuning.run import Run
 
@@ -101,13 +102,6 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
                 with suppress(psutil.Error):
                     if folder in " ".join(process.cmdline()):
                         process.kill()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def runs() -> list[Run]:

@@ -1,6 +1,7 @@
 """Datasets of structured observations: the round trip, and datasets that must be refused."""
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,13 @@ def assert_equal(found: list[RecordedEpisode], expected: list[RecordedEpisode]) 
 def test_structured_transitions_survive_the_round_trip(name: str) -> None:
     write(ALL[name])
     assert_equal(read(ALL[name]), recorded(ALL[name]))
+
+
+def test_relative_datasets_folder_stays_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "here")
+    assert write(GOAL) == tmp_path / "here/some-v0/data"
+    assert os.environ["MINARI_DATASETS_PATH"] == "here"
 
 
 def test_minari_reads_the_original_structure() -> None:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from functools import partialmethod
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from processes import wait_for
 from td3_lightning import TD3, Collector
 from td3_lightning.cli.app import main
 from td3_lightning.errors import UsageError
@@ -72,13 +72,6 @@ def steps(version="version_0"):
 def events(version="version_0"):
     shown = EventAccumulator(str(RUNS / version)).Reload()
     return [event.step for event in shown.Scalars("eval/return_mean")]
-
-
-def wait_for(condition, seconds=60):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def versions():

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from torch.distributed.launcher import LaunchConfig, elastic_launch
 
 from crash_test import COMMON, WORLDS, compare, start_of, warm_up
 from faults import ANY_TIME, WRITING, run, send
+from processes import kill
 
 LIMIT = 60.0  # seconds from a signal to the end of all processes
 START_LIMIT = 400.0  # seconds for a run without a signal
@@ -153,22 +153,6 @@ def wait_for_end(reader: int, struck: Path) -> None:
             began, limit = (struck.stat().st_mtime, LIMIT) if struck.exists() else (started, START_LIMIT)
             if time.time() > began + limit:
                 raise TimeoutError(f"not all processes ended within {limit:g} seconds")
-
-
-def kill(pid: int) -> None:
-    """Kill a process and those that it has started."""
-    for each in [pid, *descendants(pid)]:
-        with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have started."""
-    try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return children + [each for child in children for each in descendants(child)]
 
 
 class RankedRun:

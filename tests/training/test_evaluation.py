@@ -1,6 +1,8 @@
 """Check StopWhenSolved, SaveEvaluations and AveragedWeights."""
 
+import re
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, Collector, Linear, PolicyCheckpoint, ReplayData, UsageError
+from td3_lightning import TD3, TD7, Collector, Linear, PolicyCheckpoint, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.reports import LOGGED
@@ -28,6 +30,10 @@ def new_data(**kwargs: Any) -> ReplayData:
 
 def new_module(data: ReplayData, **kwargs: Any) -> TD3:
     return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **kwargs)
+
+
+def new_td7(data: ReplayData, **kwargs: Any) -> TD7:
+    return TD7(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), zs_dim=4, **kwargs)
 
 
 def seeded_return(data: ReplayData, seed: int) -> float:
@@ -64,9 +70,9 @@ def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> N
     falling, logger = Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
     others = StopWhenSolved(threshold=1e9, window=1), PolicyCheckpoint()  # which exclude each other
     schedules = dict.fromkeys(("actor_lr", "critic_lr", "policy_noise", "noise_clip"), falling)
-    for other in others:
+    for other, own in zip(others, (new_module, partial(new_td7, encoder_lr=falling)), strict=True):
         data = new_data()
-        module = new_module(data, **schedules, tau=Linear(0.1, 0.01, 30))
+        module = own(data, **schedules, tau=Linear(0.1, 0.01, 30))
         callbacks = [Collector(10, exploration_noise=falling), other]
         make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
     columns = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
@@ -97,8 +103,9 @@ def test_task_is_not_solved_before_window_is_full() -> None:
     for returns, solved in (([5.0, 5.0], False), ([1.0, 1.0, 1.0], False), ([1.0, 1.0, 1.1], True)):
         stop.returns = returns
         assert stop.solved is solved
-    with pytest.raises(UsageError, match="window"):
-        StopWhenSolved(200.0, window=0)
+    for window in (0, 2.5):
+        with pytest.raises(UsageError, match=f"^window must be .*, got {window}"):
+            StopWhenSolved(200.0, window=window)  # type: ignore[arg-type]
 
 
 def test_shorter_window_uses_last_episodes() -> None:
@@ -294,7 +301,7 @@ def test_stopped_cli_run_keeps_averaged_update(tmp_path: Path, monkeypatch: pyte
     assert saved["averaging_state"]["n_averaged"] == 1
 
 
-@pytest.mark.parametrize("decay", [1, -0.1, None])
-def test_decay_out_of_range_raises_usage_error(decay: Any) -> None:
-    with pytest.raises(UsageError, match=rf"^decay must be in \[0, 1\), got {decay}\. Use 0\.9999"):
+@pytest.mark.parametrize(("decay", "expected"), [(1, "in [0, 1)"), (-0.1, "in [0, 1)"), (None, "a number")])
+def test_decay_out_of_range_raises_usage_error(decay: Any, expected: str) -> None:
+    with pytest.raises(UsageError, match=rf"^decay must be {re.escape(expected)}, got {decay}\. Use "):
         AveragedWeights(decay=decay)

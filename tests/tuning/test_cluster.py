@@ -6,13 +6,13 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fit_stub
+from processes import wait_for
 from ray_stub import RayStub
 from td3_lightning.cli.app import main
 from td3_lightning.errors import RunError, UsageError
@@ -60,14 +60,6 @@ def run(plan: Plan) -> Iterator[Run]:
 
 def starts(run: Run) -> list[str]:
     return [line for line in run.log_lines() if line.startswith("start fit ")]
-
-
-def wait_for(value: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := value()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def end_of(process: Process) -> int:

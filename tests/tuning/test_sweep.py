@@ -5,14 +5,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import pytest
 
 import td3_lightning
+from processes import is_running, wait_for
 from td3_lightning.cli.app import main
 from td3_lightning.reporting.metrics_csv import read_metrics
 
@@ -103,18 +102,6 @@ def test_published_space_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     assert "storage must be" in capsys.readouterr().err
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
 @pytest.mark.timeout(900)  # it starts six processes that import torch
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="the test finds the run by /proc")
 def test_killed_run_and_killed_sweep_continue(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +135,7 @@ def test_killed_run_and_killed_sweep_continue(folder: Path, capsys: pytest.Captu
         sweep.kill()
         sweep.wait()
     orphan = fit()
-    wait_for(lambda: not is_alive(orphan))
+    wait_for(lambda: not is_running(orphan))
     log = (run / "log.txt").read_text()
     assert "Stopped by SIGTERM" in log
     assert main(words) == 0
