@@ -1,8 +1,9 @@
 # Requires git, make and python3 with venv. Everything else is installed into .venv.
 #
 # PyTorch is installed once, when .venv is created. Delete .venv to choose another build:
-#   make install TORCH="torch --index-url https://download.pytorch.org/whl/cu126"    another build
-#   make install TORCH=                                                              keep the PyTorch in .venv
+#   make install TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"  without CUDA
+#   make install TORCH="torch --index-url https://download.pytorch.org/whl/cu126"        another build
+#   make install TORCH=                                                                  keep the PyTorch in .venv
 # It is installed before the package, because the package's version range would select the newest release. constraints.txt does
 # not pin torch, sympy and setuptools, because a pin could conflict with the chosen build.
 

@@ -106,6 +106,18 @@ def class_path(name: Any) -> str:
     raise UsageError(f"model.class_path must be {' or '.join(AGENTS)}, got {one_line(name)[:100]}. {fix}")
 
 
+class ClassPath:
+    """`class_path` as an argument type that `--help` shows as `str`."""
+
+    def __call__(self, name: Any) -> str:
+        """Return the import path of an agent."""
+        return class_path(name)
+
+    def __str__(self) -> str:
+        """Return the name of the type."""
+        return "str"
+
+
 def with_class_flags(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with `--model NAME` and `--model.init_args.X` in their flat form."""
     found = list(words)

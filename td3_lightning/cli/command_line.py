@@ -19,7 +19,7 @@ from td3_lightning import checkpointing
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.interruption import ExitOnSignal
 from td3_lightning.cli import completion
-from td3_lightning.cli.agent_class import DEFAULT, AgentClass, OtherAgentError, class_path, with_class_flags
+from td3_lightning.cli.agent_class import DEFAULT, AgentClass, ClassPath, OtherAgentError, with_class_flags
 from td3_lightning.cli.array_arguments import register_array_arguments
 from td3_lightning.cli.checks import (
     check_callbacks,
@@ -134,7 +134,7 @@ class CommandLine(LightningCLI):
         register_array_arguments()
         parser.add_lightning_class_args(self.agent.kind, "model")
         known = "td3_lightning.TD3 or td3_lightning.TD7; it decides which settings the model has."
-        parser.add_argument("--model.class_path", type=class_path, default=DEFAULT, help=f"Agent: {known}")
+        parser.add_argument("--model.class_path", type=ClassPath(), default=DEFAULT, help=f"Agent: {known}")
         parser.add_lightning_class_args(ReplayData, "data")
         parser.add_lightning_class_args(Collector, "collector")
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,9 +100,9 @@ class RunSummary:
         commands: dict[str, str | None] = {}
         judged = self.best or self.last
         if judged:
-            commands["test"] = command("test", "--ckpt_path", shown(judged, self.start))
+            commands["test"] = command("test", "--ckpt_path", shown(judged, self.start), start=self.start)
         if judged and "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
-            commands["record"] = command("record", "--ckpt_path", shown(judged, self.start))
+            commands["record"] = command("record", "--ckpt_path", shown(judged, self.start), start=self.start)
         most = trainer.max_epochs
         if most is not None and 0 < most <= trainer.current_epoch:  # otherwise a stopping criterion ended the run
             commands["resume"] = self.resume_command("--trainer.max_epochs", str(2 * most))
@@ -114,7 +115,7 @@ class RunSummary:
         if config is None or self.last is None or not (config.exists() and self.last.exists()):
             return None
         paths = ("--config", shown(config, self.start), "--ckpt_path", shown(self.last, self.start))
-        return command("fit", *paths, *flags)
+        return command("fit", *paths, *flags, start=self.start)
 
     def _shown(self, path: Path | None) -> str | None:
         return None if path is None else shown(path, self.start)
@@ -125,8 +126,19 @@ def command_lines(purpose: str, text: str) -> list[str]:
     return [f"To {purpose}:", f"  {text}"]
 
 
-def command(*words: str) -> str:
-    """Return a command line for a shell, with the program that runs this process."""
-    is_script = os.path.basename(sys.argv[0]) == "td3-lightning"
-    program = ["td3-lightning"] if is_script else ["python", "-m", "td3_lightning"]
-    return shlex.join([*program, *words])
+def command(*words: str, start: Path) -> str:
+    """Return a command line for a shell, with the program that runs this process.
+
+    Args:
+        words: Words after the program.
+        start: Working directory of the command.
+    """
+    if os.path.basename(sys.argv[0]) == "td3-lightning":
+        return shlex.join([_program("td3-lightning", start / sys.argv[0], start), *words])
+    return shlex.join([_program("python", Path(sys.executable), start), "-m", "td3_lightning", *words])
+
+
+def _program(name: str, path: Path, start: Path) -> str:
+    """Return the name of a program if a shell finds it in the folder of `path`, else `path`."""
+    found = shutil.which(name)
+    return name if found is not None and os.path.dirname(found) == str(path.parent) else shown(path, start)

@@ -1,5 +1,6 @@
 """Run every command and example of the README and the documentation, with short epochs."""
 
+import ast
 import importlib
 import os
 import re
@@ -263,10 +264,12 @@ def test_configurations_have_results_and_pages_are_linked() -> None:
         assert re.search(rf"^(\w+/)*{page.stem}$", listed, re.MULTILINE), name_of(page)
 
 
-def test_every_package_is_described() -> None:
+def test_every_package_and_algorithm_file_is_described() -> None:
     described = PAGES[ROOT / "docs" / "architecture.md"]
     for package in (ROOT / "td3_lightning").glob("*/__init__.py"):
         assert f"`{package.parent.name}/`" in described, package.parent.name
+    for module in (ROOT / "td3_lightning" / "algorithm").glob("[a-z]*.py"):
+        assert f"`{module.name}`" in described, module.name
 
 
 def test_every_named_test_exists() -> None:
@@ -274,3 +277,22 @@ def test_every_named_test_exists() -> None:
     named = re.findall(r"`(test_\w+)`", PAGES[ROOT / "docs" / "fault_tolerance.md"])
     assert len(named) >= 18
     assert [name for name in named if f"def {name}(" not in tests] == []
+
+
+def entries(path: str, name: str) -> int:
+    """Count the entries of a dict in a test file, without importing the file."""
+    for node in ast.parse((ROOT / "tests" / path).read_text()).body:
+        if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if ast.unparse(target) == name:
+                return len(node.value.keys)
+    raise LookupError(f"{path} has no dict {name}")
+
+
+def test_page_states_the_current_numbers_of_faults() -> None:
+    page = PAGES[ROOT / "docs" / "fault_tolerance.md"]
+    cases = sum(entries("integration/test_resume.py", name) for name in ("DATA", "SIMULATORS"))
+    assert f"| 11 moments in each of {cases} cases:" in page
+    assert f"| {entries('envs/test_checked.py', 'STEP_FAULTS')} ways," in page
+    lines, files = (entries("cli/test_app.py", name) for name in ("INVALID_LINES", "INVALID_FILES"))
+    assert f"| invalid flags and files | {lines} and {files} |" in page

@@ -68,11 +68,26 @@ def test_summary_leaves_out_missing_files(folder: Path) -> None:
     assert summary.resume_command() is None
 
 
-def test_commands_quote_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/bin/td3-lightning"])
-    assert command("test", "--ckpt_path", "a b.ckpt") == "td3-lightning test --ckpt_path 'a b.ckpt'"
-    monkeypatch.setattr(sys, "argv", ["/package/__main__.py"])
-    assert command("test") == "python -m td3_lightning test"
+@pytest.mark.parametrize(
+    ("active", "argv", "begin"),
+    [
+        (True, "/package/__main__.py", "python -m td3_lightning"),
+        (True, ".venv/bin/td3-lightning", "td3-lightning"),
+        (False, "/package/__main__.py", ".venv/bin/python3 -m td3_lightning"),
+        (False, ".venv/bin/td3-lightning", ".venv/bin/td3-lightning"),
+    ],
+)
+def test_commands_run_without_an_active_environment(
+    active: bool, argv: str, begin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin_folder, other = tmp_path / ".venv" / "bin", tmp_path / "bin"
+    for path in (bin_folder / "python", bin_folder / "td3-lightning", other / "python"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o755)
+    monkeypatch.setenv("PATH", str(bin_folder if active else other))
+    monkeypatch.setattr(sys, "executable", str(bin_folder / "python3"))
+    monkeypatch.setattr(sys, "argv", [argv])
+    assert command("test", "--ckpt_path", "a b.ckpt", start=tmp_path) == f"{begin} test --ckpt_path 'a b.ckpt'"
 
 
 def test_printed_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +96,7 @@ def test_printed_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\ncurve        lightning_logs/a b/version_0/curve.png\ntime         0:0" in out
     assert "best         return -" in out
     assert "±" not in out
-    commands = {words[3]: words[3:] for words in map(shlex.split, out.splitlines()) if words[:1] == ["python"]}
+    commands = {words[3]: words[3:] for words in map(shlex.split, out.splitlines()) if words[1:2] == ["-m"]}
     assert commands.keys() == {"test", "record", "fit"}
     assert commands["fit"][-1] == "4"  # twice as many epochs
     for words in commands.values():
