@@ -33,7 +33,7 @@ def test_table_of_the_car_follows_from_its_laps(capsys: pytest.CaptureFixture[st
     robust_laps.main([str(REFERENCE / "car")])
     header, _, *rows = capsys.readouterr().out.splitlines()
     page = re.sub(r"\[(\d+)\]\([^)]*\)", r"\1", (DOCS / "results" / "car.md").read_text())
-    assert len(rows) == 4
+    assert len(rows) == 8
     assert all(f"\n{row}\n" in page for row in (header, *rows))
 
 
