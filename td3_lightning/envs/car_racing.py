@@ -73,6 +73,8 @@ class CarRacing(car_racing.CarRacing):
             and no wheel has touched it. Use this for training, because the discount makes cutting corners profitable.
         missed_limit: Largest number of missed tiles that are charged at once. None means no limit. With 1, a car that
             returns to the road is not charged for the whole way beside it.
+        random_starts: Share of episodes that start at a random tile of the fixed track, in [0, 1]. Use this for
+            training, because an agent that starts at the first tile may never learn to pass a hard corner.
 
     Raises:
         UsageError: An argument is out of range.
@@ -92,6 +94,7 @@ class CarRacing(car_racing.CarRacing):
         draw_rays: bool = False,
         missed_cost: float = 0.0,
         missed_limit: int | None = None,
+        random_starts: float = 0.0,
     ) -> None:
         if render_mode not in (None, "human", "rgb_array"):
             raise refuse("render_mode", '"human", "rgb_array" or None', render_mode, 'Use "rgb_array" for frames.')
@@ -100,19 +103,26 @@ class CarRacing(car_racing.CarRacing):
         draw_rays = require_bool("draw_rays", draw_rays)
         missed_cost = require_float("missed_cost", missed_cost, least=0)
         missed_limit = None if missed_limit is None else require_int("missed_limit", missed_limit, least=1)
+        random_starts = require_float("random_starts", random_starts, least=0, most=1)
+        if random_starts and track_seed is None:
+            raise refuse("random_starts", "0 without track_seed", random_starts, "Set track_seed to fix the track.")
         super().__init__(render_mode=render_mode)
-        EzPickle.__init__(self, render_mode, track_seed, stall_limit, draw_rays, missed_cost, missed_limit)
+        EzPickle.__init__(
+            self, render_mode, track_seed, stall_limit, draw_rays, missed_cost, missed_limit, random_starts
+        )
         self.track_seed = track_seed
         self.stall_limit = stall_limit
         self.draw_rays = draw_rays
         self.missed_cost = missed_cost
         self.missed_limit = missed_limit
+        self.random_starts = random_starts
+        self._start = 0.0
         self.observation_space = gymnasium.spaces.Box(LOW, HIGH)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode. With a fixed track, the environment's random generator does not advance."""
+        """Start an episode. With a fixed track, the environment's random generator only chooses the first tile."""
         self.frames = self._last_new_tile = self._tiles_seen = 0
         self._missed: set[int] = set()
         if self.track_seed is None:
@@ -120,6 +130,9 @@ class CarRacing(car_racing.CarRacing):
         else:
             gymnasium.Env.reset(self, seed=seed)
             own_generator = self.np_random
+            if self.random_starts:
+                starts_anywhere, start = own_generator.random(2)
+                self._start = start if starts_anywhere < self.random_starts else 0.0
             self._np_random, _ = gymnasium.utils.seeding.np_random(self.track_seed)
             observation, _ = super().reset(options=options)
             self._np_random = own_generator
@@ -155,8 +168,16 @@ class CarRacing(car_racing.CarRacing):
     def _create_track(self) -> bool:
         made = bool(super()._create_track())  # type: ignore[no-untyped-call]
         if made:
+            self._renumber_tiles(first=int(self._start * len(self.track)))
             self._survey_track()
         return made
+
+    def _renumber_tiles(self, first: int) -> None:
+        """Count the tiles from this one on. The car starts at tile 0."""
+        self.track = self.track[first:] + self.track[:first]
+        self.road = self.road[first:] + self.road[:first]
+        for index, tile in enumerate(self.road):
+            tile.idx = index
 
     def _survey_track(self) -> None:
         """Compute the points (x, y, 1) of the edges, (3, 2 * tiles + 4), and of the center line, (3, tiles + 22)."""

@@ -359,6 +359,51 @@ def test_missed_tile_is_charged_once(make, limit):
     assert costly.step(np.zeros(3))[1] < plain.step(np.zeros(3))[1]  # a new episode charges missed tiles again
 
 
+def test_random_start_is_on_the_same_road(make):
+    env, fixed = make(track_seed=123, random_starts=1.0).unwrapped, make(track_seed=123).unwrapped
+    env.reset(seed=3)
+    fixed.reset()
+    first = fixed.track.index(env.track[0])
+    assert 0 < first < 322
+    assert env.track == fixed.track[first:] + fixed.track[:first]
+    assert [tile.idx for tile in env.road] == list(range(322))
+    assert sorted(tile.idx for wheel in env.car.wheels for tile in wheel.tiles)[0] == 0
+    assert tuple(env.car.hull.position) == pytest.approx(env.track[0][2:], abs=1e-2)
+    put(fixed, first)
+    action = np.array([0.0, 1.0, 0.0])
+    for _ in range(3):
+        ours, theirs = env.step(action), fixed.step(action)
+    assert ours[0][9:] == pytest.approx(theirs[0][9:], abs=1e-2)  # the road ahead
+
+
+def test_lap_from_a_random_start_has_every_tile(make):
+    env = make(track_seed=123, random_starts=1.0, missed_cost=5.0).unwrapped
+    env.reset(seed=3)
+    for tile in range(322):
+        put(env, tile)
+        _, _, terminated, _, info = env.step(np.zeros(3))
+        assert terminated == info["lap"]
+        if terminated:
+            break
+    assert info["lap"]
+    assert not env._missed
+
+
+def test_share_of_episodes_starts_at_random_tiles(make):
+    env = make(track_seed=123, random_starts=0.5).unwrapped
+    plain = make(track_seed=123).unwrapped
+    env.reset(seed=0)
+    plain.reset()
+    starts = [env.track[0]]
+    for _ in range(19):
+        env.reset()
+        starts.append(env.track[0])
+    assert 4 <= starts.count(plain.track[0]) <= 16
+    assert len(set(starts)) == 21 - starts.count(plain.track[0])
+    env.reset(seed=0)
+    assert env.track[0] == starts[0]
+
+
 def test_leaving_the_playfield_terminates_at_stall_limit(make):
     car = make(track_seed=123, stall_limit=1).unwrapped
     car.reset()
@@ -464,10 +509,10 @@ def test_rendered_frames_match_gymnasium_plus_rays(make):
 
 
 def test_pickling_preserves_arguments():
-    given = ("rgb_array", 123, 50, True, 5.0, 2)
+    given = ("rgb_array", 123, 50, True, 5.0, 2, 0.5)
     again = pickle.loads(pickle.dumps(CarRacing(*given)))
     assert (again.render_mode, again.track_seed, again.stall_limit, again.draw_rays) == given[:4]
-    assert (again.missed_cost, again.missed_limit) == given[4:]
+    assert (again.missed_cost, again.missed_limit, again.random_starts) == given[4:]
 
 
 @pytest.mark.parametrize(
@@ -487,6 +532,17 @@ def test_invalid_argument_is_named(keywords):
     (name, given), *_ = keywords.items()
     with pytest.raises(UsageError, match=rf"{name} must be .*, got {re.escape(repr(given))}\. Use "):
         CarRacing(**keywords)
+
+
+@pytest.mark.parametrize("share", [-0.5, 1.5, math.nan])
+def test_invalid_share_of_random_starts_is_named(share):
+    with pytest.raises(UsageError, match=f"random_starts must be .*, got {share}"):
+        CarRacing(track_seed=123, random_starts=share)
+
+
+def test_random_starts_require_a_fixed_track():
+    with pytest.raises(UsageError, match=r"random_starts must be 0 without track_seed, got 0\.5\. Set track_seed"):
+        CarRacing(random_starts=0.5)
 
 
 @pytest.mark.parametrize("missed_cost", [-1, math.nan])

@@ -25,7 +25,7 @@ def test_notebook_trains_tests_and_records(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(ROOT / "docs" / "notebooks" / "car.ipynb", as_version=4)
-    for old, new in (("EPOCHS = 12", "EPOCHS = 1"), ("LAPS = 20", "LAPS = 1"), ("fit --config car.yaml", SHORT)):
+    for old, new in (("EPOCHS = 14", "EPOCHS = 1"), ("LAPS = 20", "LAPS = 1"), ("fit --config car.yaml", SHORT)):
         assert sum(old in cell.source for cell in notebook.cells) == 1
         for cell in notebook.cells:
             cell.source = cell.source.replace(old, new)

@@ -58,7 +58,7 @@ DATA: dict[str, dict[str, Any]] = {
     "Pendulum, n-step": {**PENDULUM, "n_step": 3, "capacity": 100},
     "Lander, several": {**LANDER, "num_envs": 3, "n_step": 5},
     "Lander, wind": {**LANDER, "train_kwargs": {"enable_wind": True}},
-    "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40}, "n_step": 3},
+    "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40, "random_starts": 0.5}, "n_step": 3},
     "car, several": {**CAR, "wrappers": [*CAR["wrappers"], *STACK], "num_envs": 2},
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
     "Pendulum, by episodes": {**PENDULUM, "n_step": 2},

@@ -43,7 +43,7 @@ COMMON: dict[str, Any] = {
 WORLDS: dict[str, dict[str, Any]] = {
     "car": {
         "env_id": "td3_lightning/CarRacing-v0",
-        "env_kwargs": {"max_episode_steps": 60, "track_seed": 123},
+        "env_kwargs": {"max_episode_steps": 60, "track_seed": 123, "random_starts": 0.5},
         "wrappers": [
             {"class_path": "td3_lightning.Pedals"},
             {"class_path": "td3_lightning.ActionRepeat", "init_args": {"repeat": 4}},
