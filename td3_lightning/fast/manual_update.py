@@ -28,8 +28,8 @@ from td3_lightning.replay.buffer import Batch
 REPLACED_METHODS = (
     *("draw_target_noise", "smooth_target_action", "td_target", "critic_loss", "actor_loss", "update_targets"),
     *("update_critics", "update_actor", "compute_gradients", "step_critics", "step_actor", "step_optimizer"),
-    *("manual_backward", "backward"),
 )
+BACKWARD = ("manual_backward", "backward")  # Lightning's require a Trainer, so a plain loop overrides them
 
 
 def make_rule(module: TD3, previous: object) -> ManualUpdate | AutogradUpdate | None:
@@ -54,7 +54,7 @@ def supports(module: TD3) -> bool:
         and module.settings.critic_loss == "mse"
         and module.settings.bc_weight is None
         and world_size() == 1
-        and not overrides(module, TD3, *REPLACED_METHODS)
+        and not overrides(module, TD3, *REPLACED_METHODS, *(BACKWARD if module._trainer is not None else ()))
         and all(_are_trained(network.parameters()) for network in networks)
         and not has_hook(module, "on_before_backward", "on_after_backward")
     )
