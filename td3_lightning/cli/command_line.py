@@ -30,7 +30,7 @@ from td3_lightning.cli.checks import (
 )
 from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
 from td3_lightning.cli.error_messages import explain_parser_error
-from td3_lightning.cli.parent import name_launcher
+from td3_lightning.cli.parent import watch_ranks
 from td3_lightning.cli.plugins import with_checkpoint_io
 from td3_lightning.cli.precedence import Precedence
 from td3_lightning.cli.rendezvous import Rendezvous, identity
@@ -241,7 +241,7 @@ class CommandLine(LightningCLI):
     def _meet(self) -> None:
         """Wait for the other processes of the run. torch would wait for them up to 30 minutes."""
         if self.trainer.world_size > 1:
-            name_launcher()
+            watch_ranks(self.trainer.strategy.launcher)
         if self.rendezvous is not None and self.trainer.world_size > 1:
             model = self._get(self.config, "model").as_dict()
             self.rendezvous.meet({"ckpt_path": identity(self._get(self.config, "ckpt_path")), "model": model})

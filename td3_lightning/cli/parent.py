@@ -1,15 +1,19 @@
-"""End this process after its launcher has ended."""
+"""End this process after its launcher, or a process that it launched, has ended."""
 
 import os
 import signal
 import threading
 import time
+from typing import Any
 
 from torch import distributed
 
 from td3_lightning.tuning.node import SWEEP
 
-INTERVAL = 1.0  # seconds between two checks
+INTERVAL = 1.0  # seconds between two checks of the launcher
+
+
+RANK_INTERVAL = 0.05  # seconds between two checks of the ranks; Lightning checks every 5, and kills this process
 
 
 GRACE = 30.0  # seconds to save and exit after SIGTERM
@@ -18,9 +22,28 @@ GRACE = 30.0  # seconds to save and exit after SIGTERM
 _LAUNCHER = "TD3_LIGHTNING_LAUNCHER"  # PID of the process from which Lightning starts the others
 
 
-def name_launcher() -> None:
-    """Set the PID that the processes started by Lightning watch to this process."""
+def watch_ranks(launcher: Any) -> None:
+    """End this process with status 1 if a rank that it started fails before the processes have formed a group.
+
+    Afterwards, their collective operations raise. The ranks watch this process, too.
+
+    Args:
+        launcher: Lightning's launcher. Its list `procs` is empty until the ranks are started.
+    """
     os.environ[_LAUNCHER] = str(os.getpid())
+    if hasattr(launcher, "procs"):
+        threading.Thread(target=_watch_ranks, args=(launcher,), name="rank-watch", daemon=True).start()
+
+
+def _watch_ranks(launcher: Any) -> None:
+    while not distributed.is_initialized():
+        for rank, process in enumerate(launcher.procs, start=1):
+            if process.poll():
+                os.write(2, f"Rank {rank} ended with status {process.returncode} before training began.\n".encode())
+                for each in launcher.procs:
+                    each.kill()
+                os._exit(1)  # the main thread is blocked in torch
+        time.sleep(RANK_INTERVAL)
 
 
 def watch_parent() -> None:

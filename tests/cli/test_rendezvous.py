@@ -213,7 +213,7 @@ def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
         for pid in descendants(both[1].pid):
             os.kill(pid, signal.SIGKILL)
         for process in both:
-            assert process.wait(LIMIT) != 0
+            assert process.wait(LIMIT) == 1
     text = output_of(tmp_path / "0")
     assert "because another process has ended" in text or "Another process of this run has ended" in text
     assert "Traceback" not in text
@@ -236,6 +236,20 @@ def test_killed_launcher_leaves_no_process(early: bool, tmp_path: Path) -> None:
         process.kill()
         wait_for(lambda: not any(map(is_running, children)), LIMIT)
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@linux
+@pytest.mark.parametrize("early", [True, False])
+def test_killed_rank_ends_its_launcher_with_status_1(early: bool, tmp_path: Path) -> None:
+    process = pair(tmp_path)
+    with ended([process]):
+        wait_for(lambda: descendants(process.pid) and (early or any(tmp_path.rglob("last.ckpt"))), LIMIT)
+        for pid in descendants(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        assert process.wait(LIMIT) == 1
+    text = (tmp_path / "log").read_text()
+    assert "Rank 1 ended with status -9" in text if early else "nother process" in text
+    assert "Traceback" not in text
 
 
 @linux
