@@ -17,13 +17,14 @@ COUNT = 200
 SETTINGS = 20
 RANKS = 1
 
-.PHONY: help install car test test-without-fast docs crash-test ray-test constraints
+.PHONY: help install car test types test-without-fast docs crash-test ray-test constraints
 
 help:
 	@echo 'make install      create .venv and install the package (PYTHON=python3.12 and TORCH=... choose other versions)'
 	@echo 'make car          install, then train the car'
 	@echo 'make test         install the test tools, lint, check types, build the documentation, run the tests'
 	@echo 'make test-without-fast  run the tests in a copy of the repository without td3_lightning/fast'
+	@echo 'make types        install the test tools, then check the types'
 	@echo 'make docs         install the test tools, then build the documentation into build/docs'
 	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
 	@echo '                  RANKS=2 COUNT=50 kills single ranks of runs with two processes instead'
@@ -39,9 +40,11 @@ car: install
 test: .venv/installed-for-tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(MAKE) --jobs 2 types docs
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+types: .venv/installed-for-tests
 	$(BIN)/mypy
-	$(MAKE) docs
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # The package trains without its optional part. tests/test_architecture.py runs a short selection in the same way.
 test-without-fast: .venv/installed-for-tests

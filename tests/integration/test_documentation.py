@@ -121,6 +121,8 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         return
     small = SMALL_COMMANDS.get(words[0], [])
+    if words[0] == "robustness" and "--observation_noise" not in words:
+        small = [*small, "--observation_noise", "[0,0.01]", "--action_noise", "[0,0]"]
     if words[0] == "sweep":
         amount = {"--space": ["--trials", "1"], "--seeds": ["--seeds", "0"]}
         flags = [word for word in SMALL if word not in ("--data.batch_size", "8")]  # the space has the batch size
