@@ -28,7 +28,7 @@ class TD3(Learner):
         critic_hidden_dims: Width of each hidden layer of every critic; None for `hidden_dims`.
         num_critics: Number of Q-functions, whose minimum is the target; the paper uses 2.
         layer_norm: Normalize each hidden layer before its ReLU.
-        encoder: Network before these layers, shared by actor and critics or one for each; None for none.
+        encoder: Network before these layers, shared by actor and critics or one for each. None means no encoder.
         critic_encoder: Network before the critics' layers, one for each critic; None for `encoder`.
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
