@@ -197,7 +197,7 @@ class Agent(L.LightningModule):
             map_location: Device for the agent, such as "cuda"; None is the CPU.
             hparams_file: YAML file with settings that override the checkpoint's.
             strict: Whether the weights must have the agent's names; None is the class's `strict_loading`.
-            weights_only: Not used, as it is always true.
+            weights_only: Not used, because it is always true.
             **kwargs: Settings that override both.
 
         Raises:
