@@ -37,8 +37,8 @@ class TD3(Learner):
         noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
         policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient; None for no clipping.
-        gradients: "manual" computes the same gradients faster for plain networks in one process on a CPU, and uses
-            autograd elsewhere; "autograd"; or "compiled", which passes the losses to torch.compile (experimental).
+        gradients: "manual", "autograd" or "compiled". "manual" computes the same gradients faster for plain networks in
+            one process on a CPU; in other cases, it is "autograd". "compiled" uses torch.compile (experimental).
         target_update_freq: Critic updates per update of the targets; None means `policy_freq`. With tau = 1, the
             targets become copies (hard updates).
         critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
