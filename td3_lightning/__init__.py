@@ -1,4 +1,4 @@
-"""TD3 (Twin Delayed DDPG) on PyTorch Lightning."""
+"""TD3 (Twin Delayed DDPG) and TD7 on PyTorch Lightning."""
 
 import contextlib
 import importlib

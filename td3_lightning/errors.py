@@ -36,7 +36,7 @@ class LearnerError(RunError):
 
 
 def one_line(text: object) -> str:
-    """Join the lines of a text, and its sentences with semicolons."""
+    """Join the lines of a text, and separate its sentences with semicolons."""
     return re.sub(r"\. (?=[A-Z`])", "; ", " ".join(str(text).split()))
 
 

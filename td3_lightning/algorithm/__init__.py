@@ -1,1 +1,1 @@
-"""The TD3 algorithm: networks, losses and the update."""
+"""TD3 and TD7: networks, losses and the update."""

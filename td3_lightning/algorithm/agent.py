@@ -1,4 +1,4 @@
-"""What every agent of this package shares: clocks, acting, evaluation and checkpoints."""
+"""Base class of the agents: clocks, acting, evaluation and checkpoints."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -160,7 +160,7 @@ class Agent(L.LightningModule):
     # Precision and processes.
 
     def setup(self, stage: str) -> None:
-        """Convert to the Trainer's precision before Lightning loads weights: later, it would round doubles."""
+        """Convert to the Trainer's precision before Lightning loads weights, to keep float64 weights exact."""
         self.trainer.precision_plugin.convert_module(self)
 
     def on_fit_start(self) -> None:
@@ -190,15 +190,15 @@ class Agent(L.LightningModule):
         weights_only: bool | None = None,
         **kwargs: Any,
     ) -> AgentType:
-        """Load an agent from a checkpoint, which may come from anybody: it cannot run code or import modules.
+        """Load an agent from a checkpoint. An untrusted one cannot run code or import modules.
 
         Args:
             checkpoint_path: A local file, or a file opened for reading.
             map_location: Device for the agent, such as "cuda"; None is the CPU.
-            hparams_file: YAML file with settings that win over the checkpoint's.
+            hparams_file: YAML file with settings that override the checkpoint's.
             strict: Whether the weights must have the agent's names; None is the class's `strict_loading`.
-            weights_only: Not used, as it is always true.
-            **kwargs: Settings that win over both.
+            weights_only: Not used, because it is always true.
+            **kwargs: Settings that override both.
 
         Raises:
             UsageError: The checkpoint is damaged, malformed, or of another agent.

@@ -99,7 +99,7 @@ def average_gradients(parameters: Sequence[Tensor]) -> None:
 
 
 def broadcast_from_rank_zero(value: float, device: torch.device) -> float:
-    """Return the value of rank 0: the clocks of the ranks may differ where whole episodes are collected.
+    """Return the value of rank 0: the clocks of the ranks differ if whole episodes are collected.
 
     Raises:
         RunError: Another process has ended.

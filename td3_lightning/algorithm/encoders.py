@@ -66,7 +66,7 @@ def build(encoder: Encoder | None, obs_dim: int) -> nn.Module:
 
 
 def as_encoder(name: str, encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:
-    """Return an encoder or None as it is, and plain data as the encoder that it describes; `name` is the setting."""
+    """Return an encoder or None unchanged, and build an encoder from plain data; `name` is the setting."""
     made = encoder if encoder is None or isinstance(encoder, Encoder) else from_config(Encoder, encoder)  # type: ignore[type-abstract]
     if encoder is not None and made is None:
         raise UsageError(

@@ -43,7 +43,7 @@ class Learner(Agent):
         raise NotImplementedError
 
     def normalized(self, batch: Batch) -> Batch:
-        """Normalize the raw observations and rewards of a batch, as far as the settings require."""
+        """Normalize the raw observations and rewards of a batch if the settings require it."""
         obs, next_obs = self.normalizer(batch.obs), self.normalizer(batch.next_obs)
         return batch._replace(obs=obs, reward=self.reward_normalizer(batch.reward), next_obs=next_obs)
 

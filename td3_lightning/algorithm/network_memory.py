@@ -16,7 +16,7 @@ def num_weights(widths: Sequence[int]) -> int:
 
 
 def check_memory(settings: dict[str, Any], weights: int) -> None:
-    """Check the memory that is required to train networks, on systems that tell how much there is (not on Windows).
+    """Check the memory that is required to train networks, except on Windows, where its size is unknown.
 
     Args:
         settings: The settings that determine the number of weights.

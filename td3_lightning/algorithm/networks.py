@@ -19,7 +19,7 @@ Member = Callable[[Tensor], Tensor]  # a layer of one network of an ensemble
 class Actor(nn.Module):
     """Deterministic policy: a multilayer perceptron and a tanh that is scaled to the action box.
 
-    The output is `centre + scale * tanh(...)`, so every finite box fits, an asymmetric one too.
+    The output is `centre + scale * tanh(...)`, so every finite box is supported, including asymmetric ones.
 
     Args:
         obs_dim: Numbers in an observation, or features of the encoder.
@@ -27,7 +27,7 @@ class Actor(nn.Module):
         action_high: Largest value of each action, in the environment's units.
         hidden_dims: Width of each hidden layer.
         layer_norm: Whether each hidden layer is normalized before its ReLU.
-        encoder: The actor's own encoder, whose output has `obs_dim` features; None for none.
+        encoder: The actor's own encoder, whose output has `obs_dim` features. None means no encoder.
 
     Raises:
         UsageError: The box is empty or not finite, or a width is smaller than 1.
@@ -143,7 +143,7 @@ class Critics(nn.Module):
         hidden_dims: Width of each hidden layer.
         num_critics: Number of Q-functions, N.
         layer_norm: Whether each hidden layer is normalized before its ReLU.
-        encoder: Network from observations to features, trained by the critic loss; None for none.
+        encoder: Network from observations to features, trained by the critic loss. None means no encoder.
 
     Raises:
         UsageError: A width or `num_critics` is smaller than 1.

@@ -16,8 +16,8 @@ class RunningNormalizer(nn.Module):
     """Normalize observations by the mean and variance of all observations so far, and clip them to [-10, 10].
 
     The statistics are float64 in every precision. Batches of observations are merged by the formula of Chan, Golub and
-    LeVeque (1979), whose error does not grow with the ratio of mean and standard deviation, unlike that of a sum of
-    squares. Before the first observation, the mean is 0 and the variance is 1.
+    LeVeque (1979). Unlike a sum of squares, its error does not grow with the ratio of mean and standard deviation.
+    Before the first observation, the mean is 0 and the variance is 1.
 
     Args:
         obs_dim: Numbers in an observation.

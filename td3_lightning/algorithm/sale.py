@@ -90,10 +90,10 @@ class SALEActor(nn.Module):
 
 
 class SharedInputLinear(nn.Module):
-    """N independent linear layers over inputs of each and inputs that all share, initialized like `torch.nn.Linear`.
+    """N independent linear layers with own and shared inputs, initialized like `torch.nn.Linear`.
 
     The two parts are multiplied separately: a concatenation would copy the shared part for each layer, and its gradient
-    would be computed even where it is not needed.
+    would always be computed.
 
     Args:
         num_members: Number of layers, N.

@@ -28,7 +28,7 @@ class TD3(Learner):
         critic_hidden_dims: Width of each hidden layer of every critic; None for `hidden_dims`.
         num_critics: Number of Q-functions, whose minimum is the target; the paper uses 2.
         layer_norm: Normalize each hidden layer before its ReLU.
-        encoder: Network before these layers, shared by actor and critics or one for each; None for none.
+        encoder: Network before these layers, shared by actor and critics or one for each. None means no encoder.
         critic_encoder: Network before the critics' layers, one for each critic; None for `encoder`.
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
@@ -37,8 +37,8 @@ class TD3(Learner):
         noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
         policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient; None for no clipping.
-        gradients: "manual" computes the same gradients faster for plain networks in one process on a CPU, and uses
-            autograd elsewhere; "autograd"; or "compiled", which passes the losses to torch.compile (experimental).
+        gradients: "manual", "autograd" or "compiled". "manual" computes the same gradients faster for plain networks in
+            one process on a CPU; in other cases, it is "autograd". "compiled" uses torch.compile (experimental).
         target_update_freq: Critic updates per update of the targets; None means `policy_freq`. With tau = 1, the
             targets become copies (hard updates).
         critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.

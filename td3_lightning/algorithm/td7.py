@@ -1,6 +1,6 @@
-"""TD7 (Fujimoto et al., 2023, https://arxiv.org/abs/2306.02451): TD3 with embeddings, and what they require.
+"""TD7 (Fujimoto et al., 2023, https://arxiv.org/abs/2306.02451): TD3 with embeddings.
 
-This file has what differs from TD3 within an update. Prioritized replay and policy checkpoints are settings of the data
+This file contains the differences from TD3's update. Prioritized replay and policy checkpoints are settings of the data
 module and of the Trainer, which work with TD3 as well.
 """
 

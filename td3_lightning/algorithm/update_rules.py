@@ -29,8 +29,8 @@ class UpdateRule(Protocol):
 def register_update_rule(gradients: str, factory: str) -> None:
     """Register a factory "module:function", imported on first use, for a value of `gradients`.
 
-    The function takes the TD3 module and the rule of the epoch before. It returns a rule, or None if the rule does not
-    support the module.
+    The function takes the TD3 module and the rule of the previous epoch. It returns a rule, or None if the rule does
+    not support the module. `Gradients` in `algorithm/settings.py` lists the values that `gradients` accepts.
     """
     _FACTORIES[gradients] = factory
 

@@ -1,4 +1,4 @@
-"""Command line for TD3 on LightningCLI: `fit`, `validate`, `test`, `record`, `export` and `import`."""
+"""Command line on LightningCLI: `fit`, `validate`, `test` and the commands of `cli/trainer.py`."""
 
 import argparse
 import time
@@ -100,7 +100,7 @@ class CommandLine(LightningCLI):
             trainer_class=Trainer,
             trainer_defaults={"accelerator": accelerator, **TRAINER_DEFAULTS},
             parser_kwargs={
-                "description": "TD3 on PyTorch Lightning. The commands `curves` and `sweep` have their own --help.",
+                "description": "TD3 and TD7 on Lightning. The commands `curves` and `sweep` have their own --help.",
                 "prog": "td3-lightning",
                 "allow_abbrev": False,  # an abbreviation could be a misspelled flag
                 "exit_on_error": False,  # errors become exceptions, and each of them one sentence

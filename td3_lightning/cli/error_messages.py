@@ -118,7 +118,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def explain_parser_error(message: str, keys: Iterable[str], words: Sequence[str] = ()) -> str:
-    """Turn jsonargparse's account of a mistake, often of many lines, into a sentence.
+    """Convert a message of jsonargparse, often of many lines, to one sentence.
 
     Args:
         message: Message of jsonargparse.

@@ -70,8 +70,8 @@ def saved_settings(
         command: Name of the command. Only "fit" uses the settings of the trainer and of the checkpoints.
 
     Raises:
-        UsageError: A setting has the wrong type, or refers to code or a file that is not part of this package and that
-            the user has not written for the same setting.
+        UsageError: A setting has the wrong type. Or it names code or a file outside this package that the user has not
+            written for the same setting.
     """
     named = _named_in(files, typed)
     try:

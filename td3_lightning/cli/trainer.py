@@ -212,7 +212,7 @@ class Trainer(L.Trainer):
     ) -> None:
         """Create a checkpoint from weight files of the original TD3, for `test`, `record` and further training.
 
-        Training starts with a warm-up and an empty replay. The Adam state is imported, except the learning rate.
+        Training starts with a warm-up and an empty replay buffer. The Adam state is imported, except the learning rate.
 
         Args:
             model: Agent that receives the weights.

@@ -59,9 +59,9 @@ class CarRacing(car_racing.CarRacing):
     from the heading to a point on the center line of the road. This point is the given number of tiles ahead of the
     point beside the car. The points are interpolated linearly between tiles.
 
-    `info` contains at every reset and step: `tiles` visited, `tiles_total`, `frames` since the reset, `lap`, which is
-    true once every tile has been visited, and `lap_return`, the return of a whole lap without costs for missed tiles,
-    or 0 if a tile is missing. The mean of `lap_return` over episodes chooses policies that complete their laps.
+    `info` contains at every reset and step: `tiles` visited, `tiles_total`, `frames` since the reset, `lap` and
+    `lap_return`. `lap` is true once every tile has been visited. `lap_return` is the return of a whole lap without
+    costs for missed tiles, or 0 if a tile is missing. Its mean over episodes selects policies that complete their laps.
 
     Args:
         render_mode: None, or "rgb_array" or "human" for Gymnasium's frames.

@@ -75,7 +75,7 @@ class CheckedVector:
         """Return the last observations (n, obs_dim) of the episodes of `envs`, which ended and were reset.
 
         Raises:
-            EnvError: The simulator drops them. The value of a truncated episode would be that of the next one.
+            EnvError: The simulator drops them. A truncated episode would bootstrap from the start of the next one.
         """
         name = next((name for name in FINAL_OBS if name in info), None)
         found = self._array("final observations", info[name]) if name is not None else np.empty(0)

@@ -129,7 +129,7 @@ class GymnasiumVector:
         return []
 
     def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
-        """Return that no episode is restored. The next call must be `reset`."""
+        """Restore nothing, and return False for every episode. The next call must be `reset`."""
         return [False] * self._num_envs
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Training environments in several processes.
 
-Gymnasium's `AsyncVectorEnv` is not used, for these reasons (version 1.4): it starts one process per environment; it
-reports a killed worker as `EOFError` without the environment, and waits for one that hangs forever unless each call has
-a timeout; it has no call that gives each environment its own argument, which restoring a state requires.
+Gymnasium's `AsyncVectorEnv` (version 1.4) is not used. It starts one process per environment. It reports a killed
+worker as `EOFError` without naming the environment, and does not end a worker that hangs unless each call has a
+timeout. It cannot give each environment its own argument, which is required to restore a state.
 """
 
 import itertools

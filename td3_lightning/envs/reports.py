@@ -24,7 +24,7 @@ MAX_NAMES = 100  # names from infos that a run logs
 class ReportNames:
     """Limit the number of names that a run reports.
 
-    Without a limit, an environment with new info keys in every episode would add columns to the logs forever.
+    Without a limit, an environment with new info keys in every episode would add columns to the logs without end.
     """
 
     def __init__(self) -> None:

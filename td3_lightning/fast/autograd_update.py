@@ -1,4 +1,4 @@
-"""Autograd update that skips Lightning's hooks around each backward pass and Adam step where none is implemented."""
+"""Autograd update that skips Lightning's hooks around each backward pass and Adam step if none is implemented."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def supports(module: TD3) -> bool:
 
 
 class ManualUpdate:
-    """Update rule that computes the gradients with `GradientPasses` and steps with `FastAdam` where it applies.
+    """Update rule with the gradients of `GradientPasses`, and the steps of `FastAdam` if it supports the optimizer.
 
     Args:
         module: A module that `supports` accepts; its networks are not replaced while the rule is used.

@@ -206,7 +206,7 @@ class BatchedMLP:
         return torch.bmm(weight, grad_output.mT, out=rows).mT
 
     def _norm_backward(self, depth: int, grad_output: Tensor, gradients: Layer | None = None) -> Tensor:
-        """Return the gradient in the pre-activations, given that after a layer's norm, if it has one."""
+        """Propagate a gradient back through the norm of a layer, if it has one, to the pre-activations."""
         norm, needed = self.layers[depth].norm, gradients is not None
         if not norm:
             return grad_output
@@ -224,7 +224,7 @@ class BatchedMLP:
         return grad_input
 
     def _layer_backward(self, depth: int, grad_output: Tensor, gradients: Layer | None = None) -> Tensor:
-        """Return the gradient before the previous layer's ReLU, given that in this layer's pre-activations."""
+        """Propagate a gradient back from the pre-activations of a layer to before the previous layer's ReLU."""
         grad_input, outputs = self.grad_outputs[depth - 1], self.outputs[depth - 1]
         self.kernels[depth].backward(grad_output, gradients, grad_input)
         torch.ops.aten.threshold_backward.grad_input(grad_input, outputs, 0, grad_input=grad_input)

@@ -61,7 +61,7 @@ def active_units(grad_output: Tensor, sums: Tensor, max_active: float, lanes: in
     Args:
         grad_output: Gradient in the pre-activations, (N, batch, fan_out).
         sums: Its sums over the batch, (N, 1, fan_out), a quick first test.
-        max_active: Fraction of the units from which on all are used.
+        max_active: Fraction of active units from which all units are used.
         lanes: k is rounded up to a multiple of this vector width.
     """
     layers, _, fan_out = grad_output.shape

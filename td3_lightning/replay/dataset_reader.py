@@ -1,6 +1,6 @@
 """Reading of Minari datasets (https://minari.farama.org) into flat observations.
 
-A dataset may come from anybody. It is read as JSON and as arrays from its HDF5 file. Minari's own loader is not used,
+A dataset is untrusted input. It is read as JSON and as arrays from its HDF5 file. Minari's own loader is not used,
 because it makes the environment that a dataset names, which imports the environment's module.
 """
 

@@ -51,7 +51,7 @@ class Priorities:
         return torch.from_numpy(self._drawn)
 
     def update(self, td_error: NDArray[np.float32]) -> None:
-        """Set the priorities of the last batch, given its absolute TD errors (batch,).
+        """Set the priorities of the last batch from its absolute TD errors (batch,).
 
         If the batch contains a transition several times, its last TD error counts.
 

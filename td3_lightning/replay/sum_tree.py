@@ -27,11 +27,11 @@ MAX_ROOTS = 1024  # sums at the top, which are searched together
 class SumTree:
     """Hold non-negative numbers, all 0 at first, and find the one that contains a point of their running sum.
 
-    A sum is always computed from all of its children, in float64 and in their order. So it depends only on the numbers,
-    not on the changes that led to them, and rounding errors do not accumulate.
+    A sum is always computed from all of its children, in float64 and in their order. So it depends only on the
+    numbers, not on earlier changes, and rounding errors do not accumulate.
 
     Args:
-        size: How many numbers.
+        size: Number of leaves.
     """
 
     def __init__(self, size: int) -> None:

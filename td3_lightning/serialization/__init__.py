@@ -1,1 +1,1 @@
-"""What a checkpoint holds, and the checks before any of it is used."""
+"""Content of a checkpoint, and its checks before use."""

@@ -21,7 +21,7 @@ VERSION = re.compile(r"[2-9][0-9]{0,2}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[
 def check_checkpoint(checkpoint: Any) -> None:
     """Check every part of a checkpoint, and make its settings plain in place.
 
-    Parts may be missing: a checkpoint without a replay is a good one for `test`.
+    Parts may be missing: `test` accepts a checkpoint without a replay buffer.
 
     Raises:
         InvalidValueError: A part does not have the required form.
@@ -63,13 +63,13 @@ def file_name(value: Any, name: str) -> None:
 
 
 def version(value: Any, name: str) -> None:
-    """Check for the version of a Lightning that this package supports."""
+    """Check for a version of Lightning that this package supports."""
     if not isinstance(value, str) or not VERSION.fullmatch(value):
         raise InvalidValueError(name, "a version of Lightning from 2.0 on", value)
 
 
 def averaging_state(value: Any, name: str) -> None:
-    """Check for what torch's `AveragedModel` has besides its weights: how many it has averaged."""
+    """Check for the state of torch's `AveragedModel` without its weights: the number of averaged models."""
     form.fields({"n_averaged": form.scalar})(value, name)
     if value.keys() != {"n_averaged"} or not isinstance(value["n_averaged"], Tensor) or value["n_averaged"].ndim:
         raise InvalidValueError(name, "a mapping with one tensor, n_averaged", value)

@@ -24,14 +24,14 @@ def loop_states(value: Any, name: str) -> None:
 
 
 def loader_states(value: Any, name: str) -> None:
-    """Check for the states of the loaders, which has at most one item."""
+    """Check for the states of the loaders, a list of at most one."""
     form.series(form.mapping)(value, name)
     if len(value) > 1:
         raise InvalidValueError(name, "a list of at most one state", value)
 
 
 def check_loops(states: Any, loops: Iterator[tuple[str, Any]]) -> None:
-    """Check Lightning's loops' states against the states of new loops.
+    """Check the states of Lightning's loops against those of new loops.
 
     Args:
         states: The states in the checkpoint.

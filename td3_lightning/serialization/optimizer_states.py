@@ -14,7 +14,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def check_optimizers(states: Any, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Check that Adam's states, or another optimizer's, fit the weights that they are for.
+    """Check that the states of the optimizers match the weights that they update.
 
     There may be none at all, as in a published checkpoint: Lightning then keeps the new optimizers.
     """

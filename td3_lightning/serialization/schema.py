@@ -205,7 +205,7 @@ def _ours(module: str, name: str) -> Any:
 
 
 def _hints(taker: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's, or a constructor's, parameters; empty if they cannot be resolved."""
+    """Return the annotations of the parameters of a function or constructor; empty if they cannot be resolved."""
     function: Any = type.__getattribute__(taker, "__init__") if isinstance(taker, type) else taker
     try:
         return typing.get_type_hints(function)

@@ -19,7 +19,7 @@ def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None
     Args:
         settings: The model's settings, after their types are checked.
         weights: The checkpoint's `state_dict`.
-        name: What the settings are called.
+        name: Name of the settings in errors.
     """
     most = sum(weight.numel() for weight in weights.values()) if isinstance(weights, dict) else 0
     critics = settings.get("num_critics", 1)
@@ -67,7 +67,7 @@ def check_weights(checkpoint: Mapping[str, Any], module: torch.nn.Module, strict
 
 
 def _check_policy(checkpoint: Mapping[str, Any], ours: Mapping[str, Tensor]) -> None:
-    """Check that the policy that was trained, if a checkpoint holds one besides another policy, is whole."""
+    """Check that the trained policy is complete, if a checkpoint holds one beside the deployed policy."""
     held = checkpoint.get("trained_policy", ours)
     for name in ours.keys() | held.keys():
         deployed = checkpoint.get("state_dict", {})

@@ -13,8 +13,8 @@ from td3_lightning.envs.env_group import Step
 class Assessment:
     """Record the minimum return of the first `episodes` episodes that one policy begins.
 
-    Episodes that an earlier policy began do not count. An episode counts from its first step, not when it ends:
-    otherwise, the shortest episodes of several environments would be preferred.
+    Episodes that an earlier policy began do not count. The first episodes to begin count, not the first to end, because
+    the latter would prefer short episodes.
 
     Args:
         episodes: Number of episodes.

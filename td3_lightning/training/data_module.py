@@ -278,7 +278,7 @@ class ReplayData(L.LightningDataModule):
         if own is None:
             raise UsageError(
                 f"The number of processes must be {len(states)}, as in the checkpoint, got {world_size()}. Use "
-                f"--trainer.devices {len(states)}, or start with empty replays (--data.empty_replay true)."
+                f"--trainer.devices {len(states)}, or start with empty replay buffers (--data.empty_replay true)."
             )
         if "replay" not in own:
             path = self._path or "the checkpoint"

@@ -17,7 +17,7 @@ def flush_denormals(optimizer: Optimizer) -> None:
     """Set denormal numbers in Adam's state to zero.
 
     No weight above 1e-22 changes: Adam divides by at least its eps of 1e-8, so the step is below 1e-29. Other
-    optimizers are left alone: one that uses the sign of a mean steps as far for a denormal.
+    optimizers are not changed: the step of one that uses the sign of a mean does not depend on its size.
     """
     if not isinstance(optimizer, Adam):
         return

@@ -35,7 +35,7 @@ class PolicyCheckpoint(Callback):
         late_episodes: Episodes of an assessment in the late phase.
         switch_after: Updates in the early phase. The next assessment begins the late phase.
         reset_weight: Factor on the highest minimum return at the start of the late phase, in [0, 1]. A negative return
-            is reduced by the same amount, so that the bar is always lowered.
+            is reduced by the same amount, so the highest minimum return always decreases.
 
     Raises:
         UsageError: A setting is out of range.
@@ -122,7 +122,7 @@ class PolicyCheckpoint(Callback):
             self.assessment = Assessment.begin(episodes, envs.episode_steps())
 
     def _begin_late_phase(self) -> None:
-        """Lower the bar, because the smallest of many returns is smaller."""
+        """Lower the best return, because the minimum over more episodes is smaller."""
         self.is_late = True
         self.best_return *= self.reset_weight if self.best_return > 0 else 2 - self.reset_weight
 

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 RESUME_HINT = (
-    "Use a last.ckpt in the folder of its run, or start with an empty replay, which the policy fills first "
+    "Use a last.ckpt in the folder of its run, or start with an empty replay buffer, which the policy fills first "
     "(--data.empty_replay true)."
 )
 SavedReplay = Callable[[Replay], dict[str, Any] | None]  # returns the saved part of a replay, or None for nothing
@@ -34,7 +34,7 @@ def restore_replay(replay: Replay, state: dict[str, Any], path: Path) -> None:
     """
     folder = path.parent / FOLDER
     if any(ring.get("segments") for ring in state["rings"]) and not folder.is_dir():
-        raise UsageError(f"{path} requires its replay in {folder}, but that folder does not exist. {RESUME_HINT}")
+        raise UsageError(f"{path} requires its replay buffer in {folder}, which does not exist. {RESUME_HINT}")
     try:
         replay.load_state_dict(with_rows(state, folder))
     except UnfitError as unfit:

@@ -1,4 +1,4 @@
-"""What all runs of a sweep have in common."""
+"""Common settings of the runs of a sweep."""
 
 import os
 import shlex

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.envs.lifetime import Lifetime, StepTimeout
