@@ -131,8 +131,8 @@ def new_dataset_id(name: str) -> str:
         parse_dataset_id(found)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"dataset must be a name such as lander/expert-v0, got {shown(name)}. Use letters, digits, - and _, and / "
-            "after a namespace."
+            f"dataset must be a name such as lander/expert-v0, got {shown(name)}. Use letters, digits, - and _, "
+            "at least two in each part, and / after a namespace."
         ) from error
     if (datasets_folder() / found).exists():
         raise UsageError(
