@@ -50,7 +50,7 @@ types: .venv/installed-for-tests
 test-without-fast: .venv/installed-for-tests
 	rm -rf build/without-fast && mkdir -p build/without-fast
 	tar --exclude-vcs --exclude=./.venv --exclude=./build --exclude=fast -cf - . | tar -xf - -C build/without-fast
-	cd build/without-fast && PYTHONPATH=$(CURDIR)/build/without-fast OMP_NUM_THREADS=1 ../../$(BIN)/pytest -n 2
+	cd build/without-fast && PYTHONPATH=$(CURDIR)/build/without-fast OMP_NUM_THREADS=1 ../../$(BIN)/pytest -n 2 --dist worksteal
 
 # -E reads every page again, because Sphinx does not notice changed docstrings.
 docs: .venv/installed-for-tests
