@@ -235,7 +235,7 @@ def test_functions_are_short() -> None:
         ("from .. import cli", {"cli"}),
         ("from . import ring", set()),
         ("from td3_lightning.replay import ring", set()),
-        ("def f():\n    from td3_lightning.fast import adam", {"fast"}),
+        ("def f():\n    from td3_lightning.checkpointing import io", {"checkpointing"}),
         ("if TYPE_CHECKING:\n    from td3_lightning.training import collector", {"training"}),
     ],
 )

@@ -1,6 +1,5 @@
 """Run every command and example of the README and the documentation, with short epochs."""
 
-import ast
 import importlib
 import os
 import re
@@ -32,7 +31,8 @@ SMALL_COMMANDS = {
     "fit": SMALL,
     "test": ["--data.test_episodes", "2"],
     "validate": ["--data.eval_episodes", "2"],
-    **{command: ["--episodes", "1"] for command in ("collect", "plot", "record", "robustness")},
+    "robustness": ["--episodes", "1", "--observation_noise", "[0,0.01]", "--action_noise", "[0,0]"],
+    **{command: ["--episodes", "1"] for command in ("collect", "plot", "record")},
 }
 SMALL_PYTHON = [
     (r"max_epochs=\d+", "max_epochs=1"),
@@ -121,8 +121,6 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         return
     small = SMALL_COMMANDS.get(words[0], [])
-    if words[0] == "robustness" and "--observation_noise" not in words:
-        small = [*small, "--observation_noise", "[0,0.01]", "--action_noise", "[0,0]"]
     if words[0] == "sweep":
         amount = {"--space": ["--trials", "1"], "--seeds": ["--seeds", "0"]}
         flags = [word for word in SMALL if word not in ("--data.batch_size", "8")]  # the space has the batch size
@@ -158,8 +156,15 @@ def run_benchmark(name: str, words: list[str]) -> None:
         assert importlib.import_module(name).main([*words, "--windows", "1", "--seconds", "0.1"]) == 0
     else:
         assert name in {"benchmarks.latency", "benchmarks.profile", "benchmarks.speed"}
+        _require_fast(name)
         here = [sys.executable if word.endswith("/python") else word for word in words]
         importlib.import_module(name).parse(here)
+
+
+def _require_fast(text: str) -> None:
+    """Skip the rest of a page in a copy without the optional package, if a block or a benchmark imports it."""
+    if "td3_lightning.fast" in text or text == "benchmarks.profile":
+        pytest.importorskip("td3_lightning.fast")
 
 
 def check_setup(words: list[str]) -> None:
@@ -200,6 +205,7 @@ def test_every_python_block_runs(page: Path, scratch: Path) -> None:
     for block in blocks(page, "python"):
         for long, short in SMALL_PYTHON:
             block = re.sub(long, short, block)
+        _require_fast(block)
         exec(compile(block, name_of(page), "exec"), names)
     if page.stem in ("README", "quickstart"):
         assert isinstance(names["data"], ReplayData)
@@ -279,22 +285,3 @@ def test_every_named_test_exists() -> None:
     named = re.findall(r"`(test_\w+)`", PAGES[ROOT / "docs" / "fault_tolerance.md"])
     assert len(named) >= 18
     assert [name for name in named if f"def {name}(" not in tests] == []
-
-
-def entries(path: str, name: str) -> int:
-    """Count the entries of a dict in a test file, without importing the file."""
-    for node in ast.parse((ROOT / "tests" / path).read_text()).body:
-        if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            if ast.unparse(target) == name:
-                return len(node.value.keys)
-    raise LookupError(f"{path} has no dict {name}")
-
-
-def test_page_states_the_current_numbers_of_faults() -> None:
-    page = PAGES[ROOT / "docs" / "fault_tolerance.md"]
-    cases = sum(entries("integration/test_resume.py", name) for name in ("DATA", "SIMULATORS"))
-    assert f"| 11 moments in each of {cases} cases:" in page
-    assert f"| {entries('envs/test_checked.py', 'STEP_FAULTS')} ways," in page
-    lines, files = (entries("cli/test_app.py", name) for name in ("INVALID_LINES", "INVALID_FILES"))
-    assert f"| invalid flags and files | {lines} and {files} |" in page
