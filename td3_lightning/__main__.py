@@ -46,6 +46,8 @@ def import_main() -> Main:
     gc.disable()
     try:
         from td3_lightning.cli.app import main
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None  # without a traceback of the imports
     finally:
         gc.freeze()
         if was_enabled:

@@ -25,6 +25,7 @@ _LAUNCHER = "TD3_LIGHTNING_LAUNCHER"  # PID of the process from which Lightning 
 def watch_ranks(launcher: Any) -> None:
     """End this process with status 1 if a rank that it started fails before the processes have formed a group.
 
+    The status is 130 if Ctrl-C has ended the rank, because a terminal interrupts all ranks.
     Afterwards, their collective operations raise. The ranks watch this process, too.
 
     Args:
@@ -42,7 +43,8 @@ def _watch_ranks(launcher: Any) -> None:
                 os.write(2, f"Rank {rank} ended with status {process.returncode} before training began.\n".encode())
                 for each in launcher.procs:
                     each.kill()
-                os._exit(1)  # the main thread is blocked in torch
+                interrupted = process.returncode in (130, -signal.SIGINT)
+                os._exit(130 if interrupted else 1)  # the main thread is blocked in torch
         time.sleep(RANK_INTERVAL)
 
 

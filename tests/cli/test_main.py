@@ -14,11 +14,28 @@ collections.clear()
 main = import_main()
 print(len(collections), gc.isenabled(), gc.get_freeze_count() > 100_000, main.__module__)
 """
+INTERRUPT = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lightning":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from td3_lightning.__main__ import run
+run(["fit"])
+"""
 
 
 def test_imports_run_without_garbage_collection() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True", "True", "td3_lightning.cli.app"]
+
+
+def test_ctrl_c_during_imports_exits_with_130_and_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPT], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 @pytest.mark.parametrize(

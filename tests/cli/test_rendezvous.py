@@ -252,6 +252,19 @@ def test_killed_rank_ends_its_launcher_with_status_1(early: bool, tmp_path: Path
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize(("status", "expected"), [(130, 130), (2, 1)])
+def test_launcher_ends_with_a_starting_rank(status: int, expected: int, tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys, time, types; from td3_lightning.cli.parent import watch_ranks; "
+        f"rank = subprocess.Popen([sys.executable, '-c', 'raise SystemExit({status})']); "
+        "watch_ranks(types.SimpleNamespace(procs=[rank])); time.sleep(60)"
+    )
+    process = start([sys.executable, "-c", program], tmp_path)
+    with ended([process]):
+        assert process.wait(LIMIT) == expected
+    assert f"Rank 1 ended with status {status} " in (tmp_path / "log").read_text()
+
+
 @linux
 def test_worker_of_killed_torchrun_saves_and_ends(tmp_path: Path) -> None:
     tmp_path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
