@@ -22,6 +22,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch import distributed
 
+from td3_lightning.cli.peers import PeerWatch
 from td3_lightning.errors import RunError, UsageError, one_line
 
 PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds from the first to the last report
@@ -44,13 +45,17 @@ class Rendezvous:
         world_size: Number of processes.
         open_store: Function that returns the store, for example `partial(join_store, address, port)`.
         number: Number of earlier meetings of these processes.
+        address: Address of rank 0.
     """
 
-    def __init__(self, rank: int, world_size: int, open_store: Callable[[], Any], number: int = 0) -> None:
+    def __init__(
+        self, rank: int, world_size: int, open_store: Callable[[], Any], number: int = 0, address: str = "127.0.0.1"
+    ) -> None:
         self.rank, self.world_size = rank, world_size
-        self._open_store, self._number = open_store, number
+        self._open_store, self._number, self._address = open_store, number, address
         self._store: Any | None = None
         self._reported = False
+        self._peers: PeerWatch | None = None
 
     @classmethod
     def of_launcher(cls) -> "Rendezvous | None":
@@ -67,11 +72,14 @@ class Rendezvous:
         rank = environment.global_rank()
         serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # otherwise torchrun serves
         open_store = partial(serve_store if serves else join_store, environment.main_address, environment.main_port)
-        return cls(rank, environment.world_size(), open_store, next(_numbers))
+        return cls(rank, environment.world_size(), open_store, next(_numbers), environment.main_address)
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Report a failure of this process to the others if it has not reported that it is ready."""
+        """Report a failure of this process to the others if it has not reported that it is ready.
+
+        After `meet`, the others end if this process dies or fails.
+        """
         try:
             yield
         except BaseException as error:
@@ -79,11 +87,19 @@ class Rendezvous:
             if failed and not self._reported:
                 with suppress(distributed.DistError):  # the store is not served
                     self._fail(error)
+            if isinstance(error, SystemExit):  # all processes stop together after a signal
+                self._close()
             raise
+        self._close()
+
+    def _close(self) -> None:
+        if self._peers is not None:
+            self._peers.close()
 
     def meet(self, facts: Mapping[str, Any]) -> None:
-        """Agree, then limit the time in which the processes form a group."""
+        """Agree, then limit the time in which the processes form a group, and end with a process that dies."""
         self.agree(facts)
+        self._peers = PeerWatch(self.rank, self.world_size, self._connect(), self._address)
         threading.Thread(target=_end_without_group, name="group-limit", daemon=True).start()
 
     def agree(self, facts: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from processes import descendants, is_running, kill, wait_for
+from processes import descendants, free_port, is_running, kill, wait_for
 from td3_lightning.cli import rendezvous
 from td3_lightning.cli.rendezvous import Rendezvous, join_store, serve_store
 from td3_lightning.errors import RunError, UsageError
@@ -27,12 +26,6 @@ SMALL = shlex.split(
 )
 FIT = ["fit", "--config", "here.yaml"]
 LIMIT = 60.0  # seconds in which all processes must end
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:

@@ -1,7 +1,8 @@
-"""Processes that tests start: find, await and kill them."""
+"""Processes that tests start: find, await, connect and kill them."""
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,13 @@ def wait_for(condition: Callable[[], Value], seconds: float = 240.0) -> Value:
         assert time.monotonic() < until, "too late"
         time.sleep(0.05)
     return found
+
+
+def free_port() -> int:
+    """Return a port of this machine that no program uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def is_running(pid: int) -> bool:

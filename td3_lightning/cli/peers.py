@@ -1,0 +1,108 @@
+"""End this process after another process of the run has died.
+
+A collective operation reports a process that died late (NCCL, a lost machine), and an evaluation does not call one. So
+rank 0 keeps a connection to each other rank. The operating system closes it when a process or its machine dies.
+"""
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import Any
+
+GRACE = 30.0  # seconds for a collective operation to fail, which says more
+
+
+FAREWELL = b"farewell"
+
+
+KEY = "peers"  # in the store: port and password
+
+
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # find a lost machine in 25 seconds
+
+
+class PeerWatch:
+    """Watch the other processes of a run in a thread until `close`.
+
+    If one of them ends without `close`, this process writes one sentence and ends with status 1 after `GRACE` seconds.
+
+    Args:
+        rank: Number of this process.
+        world_size: Number of processes.
+        store: Key-value store of all processes, in which rank 0 says where it listens.
+        address: Address of rank 0.
+    """
+
+    def __init__(self, rank: int, world_size: int, store: Any, address: str) -> None:
+        self.rank = rank
+        self._closed = False
+        self._peers: dict[Connection, int] = {}  # ranks
+        if rank == 0:
+            password = secrets.token_hex()
+            listener = Listener(("", 0), backlog=world_size, authkey=password.encode())
+            store.set(KEY, json.dumps([listener.address[1], password]))
+            run, arguments = self._serve, (listener, world_size)
+        else:
+            run, arguments = self._join, (store, address)  # type: ignore[assignment]
+        threading.Thread(target=run, args=arguments, name="peer-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Tell the other processes that this one ends as planned."""
+        self._closed = True
+        self._tell(FAREWELL)
+
+    def _serve(self, listener: Listener, world_size: int) -> None:
+        while len(self._peers) < world_size - 1:
+            with suppress(AuthenticationError, EOFError, OSError, ValueError):  # not a process of this run
+                peer = listener.accept()
+                self._add(peer, int(peer.recv_bytes()))
+        listener.close()
+        self._watch()
+
+    def _join(self, store: Any, address: str) -> None:
+        port, password = json.loads(store.get(KEY))
+        with suppress(AuthenticationError, EOFError, OSError):  # for example a firewall; collective operations remain
+            peer = Client((address, port), authkey=password.encode())
+            peer.send_bytes(str(self.rank).encode())
+            self._add(peer, 0)
+            self._watch()
+
+    def _add(self, peer: Connection, rank: int) -> None:
+        with socket.socket(fileno=os.dup(peer.fileno())) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                if hasattr(socket, name):  # not on every system
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._peers[peer] = rank
+
+    def _watch(self) -> None:
+        while self._peers and not self._closed:
+            for peer in wait(list(self._peers)):
+                rank = self._peers.pop(peer)  # type: ignore[call-overload]
+                try:
+                    message = peer.recv_bytes()  # type: ignore[union-attr]
+                except (EOFError, OSError):
+                    message = str(rank).encode()
+                if message != FAREWELL and not self._closed:  # a process that was told farewell closes its end
+                    self._end(int(message))
+
+    def _end(self, rank: int) -> None:
+        """End this process and all others, because a process has died."""
+        self._tell(str(rank).encode())
+        time.sleep(GRACE)
+        if not self._closed:
+            text = f"Another process of this run has ended, so this one ends too. Read the output of rank {rank}.\n"
+            os.write(sys.stderr.fileno(), text.encode())
+            os._exit(1)  # the main thread may be blocked in torch
+
+    def _tell(self, message: bytes) -> None:
+        for peer in list(self._peers):
+            with suppress(OSError):
+                peer.send_bytes(message)
