@@ -27,6 +27,8 @@ from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.checkpointing.save_triggers import saves_within_epochs
 from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
+from td3_lightning.serialization.checkpoint_file import replays_in
+from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import completed_epochs
@@ -148,11 +150,29 @@ def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
         )
 
 
-def check_fit(trainer: L.Trainer, model: TD3, data: ReplayData, checkpoint: Mapping[str, Any] | None) -> None:
-    """Raise `UsageError` if a run cannot begin, or cannot continue a checkpoint."""
+def check_fit(
+    trainer: L.Trainer, model: TD3, data: ReplayData, checkpoint: Mapping[str, Any] | None, path: str | None
+) -> None:
+    """Raise `UsageError` if a run cannot begin, or cannot continue a checkpoint, which is read from a path."""
     check_monitors(trainer, model, data)
-    if checkpoint is not None:
+    if checkpoint is not None and path is not None:
         check_resume(trainer, data, checkpoint)
+        if trainer.num_nodes > 1 and not data.empty_replay:
+            check_own_rows(checkpoint, Path(path), trainer.global_rank)
+
+
+def check_own_rows(checkpoint: Mapping[str, Any], path: Path, rank: int) -> None:
+    """Raise `UsageError` if the replay buffer of a rank is not complete beside a checkpoint, on its node."""
+    replays = list(replays_in(checkpoint))
+    if rank >= len(replays):
+        return  # another number of ranks is refused later
+    try:
+        check_rows(replays[rank], path.absolute().parent / FOLDER)
+    except UnfitError as unfit:
+        raise UsageError(
+            f"{unfit.path} {unfit}. Copy it from the node on which rank {rank} was trained, or start with an empty "
+            "replay buffer (--data.empty_replay true)."
+        ) from None
 
 
 def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, Any]) -> None:

@@ -230,7 +230,7 @@ class CommandLine(LightningCLI):
         check_launcher(self.trainer)
         check_pixel_encoder(self.datamodule, self.model)
         if self.subcommand == "fit":
-            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint)
+            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint, self._get(self.config, "ckpt_path"))
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)

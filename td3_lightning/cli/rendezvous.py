@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -131,7 +132,8 @@ class Rendezvous:
             if failed:
                 self._leave()
                 kind = UsageError if reports[failed[0]]["is_usage"] else RunError
-                raise kind(f"Rank {failed[0]} cannot start this run: {reports[failed[0]]['failure']}")
+                host, failure = (reports[failed[0]][name] for name in ("host", "failure"))
+                raise kind(f"Rank {failed[0]} on {host} cannot start this run: {failure}")
             if time.monotonic() > until:
                 silent = ", ".join(str(rank) for rank in range(self.world_size) if rank not in reports)
                 raise RunError(
@@ -150,7 +152,9 @@ class Rendezvous:
         """Report why this process cannot start, and give the others time to read it while the store is served."""
         self._reported = True
         is_usage = isinstance(error, Exception) and not isinstance(error, RunError)  # not Ctrl-C
-        self._report({"failure": one_line(error) or type(error).__name__, "is_usage": is_usage})
+        is_own = isinstance(error, UsageError | RunError)  # whose message is one sentence with a path, perhaps
+        failure = (str(error) if is_own else one_line(error)) or type(error).__name__
+        self._report({"host": socket.gethostname(), "failure": failure, "is_usage": is_usage})
         self._leave()
         gone = [f"left {rank}" for rank in range(self.world_size)]
         until = time.monotonic() + FAREWELL

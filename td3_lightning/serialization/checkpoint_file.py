@@ -143,7 +143,7 @@ def _has_replay(checkpoint: dict[str, Any], folder: Path) -> bool:
     return bool(replays)
 
 
-def replays_in(checkpoint: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def replays_in(checkpoint: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the replay states of all ranks in a checkpoint."""
     for state in checkpoint.values():  # a data module's state has the name of its class
         ranks = state.get("ranks", []) if isinstance(state, dict) else []

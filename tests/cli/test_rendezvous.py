@@ -1,31 +1,24 @@
 """Test that all processes of a run start together, and that all of them end if one of them fails."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
 
-from processes import descendants, free_port, is_running, kill, wait_for
+from nodes import FIT, LIMIT, SMALL, ended, start
+from processes import descendants, free_port, is_running, wait_for
 from td3_lightning.cli import rendezvous
 from td3_lightning.cli.rendezvous import Rendezvous, join_store, serve_store
 from td3_lightning.errors import RunError, UsageError
-
-SMALL = shlex.split(
-    "--trainer.accelerator=cpu --trainer.enable_progress_bar=false --data.steps_per_epoch=20 --data.batch_size=4 "
-    "--data.eval_episodes=1 --collector.warmup_steps=10 --model.hidden_dims=[8] --data.capacity=10000"
-)
-FIT = ["fit", "--config", "here.yaml"]
-LIMIT = 60.0  # seconds in which all processes must end
 
 
 def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:
@@ -75,13 +68,13 @@ def test_failure_of_one_process_ends_all_others(rank: int) -> None:
     assert time.monotonic() - start < 10
     assert str(raised.pop(rank)) == "gamma must be in [0, 1], got 2."
     for other in raised:
-        assert str(other) == f"Rank {rank} cannot start this run: gamma must be in [0, 1], got 2."
+        assert str(other) == f"Rank {rank} on {gethostname()} cannot start this run: gamma must be in [0, 1], got 2."
 
 
 def test_bug_in_one_process_ends_all_others() -> None:
     raised = meet(ready(), broken(KeyError("tau")))
     assert isinstance(raised[1], KeyError)
-    assert str(raised[0]) == "Rank 1 cannot start this run: 'tau'"
+    assert str(raised[0]) == f"Rank 1 on {gethostname()} cannot start this run: 'tau'"
 
 
 @pytest.mark.parametrize(
@@ -133,83 +126,7 @@ def test_single_process_has_no_rendezvous(monkeypatch: pytest.MonkeyPatch) -> No
 # Processes.
 
 
-def start(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a program in its own session, with its output in the file `log` of a folder."""
-    folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    with (folder / "log").open("w") as log:
-        return subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
-
-
-@contextmanager
-def ended(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Kill all processes of some sessions at the end of the block."""
-    try:
-        yield
-    finally:
-        for process in processes:
-            kill(process.pid)
-            process.wait()
-
-
-def nodes(folder: Path, *words: str) -> list[subprocess.Popen[bytes]]:
-    """Start torchrun for two nodes, each in its own folder."""
-    port = str(free_port())
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--master_addr=127.0.0.1"]
-    torchrun += ["--master_port", port, "-m", "--node_rank"]
-    small = [*SMALL, "--trainer.num_nodes=2"]
-    for number in "01":
-        folder.joinpath(number).mkdir(exist_ok=True)
-    return [start([*torchrun, n, "td3_lightning", *words, *small], folder / n) for n in "01"]
-
-
-def output_of(folder: Path) -> str:
-    """Return the output of a program without the messages of torchrun."""
-    return (folder / "log").read_text().split("\nE1")[0].split("\nW1")[0]
-
-
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@linux
-@pytest.mark.parametrize("broken_node", [0, 1])
-def test_two_nodes_end_when_one_has_no_checkpoint(broken_node: int, tmp_path: Path) -> None:
-    for number in (0, 1):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        folder.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
-        if number != broken_node:
-            words = [sys.executable, "-m", "td3_lightning", *FIT, *SMALL, "--trainer.max_epochs=1"]
-            assert start(words, folder).wait(LIMIT) == 0
-    began = time.monotonic()
-    both = nodes(tmp_path, *FIT, "--ckpt_path=last", "--trainer.max_epochs=2")
-    with ended(both):
-        for process in both:
-            assert process.wait(max(LIMIT - time.monotonic() + began, 1)) != 0
-    reason = "got none in lightning_logs/here"
-    own, other = (output_of(tmp_path / str(number)) for number in (broken_node, 1 - broken_node))
-    assert reason in own
-    assert f"Rank {broken_node} cannot start this run: --ckpt_path last" in other
-    assert reason in other
-    for text in own, other:
-        assert "Traceback" not in text
-
-
-@linux
-def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
-    for number in "01":
-        tmp_path.joinpath(number).mkdir()
-        tmp_path.joinpath(number, "here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
-    both = nodes(tmp_path, *FIT, "--trainer.max_epochs=100000")
-    with ended(both):
-        wait_for(lambda: any(tmp_path.rglob("last.ckpt")), LIMIT)
-        for pid in descendants(both[1].pid):
-            os.kill(pid, signal.SIGKILL)
-        for process in both:
-            assert process.wait(LIMIT) == 1
-    text = output_of(tmp_path / "0")
-    assert "because another process has ended" in text or "Another process of this run has ended" in text
-    assert "Traceback" not in text
 
 
 def pair(folder: Path) -> subprocess.Popen[bytes]:
