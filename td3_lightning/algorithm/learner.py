@@ -14,6 +14,8 @@ from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
 
+ACTOR, CRITICS = 0, 1  # places in `configure_optimizers`
+
 
 class Learner(Agent):
     """Base class of agents with an actor, critics and their targets. Each network has its own Adam.
@@ -84,11 +86,11 @@ class Learner(Agent):
 
     def step_critics(self) -> None:
         """Take an optimizer step along the critics' gradients."""
-        self.step_optimizer(1, self.settings.critic_lr)
+        self.step_optimizer(CRITICS, self.settings.critic_lr)
 
     def step_actor(self) -> None:
         """Take an optimizer step along the actor's gradients."""
-        self.step_optimizer(0, self.settings.actor_lr)
+        self.step_optimizer(ACTOR, self.settings.actor_lr)
 
     def step_optimizer(self, index: int, lr: Schedule) -> None:
         """Take a step of one of the optimizers of `configure_optimizers`."""

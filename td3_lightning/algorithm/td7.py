@@ -20,6 +20,8 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
 
+ENCODER = 2  # place in `configure_optimizers`, after the actor and the critics
+
 
 class TD7(TD3):
     """TD3 with state-action embeddings (SALE), a clipped value range, LAP's critic loss and hard target updates.
@@ -121,7 +123,7 @@ class TD7(TD3):
         """Take an Adam step on the encoder loss; return the loss before the step."""
         loss = self.encoder_loss(batch)
         self.compute_gradients(loss, self.encoder)
-        self.step_optimizer(2, self.settings.encoder_lr)
+        self.step_optimizer(ENCODER, self.settings.encoder_lr)
         return loss.detach()
 
     @torch.no_grad()
