@@ -198,6 +198,26 @@ def test_a_checkpoint_of_td3_is_not_a_td7(capsys: pytest.CaptureFixture[str]) ->
         TD7.load_from_checkpoint(path)
 
 
+@pytest.mark.parametrize("command", ["fit", "test"])
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        ([f"--ckpt_path={LAST}"], f"model.layer_norm requires td3_lightning.TD3, got td3_lightning.TD7 in {LAST}."),
+        (["--ckpt_path=last", "--name=td7"], "model.layer_norm requires td3_lightning.TD3, got td3_lightning.TD7 in "),
+        ([f"--ckpt_path={LAST}", "--model=TD7"], "model.layer_norm requires td3_lightning.TD3, got td3_lightning.TD7 "),
+        ([f"--ckpt_path={LAST}", "--model=TD3"], f"must be td3_lightning.TD7, as in {LAST}, got td3_lightning.TD3. "),
+    ],
+)
+def test_config_of_another_agent_names_the_right_one(
+    command: str, words: list[str], mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of([command, "--config", write("other.yaml", {"layer_norm": True}), *words], capsys)
+    assert mistake in error
+    fix, config = error.split(". ")[1].removesuffix(".yaml.").split(": --config ")
+    assert fix == "Remove it, and use the configuration of the checkpoint"
+    assert main(["test", "--config", f"{config}.yaml", "--ckpt_path", str(LAST)]) == 0
+
+
 def test_export_and_import_are_for_td3(capsys: pytest.CaptureFixture[str]) -> None:
     exported = error_of(["export", "--ckpt_path", str(LAST), "--files", "x"], capsys)
     assert exported == "export requires a checkpoint of TD3, got one of TD7. Use another checkpoint."
