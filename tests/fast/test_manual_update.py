@@ -276,7 +276,7 @@ def test_weights_are_skipped_if_many_units_are_dormant(active: int, all_taken: b
     assert below.isnan().all() if all_taken else torch.equal(below, torch.full_like(below, active))
 
 
-def test_a_slope_that_is_no_number_is_not_silent() -> None:
+def test_unit_with_nan_gradient_is_not_dormant() -> None:
     slope = torch.zeros(1, 4, 192)
     slope[0, 2, 5] = torch.nan
     weight, below = torch.ones(1, 192, 192), torch.zeros(1, 4, 192)
@@ -285,7 +285,7 @@ def test_a_slope_that_is_no_number_is_not_silent() -> None:
     assert torch.equal(below[0, 0], torch.zeros(192))
 
 
-def test_slopes_that_cancel_each_other_are_not_silent() -> None:
+def test_unit_with_cancelling_gradients_is_not_dormant() -> None:
     slope = torch.tensor([1.0, -1.0]).view(1, 2, 1).expand(1, 2, 192).contiguous()
     weight, below = torch.ones(1, 192, 192), torch.full((1, 2, 192), torch.nan)
     sparse_linear_backward(torch.ones(1, 2, 192), slope, weight, torch.zeros(1, 1, 192), weight.clone(), below, 0.6)
@@ -423,7 +423,7 @@ WHEN = [(name, late) for name in CHANGES for late in (False, True) if not (late 
 
 
 @pytest.mark.parametrize(("change", "late"), WHEN, ids=str)
-def test_a_changed_layer_is_not_done_by_hand(change: str, late: bool) -> None:
+def test_changed_layer_disables_manual_gradients(change: str, late: bool) -> None:
     module, batch = new_module(layer_norm=True), new_batch()
     if late:
         assert chosen(module)
@@ -445,7 +445,7 @@ def test_a_frozen_layer_stays_as_it_is(make_trainer: Any) -> None:
     assert not torch.equal(free.weight, before[1])
 
 
-def test_a_network_that_is_hooked_later_is_not_done_by_hand() -> None:
+def test_late_hook_disables_manual_gradients() -> None:
     module, batch = new_module(), new_batch()
     assert chosen(module)
     before = module.act(batch.obs[0].numpy())
