@@ -1,4 +1,4 @@
-"""The structure of the package: imports between packages, sizes of files and functions, and removable packages.
+"""The structure of the package and its tests: imports, sizes of files and functions, and removable packages.
 
 `KNOWN` lists the violations that the code still has. Remove an entry together with its violation: a listed violation
 that does not exist any more fails its test.
@@ -44,6 +44,7 @@ LIGHTNING_OBJECT = re.compile(r"(trainer|loop|logger|fetcher|strategy|connector|
 
 MAX_FILE_LINES = 300
 MAX_BODY_LINES = 30
+MAX_TEST_NAME = 60
 
 KNOWN: dict[str, set[str]] = {
     "imports": set(),
@@ -214,6 +215,18 @@ def test_lightning_private_names_stay_in_their_packages() -> None:
 def test_files_are_short() -> None:
     lengths = {in_package(path): len(path.read_text(encoding="utf-8").splitlines()) for path in trees()}
     assert_only_known("long files", {name for name, lines in lengths.items() if lines > MAX_FILE_LINES})
+
+
+def test_every_package_has_a_folder_of_tests() -> None:
+    packages = {path.parent.name for path in trees() if path.parent != PACKAGE}
+    assert packages <= {path.name for path in PACKAGE.parent.joinpath("tests").iterdir() if path.is_dir()}
+
+
+def test_names_of_tests_are_short() -> None:
+    tests = [path.read_text(encoding="utf-8") for path in PACKAGE.parent.glob("tests/**/test_*.py")]
+    names = {name for test in tests for name in re.findall(r"^ *def (test_\w+)", test, re.MULTILINE)}
+    assert names
+    assert not {name for name in names if len(name) > MAX_TEST_NAME}
 
 
 def test_functions_are_short() -> None:

@@ -146,6 +146,11 @@ def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
         assert len(said) < 300
 
 
+@pytest.mark.parametrize(("make", "default"), [(td3, "0.005"), (td7, "1")])
+def test_fix_of_tau_is_the_value_of_the_paper(make: Callable[..., Any], default: str) -> None:
+    assert refused(make, "tau", 0) == f"tau must be in (0, 1], got 0.0. The paper uses {default}."
+
+
 @pytest.mark.parametrize(("make", "argument", "name"), BOOLS)
 def test_bools(make: Callable[..., Any], argument: str, name: str) -> None:
     make(**{argument: np.bool_(False)})

@@ -80,3 +80,26 @@ def test_schedule_without_its_arguments_is_refused() -> None:
         UsageError, match=r"^Hidden must store each constructor argument .* got a mismatch in _start, start\. Rename"
     ):
         TD3(3, [-1.0], [1.0], hidden_dims=(4,), actor_lr=Hidden(1e-3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"start": 1}, "missing a required argument: 'end'"),
+        ({"start": 1, "end": 0, "steps": 9, "stop": 1}, "got an unexpected keyword argument 'stop'"),
+    ],
+)
+def test_wrong_init_args_are_refused(arguments: dict[str, Any], reason: str) -> None:
+    path = "td3_lightning.schedules.Linear"
+    with pytest.raises(UsageError) as caught:
+        as_schedule({"class_path": path, "init_args": arguments})
+    expected = f"init_args of {path} must be those of its constructor, got {arguments} ({reason})."
+    assert str(caught.value) == f"{expected} Use start, end, steps, begin."
+
+
+def test_schedule_for_a_number_is_refused() -> None:
+    expected = (
+        r"^policy_freq must be an integer, got Linear\(start=1\.0, end=2\.0, steps=3, begin=0\)\. Use an integer\.$"
+    )
+    with pytest.raises(UsageError, match=expected):
+        TD3(3, [-1.0], [1.0], hidden_dims=(4,), policy_freq=Linear(1, 2, 3))  # type: ignore[arg-type]

@@ -18,8 +18,8 @@ class Encoder(Configurable, ABC):
     """Recipe for a network that computes features of observations.
 
     As `model.encoder`, it serves all critics, and their loss trains it. The actor either sees the same features without
-    training them, or has its own network. As `model.critic_encoder`, each critic has its own network. BatchNorm and
-    Dropout are refused, because the actor also acts in training mode.
+    training them, or has its own network. As `model.critic_encoder`, each critic has its own network. Layers such as
+    BatchNorm, Dropout and RReLU are refused, because the actor also acts in training mode.
     """
 
     shared = True  # whether the actor uses the critics' features; a subclass may make it an argument
@@ -49,20 +49,35 @@ class Trunk(Encoder):
         return nn.Sequential(*(layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())))
 
 
-def build(encoder: Encoder | None, obs_dim: int) -> nn.Module:
+def build(encoder: Encoder | None, obs_dim: int, name: str = "encoder") -> nn.Module:
     """Build the network of an encoder with fresh parameters, or an identity if there is none.
+
+    Args:
+        encoder: The encoder.
+        obs_dim: Numbers in an observation.
+        name: Name of the setting in errors.
 
     Raises:
         UsageError: A layer behaves differently in training, where the actor acts too.
     """
     network = nn.Identity() if encoder is None else encoder.build(obs_dim)
     for layer in network.modules():
-        if isinstance(layer, _BatchNorm | _DropoutNd):
+        if fix := _fix_of_training_mode(layer):
             raise UsageError(
-                f"encoder must behave the same in training and evaluation, got a {type(layer).__name__} layer. Use "
-                "LayerNorm, or no normalization."
+                f"{name} must behave the same in training and evaluation, got the layer {type(layer).__name__}. {fix}"
             )
     return network
+
+
+def _fix_of_training_mode(layer: nn.Module) -> str:
+    """Return what to use instead of a layer that behaves differently in training, "" for another layer."""
+    if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
+        return "Use LayerNorm, or no normalization."
+    if isinstance(layer, _DropoutNd):
+        return "Remove it."
+    if isinstance(layer, nn.RReLU):
+        return "Use LeakyReLU."
+    return "Set its dropout to 0." if isinstance(getattr(layer, "dropout", None), float) and layer.dropout else ""
 
 
 def as_encoder(name: str, encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:

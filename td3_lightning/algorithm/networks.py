@@ -237,7 +237,8 @@ def _critic_encoder(settings: TD3Settings) -> nn.Module:
     """Build the encoder that all critics share, or one for each of them."""
     if settings.critic_encoder is None:
         return build(settings.encoder, settings.obs_dim)
-    return EncoderCopies(build(settings.critic_encoder, settings.obs_dim) for _ in range(settings.num_critics))
+    copies = range(settings.num_critics)
+    return EncoderCopies(build(settings.critic_encoder, settings.obs_dim, "critic_encoder") for _ in copies)
 
 
 def _linear(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:

@@ -56,6 +56,8 @@ class TD3Settings:
     bc_weight: float | None
     normalize_rewards: bool
     scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
+    paper_tau: ClassVar[str] = "0.005"
+    target_fix: ClassVar[str] = "Use 250, for example, or omit it for an update of the targets with each actor update."
 
     def __post_init__(self) -> None:
         self._check_networks()
@@ -88,13 +90,13 @@ class TD3Settings:
             setattr(self, name, as_schedule(getattr(self, name), name))
         check_schedule("actor_lr", self.actor_lr)
         check_schedule("critic_lr", self.critic_lr)
-        check_schedule("tau", self.tau, least=None, most=1, above=0, fix="The paper uses 0.005.")
+        check_schedule("tau", self.tau, least=None, most=1, above=0, fix=f"The paper uses {self.paper_tau}.")
         check_schedule("policy_noise", self.policy_noise, fix="The paper uses 0.2.")
         check_schedule("noise_clip", self.noise_clip, fix="The paper uses 0.5.")
         self.policy_freq = require_int("policy_freq", self.policy_freq, least=1, fix="The paper uses 2.")
         if self.target_update_freq is not None:
-            fix = "Use 250, for example, or omit it for an update of the targets with each update of the actor."
-            self.target_update_freq = require_int("target_update_freq", self.target_update_freq, least=1, fix=fix)
+            freq = require_int("target_update_freq", self.target_update_freq, least=1, fix=self.target_fix)
+            self.target_update_freq = freq
         if self.max_grad_norm is not None:
             fix = "Omit max_grad_norm for no clipping."
             self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
@@ -159,6 +161,8 @@ class TD7Settings(TD3Settings):
     zs_dim: int
     encoder_lr: Any
     scheduled: ClassVar[tuple[str, ...]] = (*SCHEDULED, "encoder_lr")
+    paper_tau: ClassVar[str] = "1"
+    target_fix: ClassVar[str] = "The paper uses 250."
 
     def _check_networks(self) -> None:
         super()._check_networks()
@@ -180,7 +184,7 @@ class TD7Settings(TD3Settings):
         super()._check_update()
         check_schedule("encoder_lr", self.encoder_lr)
         if self.target_update_freq is None:
-            raise UsageError("target_update_freq must be an integer for TD7, got None. The paper uses 250.")
+            raise UsageError(f"target_update_freq must be an integer for TD7, got None. {self.target_fix}")
 
 
 def _round_up(bounds: NDArray[np.float64]) -> NDArray[np.float32]:

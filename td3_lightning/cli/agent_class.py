@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import signature
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,6 +15,7 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.cli.config_files import find_config
 from td3_lightning.errors import UsageError, one_line
+from td3_lightning.reporting.run_dir import config_of
 
 # The classes that a command line or a checkpoint may name. Nothing is imported because a checkpoint names it.
 AGENTS: dict[str, type[TD3]] = {"td3_lightning.TD3": TD3, "td3_lightning.TD7": TD7}
@@ -28,24 +30,27 @@ class OtherAgentError(Exception):
 
     Args:
         path: Import path of the checkpoint's agent.
+        source: Path of the checkpoint.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, source: str) -> None:
         super().__init__(path)
-        self.path = path
+        self.agent = AgentClass(path, is_named=True, source=source)
 
 
-@dataclass(frozen=True)
+@dataclass
 class AgentClass:
     """Class of the agent of a command.
 
     Args:
         path: Its import path, a key of `AGENTS`.
-        is_named: Whether the user named it, so that a checkpoint must not hold another one.
+        is_named: Whether the user or a checkpoint named it, so that a checkpoint must not hold another one.
+        source: Path of the checkpoint that holds it, "" if none is known.
     """
 
     path: str = DEFAULT
     is_named: bool = False
+    source: str = ""
 
     @property
     def kind(self) -> type[TD3]:
@@ -75,13 +80,11 @@ class AgentClass:
         """
         held = next(path for path, kind in AGENTS.items() if kind.algorithm == checkpoint.get("algorithm", "TD3"))
         if held == self.path:
+            self.source = source
             return
         if self.is_named:
-            raise UsageError(
-                f"model.class_path must be {held}, as in {source}, got {self.path}. Use the configuration of the "
-                f"checkpoint, or {FLAG} {held}."
-            )
-        raise OtherAgentError(held)
+            raise UsageError(f"model.class_path must be {held}, as in {source}, got {self.path}. {_own_config(source)}")
+        raise OtherAgentError(held, source)
 
     def check_setting(self, message: str) -> None:
         """Raise `UsageError` if a parser's message is about a setting that another agent has, and this one has not."""
@@ -89,6 +92,10 @@ class AgentClass:
         name = unknown[1] if unknown else ""
         others = [path for path, kind in AGENTS.items() if name in signature(kind).parameters]
         if others and self.path not in others:
+            if self.source:
+                raise UsageError(
+                    f"model.{name} requires {others[0]}, got {self.path} in {self.source}. {_own_config(self.source)}"
+                )
             raise UsageError(f"{self.path} has no setting {name}. Remove it, or use --model {others[0]}.")
 
 
@@ -129,6 +136,10 @@ def with_class_flags(words: Sequence[str]) -> list[str]:
         elif flag.startswith("--model.init_args."):
             found[number] = word.replace(".init_args.", ".", 1)
     return found
+
+
+def _own_config(checkpoint: str) -> str:
+    return f"Remove it, and use the configuration of the checkpoint: --config {config_of(Path(checkpoint))}."
 
 
 def _values(words: Sequence[str], *flags: str) -> Iterator[str]:

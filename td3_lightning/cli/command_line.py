@@ -86,7 +86,7 @@ class CommandLine(LightningCLI):
                 try:
                     self._run(args)
                 except OtherAgentError as other:
-                    self.agent = AgentClass(other.path, is_named=True)
+                    self.agent = other.agent
                     self._run(args)
             except ExitOnSignal:
                 self._print_resume_command()

@@ -45,7 +45,10 @@ def find_config(name: str) -> Path:
     Raises:
         UsageError: The file does not exist, or does not contain a YAML mapping.
     """
-    return _find(name, "configuration", _folders(), [path for folder in _folders()[1:] for path in _names(folder)])
+    known = [path for folder in _folders()[1:] for path in _names(folder)]
+    path = _find(name, "configuration", _folders(), known)
+    _check_yaml(path, "with sections such as data and trainer", "Add them.")
+    return path
 
 
 def find_space(name: str) -> Path:
@@ -59,13 +62,14 @@ def find_space(name: str) -> Path:
     """
     folders = [folder / SPACES for folder in _folders()[1:]]
     known = [path.relative_to(folder) for folder in folders for path in folder.rglob("*.yaml")]
-    return _find(name, "search space", [Path(), *folders], known)
+    path = _find(name, "search space", [Path(), *folders], known)
+    _check_yaml(path, "with a range or choices for each setting", "Add model.actor_lr: {low: 1e-5, high: 1e-3}.")
+    return path
 
 
 def _find(name: str, kind: str, folders: Sequence[Path], names: Sequence[Path]) -> Path:
     for folder in folders:
         if (folder / name).is_file():
-            _check_yaml(folder / name)
             return folder / name
     places = dict.fromkeys(str(folder.resolve()) for folder in folders if folder.is_dir())
     known = {str(path.with_suffix("")): path.as_posix() for path in names}
@@ -141,7 +145,7 @@ def _names(folder: Path) -> list[Path]:
     return [path for path in paths if path.parts[0] != SPACES]
 
 
-def _check_yaml(path: Path) -> None:
+def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> None:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Strict)
     except UnicodeDecodeError as error:
@@ -152,8 +156,8 @@ def _check_yaml(path: Path) -> None:
         raise UsageError(f"{path} must be valid YAML, got an error: {_reason(error)}. Correct it.") from error
     _check_size(path, content)
     if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise UsageError(f"{path} must be a mapping with sections such as data and trainer, got {kind}. Add them.")
+        kind = "nothing" if content is None else type(content).__name__
+        raise UsageError(f"{path} must be a mapping {content_of_mapping}, got {kind}. {fix}")
 
 
 def _reason(error: Exception) -> str:

@@ -29,14 +29,11 @@ KINDS = {
     "NoneType": "null",
 }
 
-
 # jsonargparse reports these base classes if the user named no class.
 BASES = ("gymnasium.Env", "lightning.Callback", "lightning.pytorch.Callback")
 
-
 # Paths of files that the user did not write begin with one of these, or contain "-packages".
 INSTALLED = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
-
 
 COMPILERS = ("torch._dynamo", "torch._inductor")  # modules of the exceptions of torch.compile
 
@@ -148,8 +145,7 @@ def _about_flags(message: str, keys: Sequence[str], words: Sequence[str]) -> str
     if flag := _first(r"argument (\S+): expected", message):
         return f"{flag.split('/')[-1]} requires a value, got none. Write one after it."
     if number := re.search(r"argument (\S+): invalid int value: '(.*)'", message):
-        written = suggestions.integer(number[2]) or "an integer"
-        return f"{number[1].split('/')[-1]} must be an integer, got {number[2]}. Use {written}."
+        return f"{number[1].split('/')[-1]} must be an integer, got {number[2]}. {_integer_fix(number[2])}"
     if linked := _first(r'Linked "([^"]+)" must be given', message):
         return f"{linked} is taken from the environment and cannot be set. Remove it."
     if missing := _first(r"arguments are required: ([\w.]+(?:, [\w.]+)*)", message):
@@ -165,8 +161,7 @@ def _about_values(message: str, words: Sequence[str]) -> str | None:
         fix = class_first if "Schedule" in message else f"--{key} with a value"
         return f"{key} must be a single value, got an argument of it. Use {fix}."
     if number := _first(r"Not of type \w+: invalid literal for int.*: '(.*)'", message):
-        written = suggestions.integer(number)
-        return f"{key} must be an integer, got {number}.{f' Use {written}.' if written else ''}"
+        return f"{key} must be an integer, got {number}. {_integer_fix(number)}"
     if limits := re.search(r"Not of type \w+: (\S+) does not conform to restriction (.*)", message):
         return f"{key} must be {_range(limits[2])}, got {limits[1]}. Use another value."
     if "Not of type" in message and "NoneType" in message:
@@ -254,15 +249,15 @@ def _missing(names: str, key: str, owner: str) -> str:
 def _no_class(key: str, path: str, number: str, words: Sequence[str]) -> str:
     hint = suggestions.class_path(path, key)
     if number:
-        written = suggestions.integer(path) if number == "int" else None
-        use = f"Use {written}." if written else hint[:1].upper() + hint[1:]
-        return f"{key} must be {KINDS[number]} or a class such as td3_lightning.Linear, got {path}. {use}".rstrip()
+        written = number == "int" and suggestions.integer(path)
+        use = f"Use {written or KINDS[number]}." if written or not hint else hint[:1].upper() + hint[1:]
+        return f"{key} must be {KINDS[number]} or a class such as td3_lightning.Linear, got {path}. {use}"
     return f"{key} must be a class, got {path}; {hint or 'use its import path, for example package.module.Class.'}"
 
 
 def _wrong_kind(key: str, message: str, words: Sequence[str]) -> str:
     got = _first(r"(?:Given value|Got value): (.*)", message)
-    got = _first(r"class_path='([\w.]+)'", got) or got or "nothing"
+    got = _first(r"class_path(?:=|': )'([\w.]+)'", got) or got or "nothing"
     got = "null" if got == "None" else got
     kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
     accepted = list(dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds))
@@ -273,21 +268,30 @@ def _wrong_kind(key: str, message: str, words: Sequence[str]) -> str:
         hint = suggestions.class_path(got, key) or (f"use one of {', '.join(known)}." if 0 < len(known) < 9 else "")
         return f"{key} does not accept {got}; {hint or 'see --help for what it accepts.'}"
     fix = _fix(key, got, accepted, words)
-    return f"{key} must be {' or '.join(accepted)}, got {got}.{fix and f' {fix}'}"
+    if suggestions.is_schedule(got):
+        fix = f"{fix.rstrip('.')}; only {suggestions.with_schedule()} take a schedule."
+    return f"{key} must be {' or '.join(accepted)}, got {got}. {fix}"
 
 
 def _fix(key: str, got: str, accepted: Sequence[str], words: Sequence[str]) -> str:
-    """Return how to write a value that was given in another form, "" if it is not clear."""
+    """Return how to write a value that was given in another form, else an accepted value or type."""
     if "a list" in accepted:
         of_classes = bool(suggestions.known_classes(key))
         listed = None if of_classes else suggestions.integers(suggestions.rest(words, key) or got)
         close = suggestions.class_path(got, key).removeprefix("did you mean ").rstrip("?")
         return f"Use {listed or (f'[{close}]' if close else 'the form [NAME]' if of_classes else 'the form [1,2]')}."
-    if "an integer" in accepted and (written := suggestions.integer(got)):
-        return f"Use {written}."
+    if "an integer" in accepted and suggestions.integer(got):
+        return _integer_fix(got)
     choices = [choice for group in accepted for choice in re.findall(r"'([^']+)'", group)]
-    close_choices = get_close_matches(got, choices, n=1)
-    return f"Did you mean {close_choices[0]}?" if close_choices else ""
+    if close_choices := get_close_matches(got, choices, n=1):
+        return f"Did you mean {close_choices[0]}?"
+    if accepted[0].startswith("one of"):
+        return f"Use {choices[0]}, for example."
+    return f"Use {'the form {name: value}' if accepted[0] == KINDS['dict'] else accepted[0]}."
+
+
+def _integer_fix(value: str) -> str:
+    return f"Use {suggestions.integer(value) or 'an integer'}."
 
 
 def _first(pattern: str, text: str) -> str:

@@ -51,8 +51,11 @@ KEPT = {
 LEAVES = (type(None), bool, int, float, str)
 
 
+OF_ENVIRONMENT = ("obs_dim", "action_low", "action_high")
+
+
 SIZES = (
-    *("obs_dim", "action_low", "action_high", "hidden_dims", "critic_hidden_dims"),
+    *(*OF_ENVIRONMENT, "hidden_dims", "critic_hidden_dims"),
     *("num_critics", "layer_norm", "encoder", "critic_encoder", "zs_dim"),
 )
 
@@ -210,15 +213,15 @@ def _check_same_agent(model: Mapping[str, Any], checkpoint: Mapping[str, Any]) -
 def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
     """Raise `UsageError` if a checkpoint belongs to networks of other sizes than the model's."""
     held = checkpoint.get("hyper_parameters", {})
-    other = [
-        f"{name} must be {one_line(held.get(name))[:100]}, as in the checkpoint, got {model.hparams[name]}"
+    other = {
+        name: f"{name} must be {one_line(held.get(name))[:100]}, as in the checkpoint, got {model.hparams[name]}"
         for name in SIZES
         if name in model.hparams and held.get(name) != model.hparams[name]
-    ]
+    }
     if other:
-        raise UsageError(
-            f"{'; '.join(other)}. Remove the setting, or use the environment in which the checkpoint was trained."
-        )
+        of_env = other.keys() & OF_ENVIRONMENT
+        fix = "Use the environment in which the checkpoint was trained." if of_env else "Remove the setting."
+        raise UsageError(f"{'; '.join(other.values())}. {fix}")
     try:
         check_weights(checkpoint, model, model.strict_loading)
         if "optimizer_states" in checkpoint:

@@ -113,6 +113,17 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+def with_schedule() -> str:
+    """List the settings that accept a schedule."""
+    *names, last = [name for name, classes in CLASSES.items() if classes is SCHEDULES]
+    return f"{', '.join(names)} and {last}"
+
+
+def is_schedule(path: str) -> bool:
+    """Return whether a value names a schedule of this package."""
+    return path.split(".")[-1] in SCHEDULES["td3_lightning"]
+
+
 def setting(name: str, known: Iterable[str]) -> str:
     """Suggest the setting for a misspelled name or for another library's name."""
     known = list(known)

@@ -7,7 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from td3_lightning.envs.flatten import observation_parts
+from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.values import InvalidValueError
 from td3_lightning.training.data_module import ReplayData
@@ -43,6 +46,22 @@ def checkpoint_metadata(checkpoint: Mapping[str, Any], data: ReplayData | None =
         "updates": checkpoint["clocks"]["updates"],
         "evaluation": _evaluation(checkpoint.get("callbacks", {})),
     }
+
+
+def check_trained(updates: int, weights: Mapping[str, Tensor]) -> None:
+    """Raise `UsageError` if an agent is untrained or has diverged.
+
+    Args:
+        updates: Number of its updates.
+        weights: Its parameters by name.
+    """
+    if not updates:
+        raise UsageError("export requires a trained agent, got one with 0 updates. Use a checkpoint after the warm-up.")
+    for name, weight in weights.items():
+        if not weight.isfinite().all():
+            raise UsageError(
+                f"export requires finite weights, got others in {name} of a diverged agent. Use an earlier checkpoint."
+            )
 
 
 def _box(low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line
+from td3_lightning.interop.metadata import check_trained
 
 Tensors = Sequence[Tensor]  # weight, bias, weight, bias, ... of consecutive layers
 
@@ -51,9 +52,10 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
         The paths of the files, without those of Adam if the checkpoint contains no optimizers.
 
     Raises:
-        UsageError: The files cannot represent the agent.
+        UsageError: The files cannot represent the agent, or it is untrained or has diverged. Nothing is written.
     """
     _check_representable(checkpoint)
+    check_trained(checkpoint["clocks"]["updates"], checkpoint["state_dict"])
     critics = checkpoint["hyper_parameters"]["num_critics"]
     contents: dict[str, Any] = {}
     for name, prefix in NETWORKS.items():

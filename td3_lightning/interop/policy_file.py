@@ -16,6 +16,7 @@ from td3_lightning.algorithm.agent import Agent
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError
 from td3_lightning.interop import onnx, pt2
+from td3_lightning.interop.metadata import check_trained
 from td3_lightning.interop.policy import Act
 
 FORMATS = {".onnx": onnx, ".pt2": pt2}
@@ -49,7 +50,7 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
         raise UsageError(f"output must end in {' or '.join(FORMATS)}, got {path}. Use {path.stem or 'policy'}.onnx.")
     if path.exists():
         raise UsageError(f"output must be a new file, got {path}, which exists. Use another --output.")
-    _check_trained(agent)
+    check_trained(agent.updates, dict(agent.named_parameters()))
     content = FORMATS[path.suffix].to_bytes(_trace(agent), metadata)
     space = metadata.get("observation_space", {})
     difference = largest_difference(FORMATS[path.suffix].to_act(content), agent.act, agent, space)
@@ -95,16 +96,6 @@ def _trace(agent: Agent) -> ExportedProgram:
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program
-
-
-def _check_trained(agent: Agent) -> None:
-    if not agent.updates:
-        raise UsageError("export requires a trained agent, got one with 0 updates. Use a checkpoint after the warm-up.")
-    for name, weight in agent.named_parameters():
-        if not weight.isfinite().all():
-            raise UsageError(
-                f"export requires finite weights, got others in {name} of a diverged agent. Use an earlier checkpoint."
-            )
 
 
 def largest_difference(one: Act, other: Act, agent: Agent, space: dict[str, Any]) -> float:

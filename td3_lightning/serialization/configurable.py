@@ -14,6 +14,10 @@ class Configurable:
     because a checkpoint stores the attributes.
     """
 
+    def __repr__(self) -> str:
+        """Return the class and its arguments, for example "Linear(start=1.0, end=0.0, steps=10, begin=0)"."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
     def plain(self) -> dict[str, Any]:
         """Return the object and its nested objects as plain data, in the form of a configuration file.
 
@@ -45,11 +49,14 @@ def from_config(kind: type[Kind], data: Any) -> Kind | None:
     found = known_classes(kind).get(path) if isinstance(path, str) else None
     if found is None:
         return None
-    arguments = data.get("init_args") or {}
+    arguments, signature = data.get("init_args") or {}, inspect.signature(found)
     try:
-        inspect.signature(found).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
-        raise UsageError(f"{path} must be given arguments that it takes, got {arguments!r}. {error}.") from error
+        raise UsageError(
+            f"init_args of {path} must be those of its constructor, got {arguments!r} ({error}). Use "
+            f"{', '.join(signature.parameters) or 'none'}."
+        ) from error
     return found(**{name: _built(value) for name, value in arguments.items()})
 
 

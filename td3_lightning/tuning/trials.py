@@ -122,7 +122,7 @@ class Trials:
             self._store(trial, points)
             value = Result(run.label, "finished", points, self._plan.mode).values.get(self._search.objective)
             if value is None or not math.isfinite(value):
-                error = error or f"{self._plan.metric} must be a number, got {value}"
+                error = error or f"{self._plan.metric} must be a number, got {value}. Read metrics.csv of the run."
             if error:
                 trial.set_user_attr(ERROR, error)
                 self._study.tell(trial.number, state=TrialState.FAIL)

@@ -1,5 +1,6 @@
 """Encoders: who trains them, who sees them, and that a checkpoint knows them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,11 @@ def test_a_configuration_names_it_and_the_checkpoint_keeps_it(tmp_path: Path, mo
 class Layers(Encoder):
     """Another user's own, of an encoder and a layer of some kind."""
 
-    def __init__(self, first: Encoder, kind: str = "LayerNorm", size: float = 4) -> None:
-        self.first, self.kind, self.size = first, kind, size
+    def __init__(self, first: Encoder, kind: str = "LayerNorm", arguments: Sequence[Any] = (4,)) -> None:
+        self.first, self.kind, self.arguments = first, kind, list(arguments)
 
     def build(self, obs_dim: int) -> nn.Module:
-        return nn.Sequential(self.first.build(obs_dim), getattr(nn, self.kind)(self.size))
+        return nn.Sequential(self.first.build(obs_dim), getattr(nn, self.kind)(*self.arguments))
 
 
 def test_an_encoder_of_an_encoder_is_in_the_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
@@ -178,10 +179,24 @@ def test_an_encoder_of_an_encoder_is_in_the_checkpoint(make_trainer: Any, tmp_pa
     assert again.act(np.zeros(data.obs_dim)) == pytest.approx(module.act(np.zeros(data.obs_dim)))
 
 
-@pytest.mark.parametrize(("kind", "size"), [("BatchNorm1d", 4), ("Dropout", 0.5)])
-def test_a_layer_that_does_something_else_in_training_is_one_sentence(kind: str, size: float) -> None:
-    with pytest.raises(UsageError, match=rf"encoder must behave the same .*, got a {kind} layer\. Use LayerNorm"):
-        new_module(Layers(Trunk([4]), kind, size))
+@pytest.mark.parametrize("setting", ["encoder", "critic_encoder"])
+@pytest.mark.parametrize(
+    ("kind", "arguments", "fix"),
+    [
+        ("BatchNorm1d", (4,), "Use LayerNorm, or no normalization."),
+        ("InstanceNorm1d", (4, 1e-5, 0.1, False, True), "Use LayerNorm, or no normalization."),
+        ("AlphaDropout", (), "Remove it."),
+        ("Dropout", (), "Remove it."),
+        ("GRU", (4, 4, 2, True, False, 0.5), "Set its dropout to 0."),
+        ("MultiheadAttention", (4, 1, 0.5), "Set its dropout to 0."),
+        ("RReLU", (), "Use LeakyReLU."),
+    ],
+)
+def test_layer_that_differs_in_training_is_refused(setting: str, kind: str, arguments: Any, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        new_module(**{"encoder": None, setting: Layers(Trunk([4]), kind, arguments)})
+    expected = f"{setting} must behave the same in training and evaluation, got the layer {kind}. {fix}"
+    assert str(caught.value) == expected
 
 
 def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:

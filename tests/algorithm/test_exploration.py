@@ -42,7 +42,7 @@ def fit(make_trainer: Any, epochs: int = 1, noise: Any = LINEAR, ckpt_path: Any 
     return agent
 
 
-def test_noise_has_the_standard_deviation_of_half_the_range_times_the_setting() -> None:
+def test_noise_std_is_the_setting_times_half_the_action_range() -> None:
     agent = new_agent(0.1)
     noise = agent.act(OBS, deterministic=False) - agent.act(OBS)
     np.testing.assert_allclose(noise.std(axis=0), [0.2, 0.05], rtol=0.03)
@@ -59,7 +59,7 @@ def test_noise_follows_the_schedule_at_env_steps() -> None:
     np.testing.assert_array_equal(agent.act(OBS, deterministic=False), agent.act(OBS))
 
 
-def test_noisy_actions_stay_in_the_box_and_deterministic_ones_are_the_default() -> None:
+def test_noisy_actions_stay_in_the_box_and_are_not_the_default() -> None:
     agent = new_agent(5.0)
     assert agent.act(OBS[0], deterministic=False).shape == (2,)
     actions = agent.act(OBS, deterministic=False)

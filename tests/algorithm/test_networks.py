@@ -74,7 +74,7 @@ def test_a_hook_of_a_layer_receives_the_outputs_of_all_critics() -> None:
     assert shapes == [(2, 11, 7)]
 
 
-def test_a_critic_hears_of_no_other() -> None:
+def test_gradient_of_one_critic_leaves_the_others_at_zero() -> None:
     critics = Critics(3, 2, (8, 8), 3)
     critics(torch.randn(4, 3), torch.randn(4, 2))[1].sum().backward()
     for parameter in critics.parameters():
@@ -83,7 +83,7 @@ def test_a_critic_hears_of_no_other() -> None:
         assert parameter.grad[1].count_nonzero() > 0
 
 
-def test_critics_begin_as_torch_linear_layers_do_and_unlike_each_other() -> None:
+def test_critics_are_initialized_independently_like_nn_linear() -> None:
     critics = Critics(30, 20, (400, 300), 2)
     for parameter, fan_in in zip(critics.parameters(), [50, 50, 400, 400, 300, 300], strict=True):
         bound = 1 / math.sqrt(fan_in)
@@ -95,7 +95,7 @@ def test_critics_begin_as_torch_linear_layers_do_and_unlike_each_other() -> None
         assert not torch.equal(parameter[0], parameter[1])
 
 
-def test_a_layer_norm_network_does_not_mind_the_size_of_its_inputs() -> None:
+def test_layer_norm_output_is_independent_of_the_input_scale() -> None:
     critics, actor = Critics(3, 2, (8,), 2, layer_norm=True), Actor(3, [-1.0], [1.0], (8,), layer_norm=True)
     for net in (critics, actor):
         for name, parameter in net.named_parameters():

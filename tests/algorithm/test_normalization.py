@@ -182,7 +182,7 @@ def test_deployed_policy_keeps_its_own_statistics(deploys: Callback, make_traine
     assert trained["normalizer.count"] == agent.normalizer.count
 
 
-def test_checkpoints_without_statistics_load_if_the_setting_is_off(make_trainer: Any, tmp_path: Path) -> None:
+def test_checkpoint_without_statistics_loads_if_setting_is_off(make_trainer: Any, tmp_path: Path) -> None:
     trainer, agent, _ = fit(make_trainer, normalize_observations=False)
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     saved = torch.load(tmp_path / "run.ckpt", weights_only=True)

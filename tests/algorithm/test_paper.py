@@ -550,7 +550,7 @@ def test_a_thousand_updates_agree_with_the_plain_loop(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS)[2:])
-def test_every_variant_agrees_with_a_loop_that_differs_by_only_that(variant: str) -> None:
+def test_every_variant_equals_its_reference_loop(variant: str) -> None:
     assert furthest(200, variant, torch.float64) < 1e-10
 
 

@@ -123,7 +123,7 @@ def fit(data: ReplayData, module: TD3, make_trainer: Any, *callbacks: Any, **kwa
     return trainer
 
 
-def test_targets_are_frozen_copies_from_birth_and_in_no_optimizer(make_trainer: Any) -> None:
+def test_targets_start_as_frozen_copies_and_in_no_optimizer(make_trainer: Any) -> None:
     data = new_data()
     module = new_module(data)
     targets = [*module.actor_target.parameters(), *module.critics_target.parameters()]
@@ -229,7 +229,7 @@ def test_compiled_losses_train_as_others_do(
         torch.testing.assert_close(weights["compiled"][name], weight, rtol=1e-5, atol=1e-6)
 
 
-def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_losses_are_one_graph_with_new_noise_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("td3_lightning.fast.compiled_update")
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda loss, mode: compile_(loss, backend="eager", fullgraph=True))
@@ -254,7 +254,7 @@ def test_compiled_losses_are_in_one_piece_and_have_new_noise_every_time(monkeypa
     assert len(places) == 1, "a CUDA graph reads it where it was"
 
 
-def test_a_compiled_actor_loss_has_no_gradients_of_critics_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_actor_loss_needs_no_gradients_of_the_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("td3_lightning.fast.compiled_update")
     data = new_data()
     module = new_module(data, gradients="compiled")
@@ -354,7 +354,7 @@ class Decaying(TD3):
         return torch.optim.SGD(self.actor.parameters(), lr=1.0), torch.optim.AdamW(groups, lr=1.0)
 
 
-def test_other_optimizers_follow_the_schedules_in_all_their_groups(make_trainer: Any) -> None:
+def test_other_optimizers_follow_schedules_in_all_param_groups(make_trainer: Any) -> None:
     data = new_data()
     module = Decaying(data.obs_dim, data.action_low, data.action_high, actor_lr=2e-3, critic_lr=Linear(1e-3, 0, 10))
     trainer = make_trainer(callbacks=[Collector(warmup_steps=10)])
@@ -387,7 +387,7 @@ def test_other_optimizers_follow_the_schedules_in_all_their_groups(make_trainer:
         ("obs_dim", 0, "0"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_with_its_value_and_a_fix(setting: str, wrong: Any, value: str) -> None:
+def test_invalid_setting_is_one_sentence_with_value_and_fix(setting: str, wrong: Any, value: str) -> None:
     settings: dict[str, Any] = {"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0]}
     with refused(setting, value):
         TD3(**(settings | {setting: wrong}))

@@ -504,7 +504,7 @@ def test_the_policy_is_the_actor_and_the_fixed_encoder() -> None:
     np.testing.assert_array_equal(module.act(obs), before)
 
 
-def test_acts_with_the_fixed_encoder_in_the_units_of_the_environment() -> None:
+def test_act_uses_the_fixed_encoder_and_environment_units() -> None:
     module, obs = new_module(), new_batch().obs
     hand = InNumpy(module)
     expected = np.array([0.75, 2.5]) + [1.25, 1.5] * hand.policy(hand.actor, obs, hand.z_s(hand.fixed, obs))

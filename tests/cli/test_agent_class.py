@@ -134,8 +134,10 @@ ERRORS = {
     "--model.encoder Trunk": "td3_lightning.TD7 has no setting encoder. Remove it, or use --model td3_lightning.TD3.",
     "--model.hidden_dims []": "hidden_dims must have at least one width for TD7, got []. Use [256, 256], for example.",
     "--model.zs_dim 0": "zs_dim must be at least 1, got 0. The paper uses 256.",
-    "--model.target_update_freq 0": "target_update_freq must be at least 1, got 0. Use 250, for example",
-    "--model.target_update_freq null": "model.target_update_freq must be an integer, got null.",
+    "--model.target_update_freq 0": "target_update_freq must be at least 1, got 0. The paper uses 250.",
+    "--model.target_update_freq null": "model.target_update_freq must be an integer, got null. Use an integer.",
+    "--model.tau 0": "tau must be in (0, 1], got 0.0. The paper uses 1.",
+    f"--ckpt_path {LAST} --model.zs_dim 16": "zs_dim must be 6, as in the checkpoint, got 16. Remove the setting.",
     "--model.encoder_lr -1": "encoder_lr must be at least 0, got -1.0.",
     "--model TD3": "td3_lightning.TD3 has no setting zs_dim. Remove it, or use --model td3_lightning.TD7.",
 }
@@ -196,6 +198,26 @@ def test_a_checkpoint_of_td3_is_not_a_td7(capsys: pytest.CaptureFixture[str]) ->
     assert text in error_of(["fit", "--config", "td7.yaml", "--ckpt_path", path], capsys)
     with pytest.raises(UsageError, match="algorithm must be 'TD7', the agent that loads it, got 'TD3'"):
         TD7.load_from_checkpoint(path)
+
+
+@pytest.mark.parametrize("command", ["fit", "test"])
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        ([f"--ckpt_path={LAST}"], f"model.layer_norm requires td3_lightning.TD3, got td3_lightning.TD7 in {LAST}."),
+        (["--ckpt_path=last", "--name=td7"], "model.layer_norm requires td3_lightning.TD3, got td3_lightning.TD7 in "),
+        ([f"--ckpt_path={LAST}", "--model=TD7"], "model.layer_norm requires td3_lightning.TD3, got td3_lightning.TD7 "),
+        ([f"--ckpt_path={LAST}", "--model=TD3"], f"must be td3_lightning.TD7, as in {LAST}, got td3_lightning.TD3. "),
+    ],
+)
+def test_config_of_another_agent_names_the_right_one(
+    command: str, words: list[str], mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of([command, "--config", write("other.yaml", {"layer_norm": True}), *words], capsys)
+    assert mistake in error
+    fix, config = error.split(". ")[1].removesuffix(".yaml.").split(": --config ")
+    assert fix == "Remove it, and use the configuration of the checkpoint"
+    assert main(["test", "--config", f"{config}.yaml", "--ckpt_path", str(LAST)]) == 0
 
 
 def test_export_and_import_are_for_td3(capsys: pytest.CaptureFixture[str]) -> None:

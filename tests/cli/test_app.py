@@ -99,6 +99,8 @@ def error_of(capsys, *words):
     assert output.count("\n") == 1, output
     assert "Traceback" not in output
     assert "usage" not in output
+    if value := re.search(r" must be .*, got (.*)", output):
+        assert re.search(r"(\. |; )\w", value[1]), f"no fix in {output}"
     assert not Path("lightning_logs").exists()
     return output
 
@@ -784,7 +786,7 @@ INVALID_LINES = {
 }
 INVALID_FILES = {
     "data: [1, {": "bad.yaml must be valid YAML",
-    "": "must be a mapping with sections such as data and trainer, got NoneType",
+    "": "must be a mapping with sections such as data and trainer, got nothing. Add them.",
     "- 1": "must be a mapping with sections such as data and trainer, got list",
     "data: 3": "data",
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" occurs twice',
@@ -879,6 +881,9 @@ def test_invalid_command_line_is_one_sentence(case, capsys):
     assert expected in error_of(capsys, *words)
 
 
+WITH_SCHEDULE = "actor_lr, critic_lr, encoder_lr, n_step, exploration_noise, noise_clip, policy_noise and tau"
+
+
 # Words of other libraries and common errors of form. The message must contain the value and the fix.
 COMMON_ERRORS = {
     "car.yaml": "car.yaml does not belong to a flag; did you mean --config car.yaml?",
@@ -925,7 +930,23 @@ COMMON_ERRORS = {
     "--trainer.callbacks+=LambdaCallback --trainer.callbacks.on_fit_start=3": "on_fit_start has a value that lightning",
     "--data.wrappers '[{ActionRepeat: {repeat: 2}}]'": "Use the form {class_path: NAME, init_args: {}}.",
     "--data.wrappers '[{class_path: ActionRepeat, init_args: [2]}]'": "does not accept these init_args of td3_",
-    "--data.batch_size null": "data.batch_size must be an integer, got null.",
+    "--data.batch_size null": "data.batch_size must be an integer, got null. Use an integer.",
+    "--data.batch_size hello": "data.batch_size must be an integer, got hello. Use an integer.",
+    "--data.dataset_share nan": "data.dataset_share must be a number or null, got nan. Use a number.",
+    "--data.env_kwargs 3": "data.env_kwargs must be a mapping or null, got 3. Use the form {name: value}.",
+    "--data.on_device 3": "data.on_device must be true or false, got 3. Use true or false.",
+    "--model.critic_loss l1": "model.critic_loss must be one of 'mse', 'huber', got l1. Use mse, for example.",
+    "--model.tau fast": "number or a class such as td3_lightning.Linear, got fast. Use a number.",
+    **{
+        f"--{setting} {schedule}": f"{setting} must be {kind}, got Linear. Use {kind}; only {WITH_SCHEDULE} take a"
+        for setting, kind in (
+            ("data.gamma", "a number"),
+            ("data.updates_per_step", "a number"),
+            ("model.policy_freq", "an integer"),
+        )
+        for schedule in ("Linear", "'{class_path: Linear, init_args: {start: 1, end: 0, steps: 9}}'")
+    },
+    "--model.max_grad_norm Linear": "max_grad_norm must be a number or null, got Linear. Use a number; only actor_lr, ",
     "--model 3": "model must be a mapping, got 3.",
     "--learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
     "--lr 3e-4": "use --model.actor_lr and --model.critic_lr.",
@@ -1033,10 +1054,20 @@ def test_truncated_checkpoint_is_one_sentence(last, capsys):
     [
         (
             ["fit", "--config", "here.yaml", "--model.hidden_dims", "[16]"],
-            "hidden_dims must be [8, 8], as in the checkpoint, got [16].",
+            "hidden_dims must be [8, 8], as in the checkpoint, got [16]. Remove the setting.",
         ),
-        (["test", "--model.num_critics", "3"], "num_critics must be 2, as in the checkpoint, got 3"),
-        (["test", "--data.env_id", "MountainCarContinuous-v0"], "obs_dim must be 3, as in the checkpoint, got 2"),
+        (
+            ["test", "--model.num_critics", "3"],
+            "num_critics must be 2, as in the checkpoint, got 3. Remove the setting.",
+        ),
+        (
+            ["test", "--data.env_id", "MountainCarContinuous-v0"],
+            "obs_dim must be 3, as in the checkpoint, got 2; action",
+        ),
+        (
+            ["test", "--data.env_id", "MountainCarContinuous-v0"],
+            "Use the environment in which the checkpoint was trained.",
+        ),
         (["fit", "--config", "car.yaml"], "got td3_lightning/CarRacing-v0. Use the configuration of the checkpoint"),
         (["fit"], "fit requires --config to resume from"),
         (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),

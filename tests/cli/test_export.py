@@ -37,6 +37,16 @@ def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return LAST()
 
 
+@pytest.fixture(scope="module")
+def last_td3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the last checkpoint of a TD3."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("trained_td3"))
+        Path("run.yaml").write_text(yaml.safe_dump({**CONFIG, "model": {"hidden_dims": [8, 8]}}))
+        assert main(["fit", "--config", "run.yaml", "--data.eval_episodes", "1"]) == 0
+        return LAST()
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -86,7 +96,7 @@ def test_export_writes_the_policy_that_test_evaluates(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--format", "tflite", "--output", "a.tflite"], "format must be one of 'onnx', 'pt2', 'weights', got tflite."),
+        (["--format", "tflite", "--output", "a"], "of 'onnx', 'pt2', 'weights', got tflite. Use onnx, for example."),
         (["--format", "onxx", "--output", "a.onnx"], "Did you mean onnx?"),
         (["--format", "onnx"], "export --format onnx requires --output alone, for example --output car.onnx."),
         (["--format", "pt2", "--output", "a.pt2", "--files", "a"], "--format pt2 requires --output alone"),
@@ -113,16 +123,26 @@ def test_mistake_is_one_sentence(
 
 
 @pytest.mark.parametrize(
+    "words", [["onnx", "--output", "a.onnx"], ["pt2", "--output", "a.pt2"], ["weights", "--files", "a"]]
+)
+@pytest.mark.parametrize(
     ("change", "expected"),
     [
         (lambda checkpoint: checkpoint["clocks"].update(updates=0), "export requires a trained agent, got one with 0"),
-        (lambda checkpoint: checkpoint["state_dict"]["actor.features.bias"].fill_(np.nan), "of a diverged agent."),
+        (
+            lambda checkpoint: checkpoint["state_dict"]["actor.layers.0.bias"].fill_(np.nan),
+            "export requires finite weights, got others in actor.layers.0.bias of a diverged agent.",
+        ),
+        (
+            lambda checkpoint: checkpoint["state_dict"]["critics.layers.0.weight"][0, 0].fill_(np.inf),
+            "export requires finite weights, got others in critics.layers.0.weight of a diverged agent.",
+        ),
     ],
 )
 def test_untrained_or_diverged_checkpoint_is_refused(
-    change: Any, expected: str, last: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], change: Any, expected: str, last_td3: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = read_checkpoint(last)
+    checkpoint = read_checkpoint(last_td3)
     change(checkpoint)
     torch.save(checkpoint, "changed.ckpt")
-    assert expected in error_of(capsys, "--ckpt_path", "changed.ckpt", "--format", "onnx", "--output", "a.onnx")
+    assert expected in error_of(capsys, "--ckpt_path", "changed.ckpt", "--format", *words)

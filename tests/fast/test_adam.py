@@ -103,7 +103,7 @@ def test_what_is_not_plain_adam_is_left_alone(made: dict[str, Any], change: Call
     assert not supports(other)
 
 
-def test_a_hook_of_all_optimizers_is_heard() -> None:
+def test_global_optimizer_hooks_are_called() -> None:
     adam = new_adam()
     hook = register_optimizer_step_pre_hook(lambda *_: None)
     assert not supports(adam)

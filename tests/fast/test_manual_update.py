@@ -212,7 +212,7 @@ def test_critics_are_together_where_every_thread_has_as_many(
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.9], ids=str)
 @pytest.mark.parametrize(("num_critics", "threads"), [(1, 1), (2, 1), (2, 2), (3, 1)], indirect=["threads"])
-def test_silent_units_are_left_out_of_the_products_and_of_nothing_else(
+def test_gradients_with_dormant_units_equal_autograd(
     share: float, num_critics: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("td3_lightning.fast.mlp.LARGE", WIDE * WIDE)
@@ -241,7 +241,7 @@ def test_silent_units_are_left_out_of_the_products_and_of_nothing_else(
         (True, 1, 600, 0.5, SparseBackwardLinear),
     ],
 )
-def test_silent_units_are_looked_for_where_that_pays(
+def test_sparse_backward_is_chosen_where_it_is_faster(
     amx: bool, num_critics: int, batch_size: int, most: float, kind: type[LinearKernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("td3_lightning.fast.sparse_backward.AMX", amx)
@@ -269,14 +269,14 @@ def test_products_of_the_units_that_are_awake(active: int, transposed: bool) -> 
 
 
 @pytest.mark.parametrize(("active", "all_taken"), [(16, False), (112, False), (116, True)])
-def test_the_weights_of_silent_units_are_left_out_if_these_are_many(active: int, all_taken: bool) -> None:
+def test_weights_are_skipped_if_many_units_are_dormant(active: int, all_taken: bool) -> None:
     slope, weight, below = torch.zeros(1, 4, 192), torch.full((1, 70, 192), torch.inf), torch.zeros(1, 4, 70)
     slope[..., 192 - active :], weight[..., 192 - active :] = 1, 1
     sparse_linear_backward(torch.ones(1, 4, 70), slope, weight, slope.sum(1, keepdim=True), weight.clone(), below, 0.6)
     assert below.isnan().all() if all_taken else torch.equal(below, torch.full_like(below, active))
 
 
-def test_a_slope_that_is_no_number_is_not_silent() -> None:
+def test_unit_with_nan_gradient_is_not_dormant() -> None:
     slope = torch.zeros(1, 4, 192)
     slope[0, 2, 5] = torch.nan
     weight, below = torch.ones(1, 192, 192), torch.zeros(1, 4, 192)
@@ -285,7 +285,7 @@ def test_a_slope_that_is_no_number_is_not_silent() -> None:
     assert torch.equal(below[0, 0], torch.zeros(192))
 
 
-def test_slopes_that_cancel_each_other_are_not_silent() -> None:
+def test_unit_with_cancelling_gradients_is_not_dormant() -> None:
     slope = torch.tensor([1.0, -1.0]).view(1, 2, 1).expand(1, 2, 192).contiguous()
     weight, below = torch.ones(1, 192, 192), torch.full((1, 2, 192), torch.nan)
     sparse_linear_backward(torch.ones(1, 2, 192), slope, weight, torch.zeros(1, 1, 192), weight.clone(), below, 0.6)
@@ -293,7 +293,7 @@ def test_slopes_that_cancel_each_other_are_not_silent() -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
-def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed: bool) -> None:
+def test_bf16_linear_rounds_its_factors_and_its_products(transposed: bool) -> None:
     torch.manual_seed(1)
     weight = torch.randn(2, 70, 90).mT if transposed else torch.randn(2, 90, 70)
     inputs, slope, bias = torch.randn(2, 11, 90), torch.randn(2, 11, 70), torch.randn(2, 1, 70)
@@ -317,9 +317,7 @@ def test_a_halved_product_rounds_what_it_multiplies_and_what_it_makes(transposed
 
 
 @pytest.mark.parametrize("halved", [False, True], ids=["float32", "bf16"])
-def test_every_network_has_products_of_its_own_for_wide_and_for_large_layers(
-    halved: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_of_wide_and_large_layers_in_every_network(halved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("td3_lightning.fast.mlp.LARGE", WIDE * (WIDE + 1))
     monkeypatch.setattr("td3_lightning.fast.sparse_backward.AMX", False)
     module, wide = (
@@ -351,7 +349,7 @@ def test_a_relu_hides_no_nan(
 
 
 @pytest.mark.parametrize("obs_dim", [1, 2, 16])
-def test_an_actor_of_few_inputs_has_the_gradient_of_its_first_layer(obs_dim: int) -> None:
+def test_gradient_of_the_first_layer_with_few_inputs(obs_dim: int) -> None:
     torch.manual_seed(1)
     product = GradientPasses(TD3(obs_dim, LOW, HIGH, hidden_dims=(33,)), 7).actor_network.kernels[0]
     inputs, slope, written = torch.randn(1, 7, obs_dim), torch.randn(1, 7, 33), torch.full((33, obs_dim), torch.nan)
@@ -365,9 +363,7 @@ def test_an_actor_of_few_inputs_has_the_gradient_of_its_first_layer(obs_dim: int
 
 
 @pytest.mark.parametrize("layer_norm", [False, True], ids=["plain", "normed"])
-def test_under_autocast_gradients_losses_and_q_values_are_close_and_closer_than_autograds(
-    layer_norm: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_manual_autocast_gradients_are_closer_than_autograds(layer_norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("td3_lightning.fast.mlp.WIDE", 64)
 
     def distance(came: Tensor, wanted: Tensor) -> float:
@@ -427,7 +423,7 @@ WHEN = [(name, late) for name in CHANGES for late in (False, True) if not (late 
 
 
 @pytest.mark.parametrize(("change", "late"), WHEN, ids=str)
-def test_a_changed_layer_is_not_done_by_hand(change: str, late: bool) -> None:
+def test_changed_layer_disables_manual_gradients(change: str, late: bool) -> None:
     module, batch = new_module(layer_norm=True), new_batch()
     if late:
         assert chosen(module)
@@ -449,7 +445,7 @@ def test_a_frozen_layer_stays_as_it_is(make_trainer: Any) -> None:
     assert not torch.equal(free.weight, before[1])
 
 
-def test_a_network_that_is_hooked_later_is_not_done_by_hand() -> None:
+def test_late_hook_disables_manual_gradients() -> None:
     module, batch = new_module(), new_batch()
     assert chosen(module)
     before = module.act(batch.obs[0].numpy())
@@ -476,23 +472,23 @@ def test_a_layer_that_is_frozen_later_stays_as_it_is(make_trainer: Any) -> None:
     assert all(torch.equal(layer.weight, before) for layer, before in freeze.before.items())
 
 
-class Listening(TD3):
-    """An agent that looks at its gradients."""
+class AfterBackward(TD3):
+    """Count the calls of a hook after the backward pass."""
 
-    heard = 0
+    calls = 0
 
     def on_after_backward(self) -> None:
-        self.heard += 1
+        self.calls += 1
 
 
 @pytest.mark.parametrize("hook", ["on_before_backward", "on_after_backward", None])
-def test_whoever_listens_hears_every_backward_pass(hook: str | None, make_trainer: Any) -> None:
+def test_backward_hooks_are_called_for_every_backward_pass(hook: str | None, make_trainer: Any) -> None:
     data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
-    listening = (TD3 if hook else Listening)(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
-    heard: list[Any] = []
-    callbacks = [LambdaCallback(**{hook: lambda *args: heard.append(args)})] if hook else []
-    make_trainer(callbacks=[Collector(warmup_steps=4), *callbacks]).fit(listening, datamodule=data)
-    assert len(heard) + getattr(listening, "heard", 0) == 4 + 2  # of the critics and of the actor
+    agent = (TD3 if hook else AfterBackward)(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
+    calls: list[Any] = []
+    callbacks = [LambdaCallback(**{hook: lambda *args: calls.append(args)})] if hook else []
+    make_trainer(callbacks=[Collector(warmup_steps=4), *callbacks]).fit(agent, datamodule=data)
+    assert len(calls) + getattr(agent, "calls", 0) == 4 + 2  # of the critics and of the actor
 
 
 def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:
@@ -521,13 +517,13 @@ def new_rule(module: TD3, previous: object = None) -> ManualUpdate:
     return rule
 
 
-def test_of_several_processes_gradients_are_autograds_whoever_began_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_use_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(new_module())
     monkeypatch.setattr("td3_lightning.fast.manual_update.world_size", lambda: 2)
     assert not chosen(new_module())
 
 
-def test_plain_networks_are_done_by_hand_unless_autograd_is_asked_for() -> None:
+def test_plain_networks_use_manual_gradients_by_default() -> None:
     assert chosen(new_module())
     assert chosen(new_module(layer_norm=True))
     assert not chosen(new_module(gradients="autograd"))

@@ -136,7 +136,7 @@ def test_a_run_logger_of_the_user_is_the_only_one(folder):  # noqa: F811
     assert not RUN.parent.exists()
 
 
-def test_config_of_the_user_in_the_runs_folder_is_not_overwritten(folder, capsys):  # noqa: F811
+def test_users_config_in_the_run_folder_is_not_overwritten(folder, capsys):  # noqa: F811
     folder.joinpath("config.yaml").write_text(PENDULUM)
     words = "{class_path: td3_lightning.reporting.logger.RunLogger, init_args: {save_dir: ., name: '', version: ''}}"
     said = error_of(capsys, "fit", "--config", "config.yaml", *SMALL, f"--trainer.logger={words}")
@@ -161,7 +161,7 @@ def test_logger_in_the_runs_folder_is_refused(kind, folder, capsys):  # noqa: F8
 # Many names and large numbers.
 
 
-def test_new_names_in_every_row_do_not_grow_the_file_without_bound(tmp_path, monkeypatch, recwarn):
+def test_new_metric_names_in_every_row_are_limited(tmp_path, monkeypatch, recwarn):
     monkeypatch.setattr(columns, "MAX_COLUMNS", 20)
     logger = RunLogger(str(tmp_path), "a", 0)
     for step in range(200):

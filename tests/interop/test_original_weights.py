@@ -210,9 +210,15 @@ def test_round_trip_from_this_package_is_exact(style: str, tmp_path: Path, monke
     assert before["clocks"]["updates"] == after["clocks"]["updates"] == 9
 
 
+def trained(module: TD3) -> dict[str, Any]:
+    """Return the parts of a checkpoint that the weight files represent."""
+    hyper_parameters, clocks = dict(module.hparams), {"updates": 1}
+    return {"hyper_parameters": hyper_parameters, "state_dict": module.state_dict(), "clocks": clocks}
+
+
 def test_layer_names_of_every_style(tmp_path: Path) -> None:
     module = new_module()
-    checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
+    checkpoint = trained(module)
     names: dict[str, list[str]] = {}
     for style in ("original", "notebook", "blog"):
         files = write_weight_files(checkpoint, tmp_path / style, style)
@@ -229,7 +235,7 @@ def test_layer_names_of_every_style(tmp_path: Path) -> None:
 
 def test_round_trip_with_three_critics(tmp_path: Path) -> None:
     module, other = new_module(num_critics=3, hidden_dims=(4,)), new_module(num_critics=3, hidden_dims=(4,))
-    checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
+    checkpoint = trained(module)
     write_weight_files(checkpoint, tmp_path / "three")
     assert read_weight_files(other, tmp_path / "three") == []
     assert same(other.state_dict(), module.state_dict())
@@ -310,7 +316,7 @@ def test_adam_state_of_old_torch_is_read(original: Original) -> None:
 
 def test_older_target_files_warn(tmp_path: Path) -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
-    files = write_weight_files({"state_dict": module.state_dict(), "hyper_parameters": module.hparams}, tmp_path / "x")
+    files = write_weight_files(trained(module), tmp_path / "x")
     target = next(file for file in files if file.name == "x_critic_target")
     os.utime(target, (0, target.stat().st_mtime - 999))
     with pytest.warns(
@@ -350,7 +356,7 @@ def test_unrepresentable_agents_are_refused(tmp_path: Path) -> None:
         (TD3(OBS, [0.0], [2.0]), "SymmetricActionBounds"),
         (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "SymmetricActionBounds"),
     ):
-        checkpoint = {"hyper_parameters": dict(module.hparams), "state_dict": module.state_dict()}
+        checkpoint = trained(module)
         with pytest.raises(UsageError, match=expected):
             write_weight_files(checkpoint, tmp_path / "no")
     assert not list(tmp_path.iterdir())

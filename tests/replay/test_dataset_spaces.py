@@ -16,7 +16,7 @@ from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
 from td3_lightning.replay.dataset_spaces import is_storable
 from td3_lightning.replay.datasets import RecordedEpisode, write_dataset
 from td3_lightning.serialization.observation_parts import describe_space
-from tests.test_observation_parts import SPACES
+from tests.serialization.test_observation_parts import SPACES
 
 h5py = pytest.importorskip("h5py")
 minari = pytest.importorskip("minari")

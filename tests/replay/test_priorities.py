@@ -189,7 +189,7 @@ def values_of(replay: Replay) -> list[float]:
     return [value for ring in rings for value in ring.tolist()]
 
 
-def test_replay_saved_with_uniform_sampling_starts_with_equal_priorities() -> None:
+def test_replay_saved_without_priorities_starts_with_equal_ones() -> None:
     world = World(1, 2, 2, 30)
     for count in range(100):
         world.step(count % 2)

@@ -122,7 +122,7 @@ def compare(folder: Path, whole: Path) -> list[str]:
     named = {
         name for path in one.parent.glob("last*.ckpt") for name in names_in(list(replays_in(read_checkpoint(path))))
     }
-    return found + [f"{path} is of no use" for path in (one.parent / FOLDER).iterdir() if path.name not in named]
+    return found + [f"{path} is not referenced" for path in (one.parent / FOLDER).iterdir() if path.name not in named]
 
 
 def files(folder: Path) -> set[str]:
@@ -134,17 +134,17 @@ class World:
     """Run one group of settings without interruption and with faults.
 
     Args:
-        name: That of its folder.
-        settings: What `run.yaml` says.
-        root: Folder of them all.
-        chance: Where random moments come from.
+        name: Name of its folder.
+        settings: Content of `run.yaml`.
+        root: Folder that contains the folder of each group.
+        chance: Generator of the random moments.
     """
 
     def __init__(self, name: str, settings: dict[str, Any], root: Path, chance: random.Random) -> None:
         self.settings, self.root, self.chance, self.runs = settings, root / name, chance, 0
         self.whole = self._new_folder("whole")
         if fit(self.whole) != 0:
-            raise RuntimeError(f"{name} does not even run by itself: {(self.whole / 'log').read_text()}")
+            raise RuntimeError(f"{name} must finish without faults, got an error: {(self.whole / 'log').read_text()}")
         self.writes, self.seconds = json.loads((self.whole / "measured").read_text())
 
     def _new_folder(self, name: str) -> Path:
@@ -158,7 +158,7 @@ class World:
         moment = self.chance.randint(1, self.writes) if kind == WRITING else self.chance.uniform(0, self.seconds)
         return moment, self.chance.uniform(0, 0.002)
 
-    def suffer(self, kinds: list[str]) -> Counter[str]:
+    def run_with_faults(self, kinds: list[str]) -> Counter[str]:
         """Repeat runs until all faults have occurred, and count them and the errors."""
         counts: Counter[str] = Counter()
         while kinds:
@@ -196,7 +196,7 @@ def table(results: dict[str, Counter[str]]) -> str:
     return "\n".join(lines)
 
 
-def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> dict[str, Counter[str]]:
+def run_all(count: int, signals: int, settings: int, seed: int, root: Path) -> dict[str, Counter[str]]:
     """Run the given numbers of kills and signals over all settings, and one of each for random settings."""
     chance, results = random.Random(seed), {}
     kinds = [ANY_TIME] * (count - count // 2) + [WRITING] * (count // 2)
@@ -210,11 +210,13 @@ def torture(count: int, signals: int, settings: int, seed: int, root: Path) -> d
     for name, own in CALLBACKS.items():
         worlds[name]["trainer"] = {**COMMON["trainer"], "callbacks": own}
     for index, (name, world) in enumerate(worlds.items()):
-        results[name] = World(name, world, root, chance).suffer(kinds[index :: len(worlds)])
+        results[name] = World(name, world, root, chance).run_with_faults(kinds[index :: len(worlds)])
     drawn = Counter[str]()
     for index in range(settings):
         world = draw(chance, worlds[chance.choice(["LunarLander", "Pendulum"])])
-        drawn += World(f"settings {index}", world, root, chance).suffer(chance.sample(list(STATUS), len(STATUS)))
+        drawn += World(f"settings {index}", world, root, chance).run_with_faults(
+            chance.sample(list(STATUS), len(STATUS))
+        )
     return {**results, **({f"{settings} draws of settings": drawn} if settings else {})}
 
 
@@ -228,7 +230,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     signals = options.count // 4 if options.signals is None else options.signals
     with tempfile.TemporaryDirectory() as temporary:
-        results = torture(
+        results = run_all(
             options.count, signals, options.settings, options.seed, (options.folder or Path(temporary)).resolve()
         )
     print(f"seed {options.seed}\n{table(results)}")

@@ -378,7 +378,7 @@ def random_faults(count: int, syncs: str = "files and folders", seed: int = 0) -
         trial(seed + number, [*kinds, (-1, "cut")], syncs)
 
 
-def torture(count: int = 10_000) -> str:
+def run_all(count: int = 10_000) -> str:
     """Cause every fault of three runs and `count` random ones; return a summary if no data is lost or wrong."""
     segments.SEGMENT_BYTES = 16 * 10  # ten rows
     planned = sum(every_fault(seed) for seed in range(3))
@@ -387,4 +387,4 @@ def torture(count: int = 10_000) -> str:
 
 
 if __name__ == "__main__":
-    print(torture(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))
+    print(run_all(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))

@@ -169,7 +169,7 @@ class RankedRun:
         self.whole = self._new_folder("whole")
         status, _ = fit(layout, self.whole, Fault(-1, "", "", 0.0, 0.0))
         if status != {0: 0, 1: 0}:
-            raise RuntimeError(f"{layout} does not even run by itself: {said(self.whole)}")
+            raise RuntimeError(f"{layout} must finish without faults, got an error: {said(self.whole)}")
         self.measured = [json.loads((self.whole / f"measured.{rank}").read_text()) for rank in (0, 1)]
 
     def _new_folder(self, name: str) -> Path:
@@ -189,7 +189,7 @@ class RankedRun:
         moment = {STARTING: self.chance.uniform(0, start), ANY_TIME: self.chance.uniform(0, seconds)}
         return Fault(rank, number, when, moment.get(when, self.chance.randint(1, writes)), self.chance.uniform(0, 2e-3))
 
-    def suffer(self, count: int, until: float) -> Counter[str]:
+    def run_with_faults(self, count: int, until: float) -> Counter[str]:
         """Repeat runs until the given number of faults has occurred or the time is over, and count the results."""
         counts: Counter[str] = Counter()
         while counts["signals"] < count and time.monotonic() < until:
@@ -232,12 +232,12 @@ def said(folder: Path) -> str:
     return "".join(path.read_text(errors="replace")[-1500:] for path in sorted(folder.glob("*log")))
 
 
-def torture(count: int, layouts: list[str], seed: int, minutes: float, root: Path) -> dict[str, Counter[str]]:
+def run_all(count: int, layouts: list[str], seed: int, minutes: float, root: Path) -> dict[str, Counter[str]]:
     """Send signals to the ranks of runs in all layouts."""
     until = time.monotonic() + 60 * minutes
     chance, share = random.Random(seed), -(-count // len(layouts))
     warm_up(root)
-    return {layout: RankedRun(layout, root, chance).suffer(share, until) for layout in layouts}
+    return {layout: RankedRun(layout, root, chance).run_with_faults(share, until) for layout in layouts}
 
 
 def main(args: list[str]) -> int:
@@ -251,7 +251,7 @@ def main(args: list[str]) -> int:
     options = parser.parse_args(args)
     with tempfile.TemporaryDirectory() as temporary:
         root = (options.folder or Path(temporary)).resolve()
-        results = torture(options.count, options.layouts, options.seed, options.minutes, root)
+        results = run_all(options.count, options.layouts, options.seed, options.minutes, root)
     print(f"seed {options.seed}")
     for layout, counts in results.items():
         print(layout, json.dumps(counts))

@@ -86,6 +86,18 @@ def test_space_outside_of_the_settings_is_refused(
     assert not (folder / "lightning_logs").exists()
 
 
+@pytest.mark.parametrize(("content", "got"), [("", "nothing"), ("# model.tau", "nothing"), ("- 1", "list")])
+def test_space_without_settings_is_refused(
+    content: str, got: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("space.yaml").write_text(content)
+    assert main(["sweep", "--config", "tiny.yaml", "--space", "space.yaml"]) == 2
+    assert capsys.readouterr().err == (
+        f"space.yaml must be a mapping with a range or choices for each setting, got {got}. Add model.actor_lr: "
+        "{low: 1e-5, high: 1e-3}.\n"
+    )
+
+
 def test_missing_optuna_names_the_extra(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
