@@ -36,8 +36,8 @@ index.csv                     the table below, with all columns
 The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early and
 `td7_halfcheetah` have no checkpoint.
 
-- `commit` is the commit that trained the run, and its `constraints.txt` pins the versions of all packages. `added by` is
-  the commit that added its metrics.
+- `commit` is the commit that trained the run. Its `constraints.txt` pins the versions of all packages.
+- `added by` is the commit that added its metrics.
 - `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best
   one is a maximum and therefore biased upwards.
 - `settings` is the hash of the run's configuration, which a test compares with the configuration that ships. A run

@@ -44,18 +44,25 @@ def checkpoint_metadata(checkpoint: Mapping[str, Any], data: ReplayData | None =
         "algorithm": checkpoint.get("algorithm", "TD3"),
         "env_steps": checkpoint["clocks"]["env_steps"],
         "updates": checkpoint["clocks"]["updates"],
+        "imported": is_imported(checkpoint),
         "evaluation": _evaluation(checkpoint.get("callbacks", {})),
     }
 
 
-def check_trained(updates: int, weights: Mapping[str, Tensor]) -> None:
+def is_imported(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether `import` made a checkpoint, which has no data module and perhaps an unknown number of updates."""
+    return not any(isinstance(state, dict) and "ranks" in state for state in checkpoint.values())
+
+
+def check_trained(updates: int, weights: Mapping[str, Tensor], imported: bool = False) -> None:
     """Raise `UsageError` if an agent is untrained or has diverged.
 
     Args:
         updates: Number of its updates.
         weights: Its parameters by name.
+        imported: Whether another program has trained it.
     """
-    if not updates:
+    if not updates and not imported:
         raise UsageError("export requires a trained agent, got one with 0 updates. Use a checkpoint after the warm-up.")
     for name, weight in weights.items():
         if not weight.isfinite().all():

@@ -19,7 +19,7 @@ from torch import Tensor
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line
-from td3_lightning.interop.metadata import check_trained
+from td3_lightning.interop.metadata import check_trained, is_imported
 
 Tensors = Sequence[Tensor]  # weight, bias, weight, bias, ... of consecutive layers
 
@@ -55,7 +55,7 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
         UsageError: The files cannot represent the agent, or it is untrained or has diverged. Nothing is written.
     """
     _check_representable(checkpoint)
-    check_trained(checkpoint["clocks"]["updates"], checkpoint["state_dict"])
+    check_trained(checkpoint["clocks"]["updates"], checkpoint["state_dict"], is_imported(checkpoint))
     critics = checkpoint["hyper_parameters"]["num_critics"]
     contents: dict[str, Any] = {}
     for name, prefix in NETWORKS.items():

@@ -50,7 +50,7 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
         raise UsageError(f"output must end in {' or '.join(FORMATS)}, got {path}. Use {path.stem or 'policy'}.onnx.")
     if path.exists():
         raise UsageError(f"output must be a new file, got {path}, which exists. Use another --output.")
-    check_trained(agent.updates, dict(agent.named_parameters()))
+    check_trained(agent.updates, dict(agent.named_parameters()), metadata.get("imported", False))
     content = FORMATS[path.suffix].to_bytes(_trace(agent), metadata)
     space = metadata.get("observation_space", {})
     difference = largest_difference(FORMATS[path.suffix].to_act(content), agent.act, agent, space)

@@ -146,3 +146,15 @@ def test_untrained_or_diverged_checkpoint_is_refused(
     change(checkpoint)
     torch.save(checkpoint, "changed.ckpt")
     assert expected in error_of(capsys, "--ckpt_path", "changed.ckpt", "--format", *words)
+
+
+@pytest.mark.parametrize(
+    "words", [["onnx", "--output", "a.onnx"], ["pt2", "--output", "a.pt2"], ["weights", "--files", "a"]]
+)
+def test_imported_weights_without_adam_are_exported(words: list[str], last_td3: Path) -> None:
+    assert main(["export", "--ckpt_path", str(last_td3), "--format", "weights", "--files", "theirs"]) == 0
+    for file in Path().glob("theirs_*_optimizer"):
+        file.unlink()
+    config = str(last_td3.parents[1] / "config.yaml")
+    assert main(["import", "--config", config, "--files", "theirs"]) == 0
+    assert main(["export", "--ckpt_path", "theirs.ckpt", "--format", *words]) == 0
