@@ -28,6 +28,7 @@ INTRODUCTION = """# Published runs
 <task>/best.ckpt              the best checkpoint, without its replay buffer
 <task>/curve.png              training and evaluation return
 <task>/*.gif                  an episode
+<task>/*.onnx                 the policy of a seed, if its checkpoint is too large
 <task>/seeds/<seed>.csv.gz    the metrics of each seed
 superseded/                   evaluations of runs with earlier settings, for docs/experiment_log.md
 index.csv                     the table below, with all columns
