@@ -1,8 +1,9 @@
 """python -m benchmarks.env_step: time of a step of the training environments, and steps per second with workers.
 
 The first table compares the CPU time of environments from `gymnasium.make` with that of the training environments. The
-second one compares numbers of processes, for environments that compute for a given time. All measurements take turns,
-and the tables show the best window of each, because other load on the machine slows down all of them.
+second one compares numbers of processes, for environments that compute for a given time, and Gymnasium's AsyncVectorEnv,
+which has one process per environment. All measurements take turns, and the tables show the best window of each, because
+other load on the machine slows down all of them.
 """
 
 import argparse
@@ -40,6 +41,7 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--env", default="HalfCheetah-v5", help="environment of the first table")
     parser.add_argument("--num_envs", type=int, nargs="*", default=[1, 64], help="numbers of environments")
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2], help="numbers of processes")
+    parser.add_argument("--worker_envs", type=int, help="environments of the second table; the most workers by default")
     parser.add_argument("--milliseconds", type=float, nargs="*", default=[0.05, 1, 5, 20], help="costs of a step")
     parser.add_argument("--windows", type=int, default=200, help="windows of each measurement")
     parser.add_argument("--seconds", type=float, default=0.01, help="length of a window")
@@ -79,16 +81,17 @@ def step_alone(envs: Sequence[gym.Env], action: NDArray[np.float32]) -> None:
 
 
 def worker_table(options: argparse.Namespace) -> str:
-    """Return a table of the environment steps per second, with as many environments as the most workers."""
-    num_envs = max(*options.workers, 1)
-    columns = [f"{workers} workers" if workers else "in process" for workers in options.workers]
+    """Return a table of the environment steps per second."""
+    num_envs = options.worker_envs or max(*options.workers, 1)
+    columns = [f"{workers} workers" if workers else "in process" for workers in options.workers] + ["AsyncVectorEnv"]
     rows = [f"| ms per step | {' | '.join(columns)} |", "|---:|" + "---:|" * len(columns)]
     for milliseconds in options.milliseconds:
         make = partial(Busy, milliseconds)
-        envs = {str(workers): TrainingVectorEnv(make, num_envs, workers, TIMEOUT) for workers in options.workers}
+        envs: dict[str, Any] = {str(each): TrainingVectorEnv(make, num_envs, each, TIMEOUT) for each in options.workers}
+        action = actions(envs[str(options.workers[0])])
+        envs["AsyncVectorEnv"] = gym.vector.AsyncVectorEnv([make] * num_envs)
         for each in envs.values():
             each.reset()
-        action = actions(envs[str(options.workers[0])])
         fastest = measure({name: partial(each.step, action) for name, each in envs.items()}, options, time.perf_counter)
         speeds = [f"{num_envs / seconds:,.0f}" for seconds in fastest.values()]
         rows.append(f"| {milliseconds:g} | {' | '.join(speeds)} |")
