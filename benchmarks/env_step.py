@@ -1,9 +1,9 @@
 """python -m benchmarks.env_step: time of a step of the training environments, and steps per second with workers.
 
 The first table compares the CPU time of environments from `gymnasium.make` with that of the training environments. The
-second one compares numbers of processes, for environments that compute for a given time, and Gymnasium's AsyncVectorEnv,
-which has one process per environment. All measurements take turns, and the tables show the best window of each, because
-other load on the machine slows down all of them.
+second one compares numbers of processes, for environments that compute for a given time. Gymnasium's AsyncVectorEnv has
+one process per environment. All measurements take turns, and the tables show the best window of each, because other
+load on the machine slows down all of them.
 """
 
 import argparse
