@@ -67,12 +67,13 @@ class PeerWatch:
         self._watch()
 
     def _join(self, store: Any, address: str) -> None:
-        port, password = json.loads(store.get(KEY))
-        with suppress(AuthenticationError, EOFError, OSError):  # for example a firewall; collective operations remain
+        # Without a connection, for example behind a firewall, the collective operations remain.
+        with suppress(AuthenticationError, EOFError, OSError, RuntimeError):  # RuntimeError: the store has closed
+            port, password = json.loads(store.get(KEY))
             peer = Client((address, port), authkey=password.encode())
             peer.send_bytes(str(self.rank).encode())
             self._add(peer, 0)
-            self._watch()
+        self._watch()
 
     def _add(self, peer: Connection, rank: int) -> None:
         with socket.socket(fileno=os.dup(peer.fileno())) as connection:

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from td3_lightning.cli.peers import KEEPALIVE
+from td3_lightning.cli.peers import KEEPALIVE, PeerWatch
 
 PROGRAM = """
 import os, sys, time
@@ -74,6 +75,20 @@ def test_process_that_leaves_as_planned_ends_no_other(first: int, tmp_path: Path
         began = time.monotonic()
         assert [process.wait(LIMIT) for process in processes] == [0, 0, 0]
         assert time.monotonic() - began > 3.0
+
+
+def test_closed_store_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        def get(self, key: str) -> str:
+            raise RuntimeError("Connection was closed")
+
+    uncaught: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    PeerWatch(1, 2, Closed(), "127.0.0.1")
+    for thread in threading.enumerate():
+        if thread.name == "peer-watch":
+            thread.join(LIMIT)
+    assert uncaught == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads options of Linux")
