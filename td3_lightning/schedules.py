@@ -52,6 +52,11 @@ class Linear(Schedule):
         )  # the sum may differ from end by rounding
 
 
+def varies(value: Any) -> bool:
+    """Return whether a value is a schedule that is not constant."""
+    return isinstance(value, Schedule) and not isinstance(value, Constant)
+
+
 def check_schedule(
     name: str,
     schedule: Schedule,
@@ -73,6 +78,24 @@ def check_schedule(
     require_float(name, schedule(0), least, most, above, fix=fix)
     if isinstance(schedule, Linear):
         require_float(f"the end of {name}", schedule.end, least, most, above, fix=fix)
+
+
+def as_int_schedule(name: str, value: int | Schedule | Mapping[str, Any], fix: str = "") -> Schedule:
+    """Convert a positive integer to a schedule. The values of another schedule are rounded when they are used.
+
+    Args:
+        name: Name of the setting in errors.
+        value: Integer, schedule or mapping.
+        fix: Advice if a value is out of range.
+
+    Raises:
+        UsageError: A number is not a positive integer, or a schedule starts or ends below 1.
+    """
+    if not isinstance(value, Schedule | Mapping):
+        value = require_int(name, value, least=1, fix=fix)
+    schedule = as_schedule(value, name)
+    check_schedule(name, schedule, least=1, fix=fix)
+    return schedule
 
 
 def as_schedule(value: float | Schedule | Mapping[str, Any], name: str = "a schedule") -> Schedule:

@@ -78,6 +78,7 @@ INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument
 ]
 NUMBERS: list[tuple[Callable[..., Any], str, str]] = [
     *((td3, name, name) for name in ("tau", "policy_noise", "noise_clip", "max_grad_norm", "actor_lr", "critic_lr")),
+    (td3, "bc_weight", "bc_weight"),
     *((td7, name, name) for name in ("encoder_lr", "tau", "max_grad_norm")),
     *((data, name, name) for name in ("gamma", "reward_scale", "updates_per_step", "step_timeout")),
     *((replay, name, name) for name in ("gamma", "reward_scale")),
@@ -136,7 +137,8 @@ def test_integers_have_a_range(make: Callable[..., Any], argument: str, name: st
 def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
     for good in (1, np.float32(0.5), np.float64(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5)):
         make(**{argument: good})
-    kinds = "a number or a Schedule" if argument in (*SCHEDULED, "encoder_lr", "exploration_noise") else "a number"
+    is_schedule = argument in (*SCHEDULED, "encoder_lr", "exploration_noise", "gamma", "updates_per_step")
+    kinds = "a number or a Schedule" if is_schedule else "a number"
     for wrong in ("0.5", True, [0.5], 1j):
         assert refused(make, argument, wrong).startswith(f"{name} must be {kinds}, got {wrong!r}. Use ")
     for wrong in (float("nan"), float("inf"), -float("inf"), 10**400):
@@ -181,7 +183,7 @@ def test_values_are_kept_as_plain_python() -> None:
     kept = td3(**settings).hparams
     assert [type(kept[name]) for name in ("policy_freq", "tau", "hidden_dims")] == [int, float, list]
     assert type(kept["hidden_dims"][0]) is int
-    assert type(kept["actor_lr"]["init_args"]["value"]) is float
+    assert type(kept["actor_lr"]) is float
     assert type(data(gamma=np.float32(0.5)).replay.gamma) is float
 
 

@@ -99,7 +99,43 @@ def test_wrong_init_args_are_refused(arguments: dict[str, Any], reason: str) -> 
 
 def test_schedule_for_a_number_is_refused() -> None:
     expected = (
-        r"^policy_freq must be an integer, got Linear\(start=1\.0, end=2\.0, steps=3, begin=0\)\. Use an integer\.$"
+        r"^num_critics must be an integer, got Linear\(start=1\.0, end=2\.0, steps=3, begin=0\)\. Use an integer\.$"
     )
     with pytest.raises(UsageError, match=expected):
-        TD3(3, [-1.0], [1.0], hidden_dims=(4,), policy_freq=Linear(1, 2, 3))  # type: ignore[arg-type]
+        TD3(3, [-1.0], [1.0], hidden_dims=(4,), num_critics=Linear(1, 2, 3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "schedule", "message"),
+    [
+        ("policy_freq", Linear(0, 2, 9), "policy_freq must be at least 1, got 0.0. The paper uses 2."),
+        ("policy_freq", Linear(2, 0.4, 9), "the end of policy_freq must be at least 1, got 0.4. The paper uses 2."),
+        ("max_grad_norm", Linear(1, 0, 9), "the end of max_grad_norm must be greater than 0, got 0.0. Omit max_grad"),
+        ("bc_weight", Linear(0, 1, 9), "bc_weight must be greater than 0, got 0.0. Use 0.4 for TD3+BC, 0.1 for TD7, "),
+        ("target_update_freq", Linear(0, 1, 9), "target_update_freq must be at least 1, got 0.0. Use 250, for "),
+    ],
+)
+def test_schedules_have_a_range(setting: str, schedule: Linear, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        TD3(3, [-1.0], [1.0], hidden_dims=(4,), **{setting: schedule})  # type: ignore[arg-type]
+    assert str(caught.value).startswith(message)
+
+
+class Nothing(Schedule):
+    """Fall below 1 without an end that could be checked."""
+
+    def __call__(self, env_steps: int) -> float:
+        return 2.0 if env_steps == 0 else 0.1
+
+
+def test_scheduled_frequency_is_rounded_and_at_least_1() -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,), policy_freq=Linear(1, 4, 30))
+    due = []
+    for module.env_steps in range(40):
+        module.updates += 1
+        due.append(module.is_due(module.settings.policy_freq))
+    expected = [(step + 1) % max(round(1 + 3 * min(step / 30, 1)), 1) == 0 for step in range(40)]
+    assert due == expected
+    assert due[:4] == [True] * 4
+    module.env_steps = 5
+    assert module.is_due(Nothing())

@@ -178,6 +178,10 @@ class Agent(L.LightningModule):
         value = schedule(self.env_steps)
         return value if isinstance(schedule, Constant) else broadcast_from_rank_zero(value, self.device)
 
+    def is_due(self, freq: Schedule) -> bool:
+        """Return whether the number of updates is a multiple of a schedule's rounded value."""
+        return self.updates % max(round(self.scheduled(freq)), 1) == 0
+
     # Checkpoints.
 
     @classmethod

@@ -81,8 +81,8 @@ class Learner(Agent):
         rate = self.scheduled(lr)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        if self.settings.max_grad_norm is not None:
-            self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.settings.max_grad_norm)
+        if (norm := self.settings.max_grad_norm) is not None:
+            self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.scheduled(norm))
 
     def step_critics(self) -> None:
         """Take an optimizer step along the critics' gradients."""

@@ -4,9 +4,10 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.errors import UsageError
+from td3_lightning.schedules import Schedule
 
 
-def check_precision(trainer: L.Trainer, max_grad_norm: float | None) -> None:
+def check_precision(trainer: L.Trainer, max_grad_norm: Schedule | None) -> None:
     """Raise `UsageError` if the device lacks float64, or if the precision makes steps or gradients wrong."""
     if trainer.strategy.root_device.type == "mps":
         raise UsageError("trainer.accelerator must support float64, got mps. Use cpu.")

@@ -13,16 +13,16 @@ from td3_lightning.errors import (
     UsageError,
     require_bool,
     require_choice,
-    require_float,
     require_floats,
     require_int,
     require_ints,
 )
-from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Constant, Schedule, as_int_schedule, as_schedule, check_schedule, varies
 from td3_lightning.serialization.primitives import to_primitives
 
 Gradients = Literal["manual", "autograd", "compiled"]
-SCHEDULED = ("actor_lr", "critic_lr", "tau", "policy_noise", "noise_clip")
+SCHEDULED = ("actor_lr", "critic_lr", "tau", "policy_noise", "noise_clip", "policy_freq", "max_grad_norm", "bc_weight")
+INTEGERS = ("policy_freq", "target_update_freq")  # rounded values of schedules
 
 
 @dataclass
@@ -45,17 +45,16 @@ class TD3Settings:
     tau: Any
     policy_noise: Any
     noise_clip: Any
-    policy_freq: int
-    max_grad_norm: float | None
+    policy_freq: Any
+    max_grad_norm: Any
     gradients: Gradients
-    target_update_freq: int | None
+    target_update_freq: Any
     critic_loss: CriticLoss
     critic_hidden_dims: Any
     critic_encoder: Any
     normalize_observations: bool
-    bc_weight: float | None
+    bc_weight: Any
     normalize_rewards: bool
-    scheduled: ClassVar[tuple[str, ...]] = SCHEDULED
     paper_tau: ClassVar[str] = "0.005"
     target_fix: ClassVar[str] = "Use 250, for example, or omit it for an update of the targets with each actor update."
 
@@ -86,25 +85,27 @@ class TD3Settings:
         self.normalize_rewards = require_bool("normalize_rewards", self.normalize_rewards)
 
     def _check_update(self) -> None:
-        for name in self.scheduled:
-            setattr(self, name, as_schedule(getattr(self, name), name))
-        check_schedule("actor_lr", self.actor_lr)
-        check_schedule("critic_lr", self.critic_lr)
-        check_schedule("tau", self.tau, least=None, most=1, above=0, fix=f"The paper uses {self.paper_tau}.")
-        check_schedule("policy_noise", self.policy_noise, fix="The paper uses 0.2.")
-        check_schedule("noise_clip", self.noise_clip, fix="The paper uses 0.5.")
-        self.policy_freq = require_int("policy_freq", self.policy_freq, least=1, fix="The paper uses 2.")
+        self._check_schedule("actor_lr")
+        self._check_schedule("critic_lr")
+        self._check_schedule("tau", least=None, most=1, above=0, fix=f"The paper uses {self.paper_tau}.")
+        self._check_schedule("policy_noise", fix="The paper uses 0.2.")
+        self._check_schedule("noise_clip", fix="The paper uses 0.5.")
+        self.policy_freq = as_int_schedule("policy_freq", self.policy_freq, fix="The paper uses 2.")
         if self.target_update_freq is not None:
-            freq = require_int("target_update_freq", self.target_update_freq, least=1, fix=self.target_fix)
-            self.target_update_freq = freq
+            self.target_update_freq = as_int_schedule("target_update_freq", self.target_update_freq, self.target_fix)
         if self.max_grad_norm is not None:
-            fix = "Omit max_grad_norm for no clipping."
-            self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
+            self._check_schedule("max_grad_norm", least=None, above=0, fix="Omit max_grad_norm for no clipping.")
         if self.bc_weight is not None:
             fix = "Use 0.4 for TD3+BC, 0.1 for TD7, or omit it for online training."
-            self.bc_weight = require_float("bc_weight", self.bc_weight, above=0, fix=fix)
+            self._check_schedule("bc_weight", least=None, above=0, fix=fix)
         require_choice("gradients", self.gradients, get_args(Gradients))
         require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
+
+    def _check_schedule(self, name: str, **limits: Any) -> None:
+        """Convert a setting to a schedule, and check it as `check_schedule` does."""
+        schedule = as_schedule(getattr(self, name), name)
+        check_schedule(name, schedule, **limits)
+        setattr(self, name, schedule)
 
     @property
     def num_weights(self) -> int:
@@ -122,25 +123,26 @@ class TD3Settings:
         return self.encoder is not None and self.encoder.shared
 
     @property
-    def target_interval(self) -> int:
+    def target_interval(self) -> Schedule:
         """Critic updates per update of the targets."""
-        return self.policy_freq if self.target_update_freq is None else self.target_update_freq
+        freq: Schedule = self.policy_freq if self.target_update_freq is None else self.target_update_freq
+        return freq
 
     @property
     def varying(self) -> dict[str, Schedule]:
         """The schedules that are not constant, by the names of their settings."""
-        schedules = {name: getattr(self, name) for name in self.scheduled}
-        return {name: schedule for name, schedule in schedules.items() if not isinstance(schedule, Constant)}
+        return {name: value for name, value in vars(self).items() if varies(value)}
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the settings as plain Python values, as a checkpoint holds them."""
         values = dict(vars(self))
         for name in ("encoder", "critic_encoder"):
             values[name] = None if values[name] is None else values[name].plain()
-        values |= {name: values[name].plain() for name in self.scheduled}
-        for name in ("tau", "policy_noise", "noise_clip"):  # numbers, as in older checkpoints
-            if isinstance(schedule := getattr(self, name), Constant):
-                values[name] = schedule.value
+        for name, value in values.items():
+            if isinstance(value, Constant):
+                values[name] = int(value.value) if name in INTEGERS else value.value
+            elif isinstance(value, Schedule):
+                values[name] = value.plain()
         plain: dict[str, Any] = to_primitives(values, "model")
         return plain
 
@@ -160,7 +162,6 @@ class TD7Settings(TD3Settings):
 
     zs_dim: int
     encoder_lr: Any
-    scheduled: ClassVar[tuple[str, ...]] = (*SCHEDULED, "encoder_lr")
     paper_tau: ClassVar[str] = "1"
     target_fix: ClassVar[str] = "The paper uses 250."
 
@@ -182,7 +183,7 @@ class TD7Settings(TD3Settings):
 
     def _check_update(self) -> None:
         super()._check_update()
-        check_schedule("encoder_lr", self.encoder_lr)
+        self._check_schedule("encoder_lr")
         if self.target_update_freq is None:
             raise UsageError(f"target_update_freq must be an integer for TD7, got None. {self.target_fix}")
 

@@ -35,17 +35,18 @@ class TD3(Learner):
         tau: Share of the online parameters in each Polyak average, in (0, 1], a number or a schedule over env_steps.
         policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
         noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
-        policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets.
-        max_grad_norm: Largest norm of the actor's and of the critics' gradient; None for no clipping.
+        policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets; a number
+            or a schedule.
+        max_grad_norm: Largest norm of the actor's and of the critics' gradient, or a schedule; None for no clipping.
         gradients: "manual", "autograd" or "compiled". "manual" computes the same gradients faster for plain networks in
             one process on a CPU; in other cases, it is "autograd". "compiled" uses torch.compile (experimental).
-        target_update_freq: Critic updates per update of the targets; None means `policy_freq`. With tau = 1, the
-            targets become copies (hard updates).
+        target_update_freq: Critic updates per update of the targets, a number or a schedule; None means `policy_freq`.
+            With tau = 1, the targets become copies (hard updates).
         critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
         bc_weight: Weight of behavior cloning in the actor loss (TD3+BC), for offline data: 1 / alpha of that paper,
-            which uses 0.4. A larger value keeps the policy closer to the data. None for TD3's loss.
+            which uses 0.4, or a schedule. A larger value keeps the policy closer to the data. None for TD3's loss.
         normalize_rewards: Divide rewards by the standard deviation of all discounted training returns so far.
 
     Raises:
@@ -69,15 +70,15 @@ class TD3(Learner):
         tau: float | Schedule = 0.005,
         policy_noise: float | Schedule = 0.2,
         noise_clip: float | Schedule = 0.5,
-        policy_freq: int = 2,
-        max_grad_norm: float | None = None,
+        policy_freq: int | Schedule = 2,
+        max_grad_norm: float | Schedule | None = None,
         gradients: Gradients = "manual",
-        target_update_freq: int | None = None,
+        target_update_freq: int | Schedule | None = None,
         critic_loss: CriticLoss = "mse",
         critic_hidden_dims: Sequence[int] | None = None,
         critic_encoder: Encoder | None = None,
         normalize_observations: bool = False,
-        bc_weight: float | None = None,
+        bc_weight: float | Schedule | None = None,
         normalize_rewards: bool = False,
     ) -> None:
         settings = TD3Settings(
@@ -105,9 +106,9 @@ class TD3(Learner):
         self.updates += 1
         critic_loss, q = rule.update_critics(batch)
         logs = {"critic_loss": critic_loss, "q_mean": q.mean(), **self._td_error}
-        if self.updates % self.settings.policy_freq == 0:
+        if self.is_due(self.settings.policy_freq):
             logs["actor_loss"] = rule.update_actor(batch)
-        if self.updates % self.settings.target_interval == 0:
+        if self.is_due(self.settings.target_interval):
             rule.update_targets()
         return logs
 
@@ -169,7 +170,7 @@ class TD3(Learner):
         q: Tensor = self.critics.first(features, action)
         if self.settings.bc_weight is None:
             return -q.mean()
-        return td3_bc_loss(q, (action - batch.action) / self.actor.scale, self.settings.bc_weight)
+        return td3_bc_loss(q, (action - batch.action) / self.actor.scale, self.scheduled(self.settings.bc_weight))
 
     def _actor_input(self, obs: Tensor, features: Tensor) -> Tensor:
         """Return the critics' features if the actor shares their encoder, else the observations."""

@@ -43,9 +43,9 @@ class TD7(TD3):
             env_steps. The paper copies the parameters (1).
         policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
         noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
-        policy_freq: Critic updates per update of the actor.
-        target_update_freq: Critic updates per update of the targets and of the fixed encoders.
-        max_grad_norm: Largest norm of each network's gradient; None for no clipping.
+        policy_freq: Critic updates per update of the actor, a number or a schedule.
+        target_update_freq: Critic updates per update of the targets and of the fixed encoders, a number or a schedule.
+        max_grad_norm: Largest norm of each network's gradient, or a schedule; None for no clipping.
         critic_loss: "huber", LAP's, or "mse", TD3's.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
@@ -76,12 +76,12 @@ class TD7(TD3):
         tau: float | Schedule = 1.0,
         policy_noise: float | Schedule = 0.2,
         noise_clip: float | Schedule = 0.5,
-        policy_freq: int = 2,
-        target_update_freq: int = 250,
-        max_grad_norm: float | None = None,
+        policy_freq: int | Schedule = 2,
+        target_update_freq: int | Schedule = 250,
+        max_grad_norm: float | Schedule | None = None,
         critic_loss: CriticLoss = "huber",
         normalize_observations: bool = False,
-        bc_weight: float | None = None,
+        bc_weight: float | Schedule | None = None,
         normalize_rewards: bool = False,
     ) -> None:
         settings = TD7Settings(
@@ -168,7 +168,7 @@ class TD7(TD3):
         q: Tensor = self.critics(batch.obs, action, self.fixed_encoder.embed_action(z_s, action), z_s)
         if self.settings.bc_weight is None:
             return -q.mean()
-        return td7_bc_loss(q, action - batch.action, self.settings.bc_weight)
+        return td7_bc_loss(q, action - batch.action, self.scheduled(self.settings.bc_weight))
 
     @torch.no_grad()
     def _embed(self, obs: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ ENCODERS: dict[str, tuple[str, ...]] = {"td3_lightning": ("Trunk", "Convolutions
 
 CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("actor_lr", "critic_lr", "encoder_lr", "n_step"), SCHEDULES),
-    **dict.fromkeys(("exploration_noise", "noise_clip", "policy_noise", "tau"), SCHEDULES),
+    **dict.fromkeys(("exploration_noise", "noise_clip", "policy_noise", "tau", "policy_freq"), SCHEDULES),
+    **dict.fromkeys(("target_update_freq", "max_grad_norm", "bc_weight", "gamma", "updates_per_step"), SCHEDULES),
     **dict.fromkeys(("encoder", "critic_encoder"), ENCODERS),
     "pixels": {"td3_lightning": ("Pixels",)},
     "wrappers": {

@@ -15,7 +15,7 @@ from td3_lightning.replay.batch import SampledIndices
 from td3_lightning.replay.memory import lazy_zeros
 from td3_lightning.replay.priorities import Priorities
 from td3_lightning.replay.ring import RUNNING, SHIFT, TERMINATED, TRUNCATED, Ring, TransitionIndex
-from td3_lightning.replay.settings import ReplaySettings
+from td3_lightning.replay.settings import ReplaySettings, gamma_powers
 from td3_lightning.schedules import Schedule
 from td3_lightning.seeding import new_generator
 
@@ -31,7 +31,7 @@ class Replay(IterableDataset[Batch]):
         batches_per_epoch: Batches of one iteration, which is the length of the dataset.
         n_step: Number of summed rewards: an integer, or a schedule over env_steps that begins with its largest value.
             A sum ends early at the end of an episode.
-        gamma: Discount per environment step, in [0, 1].
+        gamma: Discount per environment step, in [0, 1], or a schedule over env_steps.
         num_envs: Number of environments.
         reward_scale: Factor for the stored rewards.
         history: Number of rows before a transition that are read with it.
@@ -49,7 +49,7 @@ class Replay(IterableDataset[Batch]):
         batch_size: int = 256,
         batches_per_epoch: int = 5_000,
         n_step: int | Schedule = 1,
-        gamma: float = 0.99,
+        gamma: float | Schedule = 0.99,
         num_envs: int = 1,
         reward_scale: float = 1.0,
         history: int = 0,
@@ -63,10 +63,10 @@ class Replay(IterableDataset[Batch]):
         self.obs_dim, self.action_dim, self.capacity = settings.obs_dim, settings.action_dim, settings.capacity
         self.batch_size, self.batches_per_epoch = settings.batch_size, settings.batches_per_epoch
         self.n_step_schedule, self.n_step = settings.n_step_schedule, settings.max_n_step
-        self.gamma, self.reward_scale = settings.gamma, settings.reward_scale
+        self.gamma_schedule, self.reward_scale = settings.gamma_schedule, settings.reward_scale
         self.generator = new_generator("replay")
         self.steps_stored = 0
-        self.steps_before = 0  # env_steps before the first stored one, for the schedule of n_step
+        self.steps_before = 0  # env_steps before the first stored one, for the schedules of n_step and gamma
         self._allocate_rings(settings)
         self._make_windows(settings)
         alpha = settings.priority_alpha
@@ -86,7 +86,7 @@ class Replay(IterableDataset[Batch]):
         self._offsets, self._block_offsets = offsets.reshape(-1), block_offsets.reshape(-1)
 
     def _make_windows(self, settings: ReplaySettings) -> None:
-        """Make views of every row with the `n_step` rows after it, and the constants of the n-step sums."""
+        """Make views of every row with the `n_step` rows after it, and index arrays for the n-step sums."""
         following, width = self.n_step + 1, settings.row_width
         self._n_step_windows = self.rows.as_strided((len(self.rows) - self.n_step, following * width), (width, 1))
         self._outcome_windows = self.rows.as_strided(
@@ -94,7 +94,6 @@ class Replay(IterableDataset[Batch]):
         )
         self._window_starts = np.arange(self.batch_size) * following  # first row of each window of a batch
         self._one_step = np.ones(self.batch_size, np.intp)
-        self._powers = (self.gamma ** np.arange(following)).astype(np.float32)
 
     @property
     def num_transitions(self) -> int:
@@ -105,6 +104,16 @@ class Replay(IterableDataset[Batch]):
     def rewards_summed(self) -> int:
         """Return the current n of the n-step returns."""
         return min(max(round(self.n_step_schedule(self.steps_before + self.steps_stored)), 1), self.n_step)
+
+    @property
+    def gamma(self) -> float:
+        """Return the current discount."""
+        return self.gamma_schedule(self.steps_before + self.steps_stored)
+
+    @property
+    def _powers(self) -> NDArray[np.float32]:
+        """Return the discounts (n_step + 1,) of the rewards in a window."""
+        return gamma_powers(self.gamma, self.n_step)
 
     @property
     def transition_bytes(self) -> int:

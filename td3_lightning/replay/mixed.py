@@ -40,7 +40,7 @@ class MixedReplay:
 
     def sample(self) -> Batch:
         """Sample a batch: first the agent's transitions, then those of the dataset."""
-        # The same n of the n-step returns for both parts.
+        # The same n of the n-step returns and the same discount for both parts.
         self.dataset.steps_before = self.own.steps_before + self.own.steps_stored
         parts = [replay.sample() for replay in self._parts]
         return parts[0] if len(parts) == 1 else Batch(*map(torch.cat, zip(*parts, strict=True)))

@@ -1,10 +1,13 @@
 """Settings of a replay buffer."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, require_float, require_int
-from td3_lightning.schedules import Schedule, as_schedule
+from td3_lightning.schedules import Schedule, as_int_schedule, as_schedule, check_schedule
 
 MAX_ENV_STEPS = 2**53  # more environment steps than any run takes
 MAX_BATCH_SIZE = 1_000_000
@@ -18,6 +21,7 @@ class ReplaySettings:
 
     Attributes:
         n_step_schedule: Number of summed rewards over env_steps.
+        gamma_schedule: Discount over env_steps.
         max_n_step: Largest value of the schedule.
 
     Raises:
@@ -30,12 +34,13 @@ class ReplaySettings:
     batch_size: int
     batches_per_epoch: int
     n_step: int | Schedule
-    gamma: float
+    gamma: float | Schedule
     num_envs: int
     reward_scale: float
     history: int
     priority_alpha: float
     n_step_schedule: Schedule = field(init=False)
+    gamma_schedule: Schedule = field(init=False)
     max_n_step: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,16 +55,15 @@ class ReplaySettings:
         self.capacity = require_int("capacity", self.capacity, least=least)
         fix = "Use 1 for unscaled rewards."
         self.reward_scale = require_float("reward_scale", self.reward_scale, above=0, most=MAX_REWARD_SCALE, fix=fix)
-        self.gamma = require_float("gamma", self.gamma, least=0, most=1, fix="Use 0.99, for example.")
+        self.gamma_schedule = as_schedule(self.gamma, "gamma")
+        check_schedule("gamma", self.gamma_schedule, most=1, fix="Use 0.99, for example.")
         fix = "Use 0.4 for the paper's priorities, or 0 for uniform sampling."
         self.priority_alpha = require_float("priority_alpha", self.priority_alpha, least=0, most=1, fix=fix)
 
     def _check_n_step(self) -> None:
         """Check that n_step is an integer or a schedule that begins with its largest value."""
-        is_number = not isinstance(self.n_step, Schedule | Mapping)
-        n_step = require_int("n_step", self.n_step, least=1) if is_number else self.n_step
-        self.n_step_schedule = as_schedule(n_step, "n_step")
-        self.max_n_step = require_int("n_step", round(require_float("n_step", self.n_step_schedule(0))), least=1)
+        self.n_step_schedule = as_int_schedule("n_step", self.n_step)
+        self.max_n_step = round(self.n_step_schedule(0))
         if (later := self.n_step_schedule(MAX_ENV_STEPS)) > self.max_n_step:
             raise UsageError(
                 f"n_step must be a schedule that begins with its largest value, got {self.max_n_step} at first and "
@@ -87,3 +91,10 @@ class ReplaySettings:
             "n_step": self.max_n_step,
             "reward_scale": self.reward_scale,
         }
+
+
+@lru_cache(maxsize=1)
+def gamma_powers(gamma: float, n_step: int) -> NDArray[np.float32]:
+    """Return 1, gamma, ..., gamma^n_step."""
+    powers: NDArray[np.float32] = (gamma ** np.arange(n_step + 1)).astype(np.float32)
+    return powers

@@ -107,7 +107,8 @@ def draw_values(module: TD3, data: ReplayData, trajectories: Sequence[Trajectory
 
     Points above the diagonal are overestimates. Both axes are in the environment's units of reward.
     """
-    observed = [each.discounted_returns(data.replay.gamma) for each in trajectories]
+    gamma = data.replay.gamma_schedule(module.env_steps)
+    observed = [each.discounted_returns(gamma) for each in trajectories]
     estimated = [_estimates(module, each)[: len(kept)] for each, kept in zip(trajectories, observed, strict=True)]
     x, y = np.concatenate(observed), np.concatenate(estimated) / (data.replay.reward_scale * module.reward_factor)
     figure, axes = _figure("observed discounted return", "estimate of the first critic")

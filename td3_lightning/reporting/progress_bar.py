@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from td3_lightning.reporting.console import echo, printable
+from td3_lightning.schedules import varies
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import updates_in_epoch
@@ -210,7 +211,7 @@ def _short(value: float) -> str:
 
 
 def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> int | None:
-    """Return the clock at the end of `max_epochs`. None without a limit."""
+    """Return the clock at the end of `max_epochs`. None without a limit, or if `updates_per_step` varies."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     if not isinstance(data, ReplayData) or trainer.max_epochs is None or trainer.max_epochs < 0:
         return None
@@ -219,10 +220,12 @@ def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> 
     updates = epochs_left * int(trainer.num_training_batches) - updates_in_epoch(trainer)
     if data.offline:
         return clock + updates
+    if varies(data.updates_per_step):
+        return None
     warmup = collector.warmup_steps if collector is not None else 0
     begin = clock + max(warmup - min(clock, data.replay.steps_stored), 0)
 
     def rounded_up(steps: float) -> int:
         return math.ceil(steps / data.num_envs) * data.num_envs
 
-    return rounded_up(begin) + rounded_up(updates / data.updates_per_step)
+    return rounded_up(begin) + rounded_up(updates / data.updates_per_step(0))

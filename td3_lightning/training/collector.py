@@ -27,7 +27,7 @@ from td3_lightning.training.normalizer_inputs import NormalizerInputs, check_nor
 from td3_lightning.training.offline import check_offline, warn_of_unused
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
-from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values
+from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
 
@@ -92,7 +92,7 @@ class Collector(Callback):
                 check_normalizers(module, data)
                 self._check_env_mode(data)
                 if data.offline:
-                    check_offline(trainer, module, data, self.exploration_noise)
+                    check_offline(trainer, varying_settings(module, data, self.exploration_noise))
                     warn_of_unused(type(self), warmup_steps=self.warmup_steps, collect=self.collect)
 
     def _check_env_mode(self, data: ReplayData) -> None:
@@ -192,25 +192,21 @@ class Collector(Callback):
     def _catch_up(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Take the environment steps that precede the next update, and log the last update."""
         while self.updates_ahead > ROUNDING or self._is_assessing:
-            start = module.env_steps
-            try:
-                self._collect(trainer, module, data)
-            finally:  # if an environment fails, the steps before the failure are stored and count
-                self.updates_ahead -= (module.env_steps - start) * data.updates_per_step
+            self._collect(trainer, module, data)
             if self._is_assessing:  # the run stops, and continues here when it is resumed
                 return
         if is_log_due(trainer, module):
-            self._log.write(trainer, module, self.exploration_noise)
+            self._log.write(trainer, module, varying_settings(module, data, self.exploration_noise))
 
     def _collect(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Collect `collect` steps, or steps until an episode or an assessment ends."""
         if self._policy_checkpoint is not None:
             assess = self._policy_checkpoint.assess
-            assess(trainer, module, data, lambda: self._step(trainer, module, data), self._must_pause)
+            assess(trainer, module, data, lambda: self._step_before_update(trainer, module, data), self._must_pause)
             return
         start, episodes, complete = module.env_steps, module.episodes, False
         while not complete:
-            self._step(trainer, module, data)
+            self._step_before_update(trainer, module, data)
             if self.collect == "episode":
                 complete = module.episodes > episodes
                 if not complete and module.env_steps - start >= MAX_EPISODE_STEPS * data.num_envs:
@@ -221,6 +217,13 @@ class Collector(Callback):
                     )
             else:
                 complete = module.env_steps - start >= int(self.collect)
+
+    def _step_before_update(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> Step:
+        """Step all environments once after the warm-up, so that updates are due."""
+        start = module.env_steps
+        step = self._step(trainer, module, data)
+        self.updates_ahead -= (module.env_steps - start) * data.updates_per_step(start)
+        return step
 
     def _act(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
         """Return actions (num_envs, action_dim): random ones, or the policy's with noise, clipped to the box."""

@@ -52,11 +52,12 @@ class ReplayData(L.LightningDataModule):
         vector_kwargs: Additional keyword arguments of that call, after env_kwargs and train_kwargs.
         capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
         batch_size: Transitions per batch.
-        gamma: Discount factor per environment step.
+        gamma: Discount factor per environment step, or a schedule.
         n_step: Number of rewards in the n-step return, or a schedule that starts with its largest value.
         reward_scale: Factor on the rewards that the learner receives. Reported returns are unscaled.
         steps_per_epoch: Environment steps between evaluations.
-        updates_per_step: Updates per environment step, for any num_envs; at most 10,000.
+        updates_per_step: Updates per environment step, for any num_envs; at most 10,000. With a schedule, every epoch
+            has `steps_per_epoch` times its first value.
         eval_episodes: Episodes per evaluation.
         eval_seed: Seed of the first episode of an evaluation. The next episodes use the next seeds.
         test_episodes: Episodes of `test`.
@@ -97,11 +98,11 @@ class ReplayData(L.LightningDataModule):
         vector_kwargs: dict[str, Any] | None = None,
         capacity: int = 1_000_000,
         batch_size: int = 256,
-        gamma: float = 0.99,
+        gamma: float | Schedule = 0.99,
         n_step: int | Schedule = 1,
         reward_scale: float = 1.0,
         steps_per_epoch: int = 5_000,
-        updates_per_step: float = 1.0,
+        updates_per_step: float | Schedule = 1.0,
         eval_episodes: int = 10,
         eval_seed: int = 10_000,
         test_episodes: int = 10,
@@ -121,7 +122,7 @@ class ReplayData(L.LightningDataModule):
         )  # fmt: skip
         settings.check_dataset(batch_size, priority_alpha, pixels)
         self.num_envs, self.env_workers, self.env_mode = settings.num_envs, settings.env_workers, settings.env_mode
-        self.updates_per_step = settings.updates_per_step
+        self.updates_per_step = settings.updates_schedule
         self.on_device, self.empty_replay, self.offline = settings.on_device, settings.empty_replay, settings.offline
         self.dataset = DatasetSource(dataset, settings.batch_parts) if dataset is not None else None
         self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)

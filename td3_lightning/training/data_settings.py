@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from td3_lightning.errors import UsageError, refuse, require_bool, require_float, require_int
+from td3_lightning.errors import UsageError, refuse, require_bool, require_int
 from td3_lightning.replay.mixed import split_batch
+from td3_lightning.schedules import Schedule, as_schedule, check_schedule
 
 EnvMode = Literal["lockstep", "overlapped"]
 MAX_EPISODES = 1_000_000  # in one evaluation
@@ -25,12 +26,13 @@ class DataSettings:
     env_workers: int
     env_mode: EnvMode
     steps_per_epoch: int
-    updates_per_step: float
+    updates_per_step: float | Schedule
     on_device: bool
     empty_replay: bool
     dataset: str | None
     dataset_share: float | None
     offline: bool
+    updates_schedule: Schedule = field(init=False)  # `updates_per_step`
     own_batch_size: int = field(init=False)  # transitions of the agent in a batch; at least 1
     batch_parts: tuple[int, int] | None = field(init=False, default=None)  # of the agent and the dataset, with a share
 
@@ -41,11 +43,12 @@ class DataSettings:
         self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
         self._check_env_mode()
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
-        self.updates_per_step = require_float("updates_per_step", self.updates_per_step, above=0, most=MAX_UPDATES)
-        if self.steps_per_epoch * self.updates_per_step < 1:
+        self.updates_schedule = as_schedule(self.updates_per_step, "updates_per_step")
+        check_schedule("updates_per_step", self.updates_schedule, least=None, above=0, most=MAX_UPDATES)
+        if self.steps_per_epoch * self.updates_schedule(0) < 1:
             raise UsageError(
                 f"steps_per_epoch * updates_per_step must be at least 1, got {self.steps_per_epoch} * "
-                f"{self.updates_per_step}. Use a larger steps_per_epoch."
+                f"{self.updates_schedule(0)}. Use a larger steps_per_epoch."
             )
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
         self.on_device = require_bool("on_device", self.on_device)
@@ -89,8 +92,8 @@ class DataSettings:
 
     @property
     def updates_per_epoch(self) -> int:
-        """Return the number of updates between two evaluations."""
-        return round(self.steps_per_epoch * self.updates_per_step)
+        """Return the number of updates between two evaluations, which is that of the schedule's first value."""
+        return round(self.steps_per_epoch * self.updates_schedule(0))
 
 
 def seed_range(stage: str, seed: int, episodes: int) -> range:

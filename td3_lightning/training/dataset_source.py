@@ -93,7 +93,7 @@ def _replay_of(episodes: Sequence[RecordedEpisode], like: Replay, batch_size: in
         capacity=max(rows, like.n_step + 2),
         batch_size=batch_size,
         n_step=like.n_step_schedule,
-        gamma=like.gamma,
+        gamma=like.gamma_schedule,
         reward_scale=like.reward_scale,
     )
     replay.generator = new_generator("dataset")  # other indices than the agent's replay buffer

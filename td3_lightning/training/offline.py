@@ -6,22 +6,18 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
 
-from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError
-from td3_lightning.schedules import Constant, Schedule
-from td3_lightning.training.data_module import ReplayData
+from td3_lightning.schedules import Schedule
 from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 
 
-def check_offline(trainer: L.Trainer, module: TD3, data: ReplayData, noise: Schedule) -> None:
+def check_offline(trainer: L.Trainer, schedules: dict[str, Schedule]) -> None:
     """Check a run that takes no environment steps.
 
     Args:
         trainer: Trainer of the run.
-        module: Agent.
-        data: Data module with `offline`.
-        noise: Exploration noise of the Collector.
+        schedules: Settings that are schedules and not constant.
 
     Raises:
         UsageError: A callback requires training episodes, or a setting requires environment steps.
@@ -33,14 +29,11 @@ def check_offline(trainer: L.Trainer, module: TD3, data: ReplayData, noise: Sche
                 f"data.offline must be false with {type(each).__name__}, which requires training episodes, got true. "
                 "Remove the callback."
             )
-    schedules = {f"model.{name}": schedule for name, schedule in module.settings.varying.items()}
-    schedules |= {"data.n_step": data.replay.n_step_schedule, "collector.exploration_noise": noise}
     for name, schedule in schedules.items():
-        if not isinstance(schedule, Constant):
-            raise UsageError(
-                f"{name} must be a number if data.offline is true, because env_steps do not grow, got "
-                f"{type(schedule).__name__}. Use a number."
-            )
+        raise UsageError(
+            f"{name} must be a number if data.offline is true, because env_steps do not grow, got "
+            f"{type(schedule).__name__}. Use a number."
+        )
 
 
 def warn_of_unused(kind: type, **settings: Any) -> None:

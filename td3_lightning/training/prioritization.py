@@ -7,9 +7,10 @@ from torch import Tensor
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
+from td3_lightning.schedules import Constant
 
 TD_ERROR = "td_error"  # name in the outputs of a training step
-RESET_INTERVAL = 250  # updates; that of the authors' TD7
+RESET_INTERVAL = Constant(250)  # updates; that of the authors' TD7
 
 
 def check_critic_loss(module: TD3, replay: Replay) -> None:
@@ -38,5 +39,5 @@ def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]
             "TD3.critic_loss, or --data.priority_alpha 0."
         )
     replay.update_priorities(outputs[TD_ERROR])
-    if module.updates % (module.settings.target_update_freq or RESET_INTERVAL) == 0:
+    if module.is_due(module.settings.target_update_freq or RESET_INTERVAL):
         replay.reset_max_priority()

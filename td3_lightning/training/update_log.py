@@ -7,7 +7,8 @@ import lightning as L
 from torch import Tensor
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.schedules import Constant, Schedule
+from td3_lightning.schedules import Schedule, varies
+from td3_lightning.training.data_module import ReplayData
 
 
 class UpdateLog:
@@ -25,23 +26,20 @@ class UpdateLog:
         """Replace the losses of the same names."""
         self._losses.update(losses)
 
-    def write(self, trainer: L.Trainer, module: TD3, noise: Schedule) -> None:
+    def write(self, trainer: L.Trainer, module: TD3, schedules: dict[str, Schedule]) -> None:
         """Log the values.
 
         Args:
             trainer: Trainer with the loggers.
-            module: Agent with the schedules.
-            noise: Exploration noise, which is logged if it is scheduled.
+            module: Agent.
+            schedules: Schedules whose current values are logged, by the names of their settings.
         """
         start, seconds = self._clock
         self.start(module)
         speed = (module.clock - start) / max(self._clock[1] - seconds, 1e-9)
         unit = module.clock_name.removeprefix("env_")
         losses = {name: value.item() for name, value in self._losses.items()}
-        schedules = module.settings.varying
-        if not isinstance(noise, Constant):
-            schedules["noise"] = noise
-        scheduled = {name: schedule(module.env_steps) for name, schedule in schedules.items()}
+        scheduled = {_log_name(name): schedule(module.env_steps) for name, schedule in schedules.items()}
         log_values(trainer, module, losses | scheduled | {f"{unit}_per_second": speed})
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,6 +49,25 @@ class UpdateLog:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the losses."""
         self._losses = dict(state["losses"])
+
+
+def varying_settings(module: TD3, data: ReplayData, noise: Schedule) -> dict[str, Schedule]:
+    """Return the schedules of a run that are not constant, by the names of their settings.
+
+    Args:
+        module: Agent.
+        data: Data module.
+        noise: Exploration noise of the Collector.
+    """
+    schedules = {f"model.{name}": schedule for name, schedule in module.settings.varying.items()}
+    replay = data.replay
+    schedules |= {"data.n_step": replay.n_step_schedule, "data.gamma": replay.gamma_schedule}
+    schedules |= {"data.updates_per_step": data.updates_per_step, "collector.exploration_noise": noise}
+    return {name: schedule for name, schedule in schedules.items() if varies(schedule)}
+
+
+def _log_name(setting: str) -> str:
+    return setting.split(".")[-1].removeprefix("exploration_")
 
 
 def is_log_due(trainer: L.Trainer, module: TD3) -> bool:

@@ -741,8 +741,8 @@ INVALID_LINES = {
         "model.actor_lr must be a single value, got an argument of it. Use --model.actor_lr td3_lightning.Linear",
     ),
     "an argument for a number": (
-        ["fit", "--config", "here.yaml", "--model.policy_freq.init_args.start", "1"],
-        "model.policy_freq must be a single value, got an argument of it. Use --model.policy_freq with a value.",
+        ["fit", "--config", "here.yaml", "--model.num_critics.init_args.start", "1"],
+        "model.num_critics must be a single value, got an argument of it. Use --model.num_critics with a value.",
     ),
     "an argument for the seed": (
         ["fit", "--config", "here.yaml", "--seed_everything.start", "1"],
@@ -881,7 +881,7 @@ def test_invalid_command_line_is_one_sentence(case, capsys):
     assert expected in error_of(capsys, *words)
 
 
-WITH_SCHEDULE = "actor_lr, critic_lr, encoder_lr, n_step, exploration_noise, noise_clip, policy_noise and tau"
+WITH_SCHEDULE = "actor_lr, critic_lr, encoder_lr, n_step, exploration_noise, noise_clip, policy_noise, tau"
 
 
 # Words of other libraries and common errors of form. The message must contain the value and the fix.
@@ -906,7 +906,8 @@ COMMON_ERRORS = {
     "--data.capacity inf": "data.capacity must be an integer, got inf.",
     "--data.capacity ''": "data.capacity must be an integer, got nothing.",
     "--seed_everything 1e2": "seed_everything must be an integer, got 1e2. Use 100.",
-    "--data.gamma 0,9": "data.gamma must be a number, got 0,9.",
+    "--data.gamma 0,9": "data.gamma must be a number or a class such as td3_lightning.Linear, got 0,9. Use a number.",
+    "--data.reward_scale 0,9": "data.reward_scale must be a number, got 0,9.",
     "--data.env_kwargs.max_episode_steps 1e2": "max_episode_steps must be an integer, got 100.0. Use 100.",
     "--data.train_kwargs.max_episode_steps abc": "data.train_kwargs.max_episode_steps must be an integer, got abc.",
     "--model.hidden_dims 256,256": "model.hidden_dims must be a list, got 256,256. Use [256,256].",
@@ -938,15 +939,14 @@ COMMON_ERRORS = {
     "--model.critic_loss l1": "model.critic_loss must be one of 'mse', 'huber', got l1. Use mse, for example.",
     "--model.tau fast": "number or a class such as td3_lightning.Linear, got fast. Use a number.",
     **{
-        f"--{setting} {schedule}": f"{setting} must be {kind}, got Linear. Use {kind}; only {WITH_SCHEDULE} take a"
+        f"--{setting} {schedule}": f"{setting} must be {kind}, got Linear. Use {kind}; only {WITH_SCHEDULE}, "
         for setting, kind in (
-            ("data.gamma", "a number"),
-            ("data.updates_per_step", "a number"),
-            ("model.policy_freq", "an integer"),
+            ("data.reward_scale", "a number"),
+            ("model.num_critics", "an integer"),
         )
         for schedule in ("Linear", "'{class_path: Linear, init_args: {start: 1, end: 0, steps: 9}}'")
     },
-    "--model.max_grad_norm Linear": "max_grad_norm must be a number or null, got Linear. Use a number; only actor_lr, ",
+    "--data.step_timeout Linear": "step_timeout must be a number or null, got Linear. Use a number; only actor_lr, ",
     "--model 3": "model must be a mapping, got 3.",
     "--learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
     "--lr 3e-4": "use --model.actor_lr and --model.critic_lr.",

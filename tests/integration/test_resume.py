@@ -28,7 +28,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 import conftest  # noqa: F401  # no screen, one thread
 import recorded
 from run_comparison import Stops, differences, events, rows
-from td3_lightning import TD3, TD7, Collector, ReplayData
+from td3_lightning import TD3, TD7, Collector, Constant, Linear, ReplayData
 from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
@@ -37,6 +37,7 @@ from td3_lightning.envs.car_racing import Pedals
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.schedules import as_schedule
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training import prioritization
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
@@ -61,7 +62,7 @@ DATA: dict[str, dict[str, Any]] = {
     "car": {**CAR, "train_kwargs": {"track_seed": 123, "stall_limit": 40, "random_starts": 0.5}, "n_step": 3},
     "car, several": {**CAR, "wrappers": [*CAR["wrappers"], *STACK], "num_envs": 2},
     "Bipedal": {"env_id": "BipedalWalker-v3", "num_envs": 2, "env_kwargs": {"max_episode_steps": 50}, "capacity": 300},
-    "Pendulum, by episodes": {**PENDULUM, "n_step": 2},
+    "Pendulum, by episodes": {**PENDULUM, "n_step": 2, "updates_per_step": Linear(0.5, 1, 60)},
     "Pendulum, averaged": PENDULUM,
     "Pendulum, doubles": PENDULUM,
     "Pendulum, averaged doubles": PENDULUM,
@@ -69,12 +70,13 @@ DATA: dict[str, dict[str, Any]] = {
     "TD7, averaged": PENDULUM,
     "TD7, complete": {**PENDULUM, "n_step": 2, "capacity": 100, "priority_alpha": 0.4},
     "prioritized": {**PENDULUM, "num_envs": 2, "n_step": 3, "capacity": 100, "priority_alpha": 0.4},
+    "schedules": {**PENDULUM, "n_step": 2, "capacity": 100, "gamma": Linear(0.9, 0.99, 50)},
     "Pendulum, policy checkpoints": PENDULUM,
     "Lander, policy checkpoints": {
         **LANDER,
         "env_kwargs": {"max_episode_steps": 7},
         "num_envs": 3,
-        "updates_per_step": 0.25,
+        "updates_per_step": Linear(0.25, 0.5, 100),
     },
     "offline": {**PENDULUM, "n_step": 2, "dataset": "recorded-v0", "offline": True},
     "dataset, share": {**PENDULUM, "n_step": 2, "capacity": 100, "dataset": "recorded-v0", "dataset_share": 0.25},
@@ -116,22 +118,24 @@ class Run:
     def __init__(self, case: str, folder: Path, seed: int = 1, callbacks: tuple[Callback, ...] = ()) -> None:
         L.seed_everything(seed, verbose=False)
         settings = {"batch_size": 4, "capacity": 2_000, "eval_episodes": 2, **DATA[case]}
-        updates_per_step = settings.setdefault("updates_per_step", 1.0)
+        first_ratio = as_schedule(settings.setdefault("updates_per_step", 1.0))(0)
         if "dataset" in settings:
             recorded.write(folder.parent / "datasets")
-        self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / updates_per_step))
+        self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / first_ratio))
         if case == "overlapped":  # with the numbers of workers, which are slow to start
             self.data.env_mode = "overlapped"
         loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
         common: dict[str, Any] = {"hidden_dims": (8,), "policy_freq": 3, "normalize_observations": case in NORMALIZED}
         common["normalize_rewards"] = case in NORMALIZED and not self.data.offline
+        if case == "schedules":
+            common |= {"policy_freq": Linear(3, 1, 50), "max_grad_norm": Linear(1, 0.1, 50)}
         if case.startswith("TD7"):  # the targets change between, in and at the end of epochs
             self.module: TD3 = TD7(*sizes, zs_dim=4, target_update_freq=4, **common)
         else:
             weight = 0.4 if self.data.offline else None
             self.module = TD3(*sizes, critic_loss=loss, bc_weight=weight, **common)
-        prioritization.RESET_INTERVAL = 5  # several resets of the largest priority in a run
+        prioritization.RESET_INTERVAL = Constant(5)  # several resets of the largest priority in a run
         self.folder = folder
         self.last = folder / "last.ckpt"
         self.trainer = L.Trainer(

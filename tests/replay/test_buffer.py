@@ -446,6 +446,29 @@ def test_schedule_decreases_n_step() -> None:
     assert fresh.rewards_summed == 1
 
 
+def test_schedule_increases_gamma() -> None:
+    settings: dict[str, Any] = {"capacity": 50, "batch_size": 64, "n_step": 2, "gamma": Linear(0.5, 0.9, steps=8)}
+    replay, expected = Replay(1, 1, **settings), 0.5
+    for step in range(10):
+        obs, next_obs = np.float32([step]), np.float32([step + 1])
+        replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
+        expected = 0.5 + 0.4 * min((step + 1) / 8, 1)
+        assert replay.gamma == pytest.approx(expected)
+        if step >= 1:
+            batch = replay.sample()
+            assert batch.reward.unique().item() == pytest.approx(1 + expected)
+            assert batch.discount.unique().item() == pytest.approx(expected**2)
+    fresh = Replay(1, 1, **settings)
+    fresh.load_state_dict(replay.state_dict())
+    assert fresh.gamma == 0.9
+
+
+@pytest.mark.parametrize("gamma", [Linear(0.9, 1.1, 9), Linear(-0.1, 0.9, 9)])
+def test_schedule_of_gamma_has_a_range(gamma: Linear) -> None:
+    with pytest.raises(UsageError, match=r"gamma must be in \[0, 1\], got (1\.1|-0\.1)\. Use 0\.99, for example\."):
+        Replay(1, 1, gamma=gamma)
+
+
 class Hump(Schedule):
     """Schedule that increases in between and decreases to 0."""
 

@@ -196,7 +196,7 @@ def test_replay_saved_without_priorities_starts_with_equal_ones() -> None:
     state = world.replay.state_dict()
     assert "priorities" not in state
     prioritized = PrioritizedWorld(1, 2, 2, 30).new_replay()
-    prioritized.gamma = world.replay.gamma
+    prioritized.gamma_schedule = world.replay.gamma_schedule
     prioritized.load_state_dict(state)
     assert values_of(prioritized) == [1.0] * world.replay.num_transitions
     world.replay.load_state_dict(prioritized.state_dict())  # uniform sampling ignores priorities

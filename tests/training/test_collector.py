@@ -180,6 +180,22 @@ def test_updates_keep_pace_with_steps(num_envs: int, updates_per_step: float, ma
     assert max(lags) < num_envs * updates_per_step - 1e-9  # no step before it is due
 
 
+def test_updates_follow_a_schedule(make_trainer: Any) -> None:
+    ratio = Linear(0.5, 2, steps=40, begin=12)
+    data = new_data(updates_per_step=ratio, steps_per_epoch=60)
+    module, lags = new_module(data), []
+
+    class Pace(L.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            lags.append(sum(map(ratio, range(12, module.env_steps))) - module.updates)
+
+    make_trainer(callbacks=[Collector(12), Pace()], max_epochs=2).fit(module, datamodule=data)
+    assert module.updates == 60  # every epoch has the updates of the schedule's first value
+    assert module.env_steps == 12 + 46
+    assert min(lags) > -1e-9
+    assert max(lags) < 2 - 1e-9
+
+
 @pytest.mark.parametrize(
     ("collect", "num_envs", "updates_per_step", "expected"),
     [
@@ -447,13 +463,14 @@ def test_noise_follows_its_schedule_over_env_steps(make_trainer: Any) -> None:
 
 
 def test_scheduled_values_are_logged(make_trainer: Any, tmp_path: Any) -> None:
-    data, logger, lr = new_data(), RunLogger(str(tmp_path)), Linear(1e-3, 0.0, steps=100)
+    data, logger, lr = new_data(gamma=Linear(0.8, 0.9, 100)), RunLogger(str(tmp_path)), Linear(1e-3, 0.0, steps=100)
     update = {"actor_lr": lr, "tau": Linear(0.1, 0.2, 100), "noise_clip": Linear(1.0, 0.0, 100)}
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **update)
     make_trainer(callbacks=[Collector(10, Linear(0.2, 0.0, steps=100))], logger=logger, log_every_n_steps=5).fit(
         module, datamodule=data
     )
     names = ["train/actor_lr", "train/noise", "train/tau", "train/noise_clip", "train/critic_lr", "train/policy_noise"]
+    names += ["train/gamma", "train/n_step"]
     logged = read_metrics(logger.metrics.path, names)
     for env_steps, rate in logged["train/actor_lr"]:
         assert rate == lr(env_steps)
@@ -461,6 +478,8 @@ def test_scheduled_values_are_logged(make_trainer: Any, tmp_path: Any) -> None:
     assert logged["train/noise"][-1].tolist() == [30, 0.14]
     assert logged["train/tau"][-1].tolist() == [30, pytest.approx(0.13)]
     assert logged["train/noise_clip"][-1].tolist() == [30, 0.7]
+    assert logged["train/gamma"][-1].tolist() == [30, pytest.approx(0.83)]
+    assert not len(logged["train/n_step"])
     assert not len(logged["train/critic_lr"])
     assert not len(logged["train/policy_noise"])
 

@@ -70,9 +70,11 @@ def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> N
     falling, logger = Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
     others = StopWhenSolved(threshold=1e9, window=1), PolicyCheckpoint()  # which exclude each other
     schedules = dict.fromkeys(("actor_lr", "critic_lr", "policy_noise", "noise_clip"), falling)
+    positive = dict.fromkeys(("max_grad_norm", "bc_weight", "tau"), Linear(0.1, 0.01, 30))
+    counts = dict.fromkeys(("policy_freq", "target_update_freq"), Linear(4, 2, 30))
     for other, own in zip(others, (new_module, partial(new_td7, encoder_lr=falling)), strict=True):
-        data = new_data()
-        module = own(data, **schedules, tau=Linear(0.1, 0.01, 30))
+        data = new_data(gamma=falling, n_step=Linear(3, 1, 30), updates_per_step=Linear(1, 2, 30))
+        module = own(data, **schedules, **positive, **counts)
         callbacks = [Collector(10, exploration_noise=falling), other]
         make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
     columns = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")

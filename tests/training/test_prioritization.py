@@ -13,7 +13,7 @@ from torch import Tensor
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, Batch, Collector, Replay, ReplayData, UsageError
+from td3_lightning import TD3, Batch, Collector, Constant, Replay, ReplayData, UsageError
 from td3_lightning.algorithm.critic_losses import huber
 from td3_lightning.replay.pixels import Pixels
 from td3_lightning.replay.priorities import Priorities
@@ -42,7 +42,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Priorities, "draw", lambda *args: seen.append("draw") or draw(*args))
     monkeypatch.setattr(Priorities, "update", record_update)
     monkeypatch.setattr(Priorities, "reset_largest", lambda self: seen.append("reset") or reset(self))
-    monkeypatch.setattr(prioritization, "RESET_INTERVAL", INTERVAL)
+    monkeypatch.setattr(prioritization, "RESET_INTERVAL", Constant(INTERVAL))
     return seen
 
 
