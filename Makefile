@@ -13,17 +13,24 @@ TORCH = torch==2.13.0 sympy==1.14.0 setuptools==84.2.1
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install
 
+SITE = 'import sysconfig; print(sysconfig.get_path("purelib"))'
+EXTRAS = $(shell sed -n '/optional-dependencies/,/^$$/s/^\([a-z]*\) = .*/\1/p' pyproject.toml)
+COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --constraints - --no-annotate \
+	--custom-compile-command 'make constraints' --quiet
+UNPINNED = '^(torch|sympy|setuptools|triton|nvidia-.*|cuda-.*)=='
+
 COUNT = 200
 SETTINGS = 20
 RANKS = 1
 
-.PHONY: help install car test types test-without-fast docs crash-test ray-test constraints
+.PHONY: help install car test types test-without-fast test-robotics docs crash-test ray-test constraints
 
 help:
 	@echo 'make install      create .venv and install the package (PYTHON=python3.12 and TORCH=... choose other versions)'
 	@echo 'make car          install, then train the car'
 	@echo 'make test         install the test tools, lint, check types, build the documentation, run the tests'
 	@echo 'make test-without-fast  run the tests in a copy of the repository without td3_lightning/fast'
+	@echo 'make test-robotics  run the tests of dm_control and Gymnasium-Robotics with an older mujoco, in build/robotics'
 	@echo 'make types        install the test tools, then check the types'
 	@echo 'make docs         install the test tools, then build the documentation into build/docs'
 	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
@@ -52,6 +59,11 @@ test-without-fast: .venv/installed-for-tests
 	tar --exclude-vcs --exclude=./.venv --exclude=./build --exclude=fast -cf - . | tar -xf - -C build/without-fast
 	cd build/without-fast && PYTHONPATH=$(CURDIR)/build/without-fast OMP_NUM_THREADS=1 ../../$(BIN)/pytest -n 2 --dist worksteal
 
+# Without the extra, pytest collects no test of this file, and fails.
+test-robotics: build/robotics/installed
+	build/robotics/bin/python -m pip check
+	OMP_NUM_THREADS=1 build/robotics/bin/python -m pytest tests/envs/test_robotics.py
+
 # -E reads every page again, because Sphinx does not notice changed docstrings.
 docs: .venv/installed-for-tests
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
@@ -79,6 +91,14 @@ ray-test: .venv/installed-for-tests
 	$(PIP) --quiet --constraint constraints.txt --editable '.[docs,test]'
 	@touch .venv/installed $@
 
+# A second environment, because .venv keeps the mujoco of the published results. It imports all other packages from .venv.
+build/robotics/installed: .venv/installed-for-tests constraints-robotics.txt
+	rm -rf build/robotics
+	$(BIN)/python -m venv --without-pip build/robotics
+	$(BIN)/python -c $(SITE) > $$(build/robotics/bin/python -c $(SITE))/venv.pth
+	build/robotics/bin/python -m pip install --quiet --constraint constraints-robotics.txt --editable '.[robotics]'
+	@touch $@
+
 .venv/torch: | $(BIN)/pip
 	$(if $(TORCH),$(PIP) $(TORCH))
 	@touch $@
@@ -86,9 +106,11 @@ ray-test: .venv/installed-for-tests
 $(BIN)/pip:
 	$(PYTHON) -m venv .venv
 
-# The GPU packages of torch belong to its build and are not pinned either.
+# The GPU packages of torch belong to its build and are not pinned either. The extra robotics requires an older mujoco, so
+# its pins have their own file.
 constraints: .venv/torch
 	$(PIP) --quiet uv
-	printf '%s\n' $(TORCH) | $(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 \
-		--constraints - --no-annotate --custom-compile-command 'make constraints' --quiet > .venv/pins
-	grep -Ev '^(torch|sympy|setuptools|triton|nvidia-.*|cuda-.*)==' .venv/pins > constraints.txt
+	printf '%s\n' $(TORCH) | $(COMPILE) $(addprefix --extra=,$(filter-out robotics,$(EXTRAS))) > .venv/pins
+	grep -Ev $(UNPINNED) .venv/pins > constraints.txt
+	(printf '%s\n' $(TORCH); grep -v '^mujoco' constraints.txt) | $(COMPILE) --extra=robotics > .venv/pins
+	grep -Ev $(UNPINNED) .venv/pins | grep -vxF "$$(grep '==' constraints.txt)" > constraints-robotics.txt

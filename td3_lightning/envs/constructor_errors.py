@@ -23,7 +23,8 @@ PACKAGES = {
     "pybullet": "td3_lightning[bullet]",
     "pybullet_data": "td3_lightning[bullet]",
     "mujoco": "td3_lightning[mujoco]",
-    "gymnasium_robotics": "gymnasium-robotics",
+    "gymnasium_robotics": "td3_lightning[robotics]",
+    "shimmy": "td3_lightning[robotics]",
     "Box2D": "gymnasium[box2d]",
     "pygame": "gymnasium[box2d]",
     "ale_py": "ale-py",
@@ -149,6 +150,8 @@ def _suggest_id(env_id: str) -> str:
     if "Bullet" in env_id and ":" not in env_id:
         return f"Use pybullet_envs_gymnasium:{env_id} with td3_lightning[bullet]."
     if env_id.startswith(("Fetch", "Hand", "Adroit", "PointMaze", "AntMaze")) and ":" not in env_id:
-        return f"Use gymnasium_robotics:{env_id} with the package gymnasium-robotics."
+        return f"Use gymnasium_robotics:{env_id} with td3_lightning[robotics]."
+    if env_id.startswith("dm_control/"):
+        return f"Use shimmy:{env_id} with td3_lightning[robotics]."
     close = get_close_matches(env_id, gym.registry, n=1)
     return f"Use {close[0]}." if close else "Use package:Id if a package registers it."

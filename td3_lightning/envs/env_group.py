@@ -153,7 +153,7 @@ class EnvGroup:
 
     def generators(self) -> list[str]:
         """Return the kind of the random generator of each environment."""
-        return [type(getattr(env.np_random, "bit_generator", None)).__name__ for env in self.envs]
+        return [env.generator_state().get("bit_generator", "none") for env in self.envs]
 
     def restore(self, states: Sequence[dict[str, Any]]) -> list[bool]:
         """Replay the running episodes.

@@ -32,7 +32,9 @@ class RestorableEnv(CheckedEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and record the seed or the generator state of the episode."""
-        self._start = {"seed": seed} if seed is not None else self._generator_state()
+        self._start = {} if seed is None else {"seed": seed}
+        if seed is None and (generator := self.generator_state()):
+            self._start["generator"] = generator
         self._actions, self._return = [], 0.0
         obs, info = super().reset(seed=seed, options=options)
         self.obs = np.array(obs)
@@ -52,10 +54,10 @@ class RestorableEnv(CheckedEnv):
         """Return the return and the length so far, and the numbers in the last `info`."""
         return scalar_info(self._info) | {"return": self._return, "length": float(len(self._actions))}
 
-    def _generator_state(self) -> dict[str, Any]:
-        """Return the state of the random generator, or an empty dict if it is not a `np.random.Generator`."""
-        bits = getattr(self.np_random, "bit_generator", None)
-        return {} if bits is None else {"generator": to_primitives(bits.state, "the generator")}
+    def generator_state(self) -> dict[str, Any]:
+        """Return the state of the random generator, or an empty dict if it is not a generator of NumPy."""
+        state: dict[str, Any] = to_primitives(_numpy_state(self.np_random), "the generator")
+        return state
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running episode as tensors and Python numbers."""
@@ -70,7 +72,7 @@ class RestorableEnv(CheckedEnv):
             Whether the result is bit-identical. If not, the environment starts a new episode.
         """
         if "generator" in state:
-            self.np_random.bit_generator.state = as_arrays(state["generator"])
+            _set_numpy_state(self.np_random, as_arrays(state["generator"]))
         self.reset(seed=state.get("seed"))
         self.first_seed, self.episodes = state.get("first_seed"), state.get("episodes", 1)
         ended = any(any(self.step(action)[2:4]) for action in state["actions"].numpy())
@@ -79,3 +81,16 @@ class RestorableEnv(CheckedEnv):
         if not same:
             self.reset()
         return same
+
+
+def _numpy_state(rng: Any) -> Any:
+    if isinstance(rng, np.random.RandomState):  # that of dm_control
+        return rng.get_state(legacy=False)
+    return rng.bit_generator.state if hasattr(rng, "bit_generator") else {}
+
+
+def _set_numpy_state(rng: Any, state: dict[str, Any]) -> None:
+    if isinstance(rng, np.random.RandomState):
+        rng.set_state(state)
+    else:
+        rng.bit_generator.state = state

@@ -24,14 +24,14 @@ def torch_generator(value: Any, name: str) -> None:
 
 
 def numpy_generator(value: Any, name: str) -> None:
-    """Check for the state of a numpy bit generator."""
+    """Check for the state of a numpy bit generator, or of a `RandomState` that uses it."""
     form.mapping(value, name)
     kind = value.get("bit_generator")
     if not isinstance(kind, str) or kind not in BIT_GENERATORS:
         raise InvalidValueError(f"{name}.bit_generator", f"one of {', '.join(BIT_GENERATORS)}", kind)
-    generator = getattr(np.random, kind)()
+    generator = np.random.RandomState(getattr(np.random, kind)())
     try:
-        generator.state = as_arrays(copy.deepcopy(value))
+        generator.set_state(as_arrays(copy.deepcopy(value)))
     except (TypeError, ValueError, KeyError, OverflowError, IndexError) as error:
         raise InvalidValueError(name, f"the state of a {kind} generator", value) from error
     if kind in BUFFERED:

@@ -79,7 +79,8 @@ def message(source: Any, error: type[Exception], **settings: Any) -> str:
         ("", "Use package:Id if a package registers it."),
         ("one:two:three", "Use package:Id if a package registers it."),
         ("AntBulletEnv-v0", "Use pybullet_envs_gymnasium:AntBulletEnv-v0 with td3_lightning[bullet]."),
-        ("FetchReach-v4", "Use gymnasium_robotics:FetchReach-v4 with the package gymnasium-robotics."),
+        ("FetchReach-v4", "Use gymnasium_robotics:FetchReach-v4 with td3_lightning[robotics]."),
+        ("dm_control/cheetah-run-v0", "Use shimmy:dm_control/cheetah-run-v0 with td3_lightning[robotics]."),
     ],
 )
 def test_unknown_id_suggests_another_id(env_id: str, fix: str) -> None:
@@ -101,7 +102,8 @@ def test_env_id_must_be_id_or_function(source: Any) -> None:
     ("env_id", "missing", "fix"),
     [
         ("pybullet_envs_gymnasium:Walker2DBulletEnv-v0", "pybullet_envs_gymnasium", "Install td3_lightning[bullet]."),
-        ("gymnasium_robotics:FetchReach-v4", "gymnasium_robotics", "Install gymnasium-robotics."),
+        ("gymnasium_robotics:FetchReach-v4", "gymnasium_robotics", "Install td3_lightning[robotics]."),
+        ("shimmy:dm_control/cheetah-run-v0", "shimmy", "Install td3_lightning[robotics]."),
         ("Hopper-v5", "mujoco", "Install td3_lightning[mujoco]."),
         ("LunarLanderContinuous-v3", "Box2D", "Install gymnasium[box2d]."),
         ("nopackage:Foo-v0", "nopackage", 'Install the package with "nopackage".'),

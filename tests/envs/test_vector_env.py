@@ -2,6 +2,7 @@
 
 import io
 import logging
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -371,12 +372,25 @@ class Antique(np.random.RandomState):
 
 
 class Old(Twister):
-    """Use NumPy's legacy generator."""
+    """Use NumPy's legacy generator, as dm_control does. It keeps every second normal number for the next call."""
 
     kind: Any = staticmethod(Antique)
 
 
-@pytest.mark.parametrize(("kind", "back"), [(Twister, True), (Old, False)])
+class Foreign(random.Random):
+    """Extend Python's generator with the methods of NumPy's."""
+
+    integers = random.Random.randrange
+    normal = random.Random.normalvariate
+
+
+class Other(Twister):
+    """Use a generator that is not one of NumPy."""
+
+    kind: Any = staticmethod(Foreign)
+
+
+@pytest.mark.parametrize(("kind", "back"), [(Twister, True), (Old, True), (Other, False)])
 def test_episode_with_other_bit_generator_is_restored(kind: type[Twister], back: bool) -> None:
     one, two = RestorableEnv(kind()), RestorableEnv(kind())
     one.reset(seed=3)

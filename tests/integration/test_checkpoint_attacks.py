@@ -424,6 +424,7 @@ RING = REPLAY + "rings.0."
         ("optimizer_states", [{"state": {}, "param_groups": []}], "optimizer_states must be a list of 2"),
         ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1, got 1e+18"),
         ("callbacks.Collector.ranks.0.rng.bit_generator", "os", "bit_generator must be one of PCG64"),
+        ("callbacks.Collector.ranks.0.rng.gauss", "x", "rng must be the state of a PCG64 generator"),
         ("callbacks.LogRollback.position.events", {"../../x": 3}, "must be the name of a file without a folder"),
         ("callbacks.LogRollback.position", {"rows": 3}, 'must be a mapping with the key "events"'),
         ("callbacks.LogRollback.position.rows", -3, "rows must be a non-negative integer, got -3"),

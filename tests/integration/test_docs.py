@@ -107,3 +107,10 @@ def test_page_states_the_current_numbers_of_faults() -> None:
     assert f"| {entries('envs/test_checked.py', 'STEP_FAULTS')} ways," in page
     lines, files = (entries("cli/test_app.py", name) for name in ("INVALID_LINES", "INVALID_FILES"))
     assert f"| invalid flags and files | {lines} and {files} |" in page
+
+
+def test_page_states_the_pinned_versions_of_robotics() -> None:
+    page = (ROOT / "docs" / "guides" / "observations.md").read_text()
+    pins = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints-robotics.txt").read_text(), re.MULTILINE))
+    for package in ("mujoco", "dm-control", "shimmy", "gymnasium-robotics"):
+        assert f"{package} {pins[package]}" in page
