@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from td3_lightning.cli.error_messages import explain_parser_error
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import absolute
 
@@ -25,8 +25,8 @@ def draw_curves(args: Sequence[str]) -> None:
         raise UsageError(f"output must be the path of a .png file, got {options.output}. Use curves.png, for example.")
     from td3_lightning.reporting.seed_curves import write_seed_curves  # imports matplotlib
 
-    runs, reference = ([absolute("runs", path) for path in paths] for paths in (options.runs, options.reference))
-    write_seed_curves(runs, reference, options.metric, options.title or options.metric, output)
+    groups = {name: [absolute("runs", path) for path in paths] for name, paths in _groups(options).items()}
+    write_seed_curves(groups, options.metric, options.title or options.metric, output)
     echo(options.output)
 
 
@@ -39,6 +39,8 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("runs", nargs="*", type=Path, help="folders of runs, or files such as seeds/33.csv.gz")
     parser.add_argument("--reference", nargs="+", default=[], type=Path, help="runs to compare with")
+    text = "name and runs of another group; may be repeated"
+    parser.add_argument("--group", nargs="+", action="append", default=[], metavar=("NAME", "RUN"), help=text)
     parser.add_argument("--metric", default="eval/return_mean", help="column of metrics.csv (default: %(default)s)")
     parser.add_argument("--title", help="title of the picture (default: the metric)")
     parser.add_argument("--output", default="curves.png", help="path of the picture (default: %(default)s)")
@@ -48,6 +50,18 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
         raise UsageError(explain_parser_error(str(error), [])) from error
     if unknown:
         raise UsageError(f"curves has no setting {unknown[0]}. Use curves --help for its settings.")
-    if not options.runs:
+    if not options.runs + options.group:
         raise UsageError("curves requires the folder of at least one run, got none. Use lightning_logs/car/version_0.")
     return options
+
+
+def _groups(options: argparse.Namespace) -> dict[str, list[Path]]:
+    """Return the runs of each group by its name."""
+    given = [("runs", options.runs), ("reference", options.reference)]
+    groups = {name: paths for name, paths in given if paths}
+    for name, *words in options.group:
+        if not words or name in groups:
+            fix = "Use --group td7 lightning_logs/td7/version_0, for example."
+            raise refuse("group", "a new name, followed by at least one run", " ".join([name, *words]), fix)
+        groups[name] = [Path(word) for word in words]
+    return groups

@@ -2,8 +2,9 @@
 
 import csv
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.reporting.metrics_csv import read_metrics
 
-BLUE, PALE_BLUE, ORANGE = "#2f6db5", "#a9c4e4", "#d95f02"
+COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and value
 
@@ -43,24 +44,24 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
     return curves
 
 
-def write_seed_curves(paths: Sequence[Path], reference: Sequence[Path], metric: str, title: str, output: Path) -> None:
-    """Draw the curves of runs, and optionally of reference runs, as a PNG picture."""
-    figure = draw_seed_curves(read_curves(paths, metric), read_curves(reference, metric), metric, title)
+def write_seed_curves(groups: Mapping[str, Sequence[Path]], metric: str, title: str, output: Path) -> None:
+    """Draw the curves of named groups of runs as a PNG picture."""
+    figure = draw_seed_curves({name: read_curves(paths, metric) for name, paths in groups.items()}, metric, title)
     output.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(output, partial(figure.savefig, format="png"))
 
 
-def draw_seed_curves(curves: Sequence[Points], reference: Sequence[Points], metric: str, title: str) -> Figure:
-    """Draw curves and their mean with its 95% interval over runs, and reference curves in another color."""
+def draw_seed_curves(groups: Mapping[str, Sequence[Points]], metric: str, title: str) -> Figure:
+    """Draw the curves of each group in its own color, and their mean with its 95% interval over runs."""
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for group, color, name in ((reference, ORANGE, "reference"), (curves, BLUE, "runs")):
-        for points in group:
+    for (name, curves), color in zip(groups.items(), cycle(COLORS), strict=False):
+        for points in curves:
             axes.plot(*points.T, color=color, lw=0.8, alpha=0.35)
-        if group:
-            steps, mean, half_width = mean_curve(group)
-            axes.plot(steps, mean, color=color, lw=2, label=f"{name}, mean of {len(group)}")
-            axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
+        steps, mean, half_width = mean_curve(curves)
+        label = name.replace("$", r"\$")  # not a formula
+        axes.plot(steps, mean, color=color, lw=2, label=f"{label}, mean of {len(curves)}")
+        axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
     axes.set(xlabel="env_steps", ylabel=metric)
     axes.set_title(title, parse_math=False)  # a name may contain "$"
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

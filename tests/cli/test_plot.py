@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from td3_lightning.cli.app import main
+from td3_lightning.reporting import seed_curves
 
 
 @pytest.fixture
@@ -33,9 +34,29 @@ def test_curves_draws_runs_and_prints_the_path(run_folder: Path, capsys: pytest.
     assert Path("new/both.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_curves_draws_named_groups(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, int] = {}
+
+    def draw(groups: dict[str, list[Path]], *_: object) -> None:
+        drawn.update({name: len(paths) for name, paths in groups.items()})
+
+    monkeypatch.setattr(seed_curves, "write_seed_curves", draw)
+    run = str(run_folder)
+    assert main(["curves", "--group", "TD3", run, run, "--group", "TD7", run]) == 0
+    assert drawn == {"TD3": 2, "TD7": 1}
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (
+            ["curves", "--group", "TD3"],
+            "group must be a new name, followed by at least one run, got 'TD3'. Use --group ",
+        ),
+        (
+            ["curves", "x", "--group", "runs", "y"],
+            "group must be a new name, followed by at least one run, got 'runs y'.",
+        ),
         (["curves"], "curves requires the folder of at least one run, got none. Use "),
         (["curves", "absent"], "A run must be a folder with metrics.csv, or such a file, got "),
         (["curves", "x", "--metrics", "y"], "curves has no setting --metrics. Use curves --help"),

@@ -70,10 +70,11 @@ def test_damaged_metrics_are_refused(name: str, content: bytes, reason: str, tmp
 
 def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:
     runs, reference = [curve((0, 0), (10, 2)), curve((0, 2), (10, 4))], [curve((0, 5), (10, 5))]
-    (axes,) = draw_seed_curves(runs, reference, "eval/return_mean", "$").axes
+    (axes,) = draw_seed_curves({"runs": runs, "reference": reference}, "eval/return_mean", "$").axes
     assert len(axes.lines) == 5  # three curves and two means
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["reference, mean of 1", "runs, mean of 2"]
+    assert len({line.get_color() for line in axes.lines}) == 2
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["runs, mean of 2", "reference, mean of 1"]
     (tmp_path / "metrics.csv").write_text(CSV)
     output = tmp_path / "new" / "curves.png"
-    write_seed_curves([tmp_path], [], "eval/return_mean", "title", output)
+    write_seed_curves({"$a": [tmp_path]}, "eval/return_mean", "title", output)
     assert output.read_bytes().startswith(b"\x89PNG")
