@@ -49,7 +49,8 @@ PLAIN = {
     "L": Workload("LunarLanderContinuous-v3, networks 256-256, batch 256", "LunarLanderContinuous-v3", (256, 256), 256),
     "C": Workload("car, networks 512-256, batch 512", CAR, (512, 256), 512, {"track_seed": 123}),
 }
-WORKLOADS = PLAIN | {f"{name}-LN": workload.with_layer_norm() for name, workload in PLAIN.items()}
+HALFCHEETAH = Workload("HalfCheetah-v4, networks 256-256, batch 256", "HalfCheetah-v4", (256, 256), 256)
+WORKLOADS = PLAIN | {"H": HALFCHEETAH} | {f"{name}-LN": workload.with_layer_norm() for name, workload in PLAIN.items()}
 MILLISECONDS = (0.05, 1, 5, 20)  # costs of a step
 SPENT = {"busy": "compute", "sleep": "sleep"}
 WITH_WORKERS = {

@@ -39,9 +39,10 @@ def fit(workload: Workload, data: dict[str, Any], callback: str, flags: list[str
 
 def model_settings(workload: Workload) -> dict[str, Any]:
     """Return the arguments of TD3 for the workload."""
+    layer_norm = {"layer_norm": True} if workload.layer_norm else {}  # TD7 does not have the setting
     return {
         "hidden_dims": list(workload.hidden_dims),
-        "layer_norm": workload.layer_norm,
+        **layer_norm,
         "actor_lr": workload.lr,
         "critic_lr": workload.lr,
         "tau": workload.tau,
