@@ -42,17 +42,13 @@ REPLACED_BY = {
     "overfit_batches": (0.0, "--trainer.limit_train_batches for short epochs"),
 }
 
-
 PROCESSES_PER_CORE = 4  # at most, so that a wrong number does not start thousands of processes
-
 
 # Settings for the time between evaluations. They must be above 0.
 VALIDATION_INTERVALS = ("check_val_every_n_epoch", "val_check_interval")
 
-
 # Callbacks of Lightning that TD3 does not support, and the reason.
 OPTIMIZES = "it requires automatic optimization, and TD3 steps its own optimizers. Remove it"
-
 
 UNSUPPORTED_CALLBACKS = {
     BatchSizeFinder: OPTIMIZES,

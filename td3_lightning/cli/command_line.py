@@ -57,7 +57,6 @@ from td3_lightning.training.launcher import check_launcher
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="An integer from 0 to 2**32 - 1.")
 
-
 TRAINER_DEFAULTS = {
     "devices": 1,  # each further device collects its own experience, so it must be requested
     "max_epochs": 100,

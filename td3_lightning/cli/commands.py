@@ -9,7 +9,6 @@ from td3_lightning.errors import UsageError
 # Commands that several processes can run together.
 DISTRIBUTED = ("fit", "validate", "test")
 
-
 # Parameters of each command's method that are not settings.
 OBJECTS = {"model", "datamodule", "ckpt_path", "weights_only", "verbose"}
 COMMANDS = {
@@ -23,7 +22,6 @@ COMMANDS = {
     "export": OBJECTS,
     "import": OBJECTS,
 }
-
 
 OTHERS = ("curves", "sweep")  # commands without a Trainer, see `td3_lightning.cli.app`
 

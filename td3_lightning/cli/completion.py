@@ -9,8 +9,6 @@ from lightning.pytorch.cli import LightningArgumentParser
 from td3_lightning.errors import UsageError
 
 FLAG = "--print_completion"
-
-
 SHELLS = ("bash", "zsh", "tcsh")
 
 

@@ -10,7 +10,6 @@ SUPPRESSED_MESSAGES = re.compile(
     r"Found current_model_state|You're using the WeightAveraging callback"
 )
 
-
 SUPPRESSED_WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)`",
     r"The number of training batches .* is smaller than the logging interval",

@@ -36,7 +36,6 @@ yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, member: dumper.repres
 
 SECTIONS = ("model", "data", "collector")
 
-
 # Settings that a resumed run takes from its checkpoint. Not included: hardware, end of the run, callbacks and loggers.
 KEPT = {
     **dict.fromkeys((*SECTIONS, "seed_everything")),
@@ -47,12 +46,8 @@ KEPT = {
     ),
 }
 
-
 LEAVES = (type(None), bool, int, float, str)
-
-
 OF_ENVIRONMENT = ("obs_dim", "action_low", "action_high")
-
 
 SIZES = (
     *(*OF_ENVIRONMENT, "hidden_dims", "critic_hidden_dims"),
@@ -174,16 +169,9 @@ def _check_word(value: Any, name: str) -> None:
 
 
 DATASET_ID = re.compile(r"[\w-]+(/[\w-]+)*")
-
-
 ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-
-
 METRIC = re.compile(r"[\w /.+-]{1,200}")
-
-
 FILENAME = re.compile(r"(?!last(-1)?$)(?!\.)([\w.=+, -]|\{[\w /+-]{1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+")
-
 
 TRAINER = {
     **dict.fromkeys(("precision", "float32_matmul_precision", "deterministic"), optional(_check_word)),
@@ -191,7 +179,6 @@ TRAINER = {
     **dict.fromkeys(("limit_train_batches", "limit_val_batches"), optional(number)),
     "val_check_interval": optional(_check_word),
 }
-
 
 CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
     "model": _check_model,

@@ -8,8 +8,6 @@ from td3_lightning.reporting.paths import expand, is_below
 from td3_lightning.reporting.run_dir import newest_last
 
 LAST = "last"
-
-
 PREFIX = "last:"  # followed by the name of a run
 
 

@@ -14,10 +14,7 @@ from td3_lightning.errors import EnvError, as_float, described, shown
 LARGEST = np.float64(np.finfo(np.float32).max)  # float64, because comparison with float16 would round a Python float
 LARGEST_NUMBER = float(LARGEST)  # comparison of Python floats is faster
 SAFE_SQUARES = 1e70  # a sum of squares below this holds no number above LARGEST
-
-
 DEFAULT_ADVICE = "Correct the environment, or wrap it."
-
 
 OPENGL = (
     "opengl",

@@ -10,11 +10,7 @@ from torch import Tensor
 from td3_lightning.errors import UsageError
 
 SHIFT = 12
-
-
 BLOCK = 1 << SHIFT  # transitions with one block offset
-
-
 MOST = 2**16 - 1 - BLOCK  # largest offset at the start of a block that still fits into two bytes at its end
 
 

@@ -9,8 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 ASCII = {"±": "+-", "█": "#", "→": "->", "\u2013": "-", "\u2014": "-", "…": "..."}
-
-
 FALLBACK = "td3_lightning.ascii"
 
 

@@ -10,14 +10,8 @@ from numpy.typing import NDArray
 from td3_lightning.errors import UsageError, one_line
 
 Frame = NDArray[np.uint8]  # (height, width, 3)
-
-
 MIN_SIDE, MAX_SIDE = 16, 4096  # in pixels; the pixels of smaller images are repeated, those of larger ones subsampled
-
-
 DEFAULT_FPS, MIN_FPS, MAX_FPS = 30.0, 0.01, 1000.0
-
-
 ROUNDING = 1e-3  # tolerance above 1 for float images
 
 

@@ -20,11 +20,7 @@ from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_axis, read_metrics
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and value
-
-
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
-
-
 BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
 
 

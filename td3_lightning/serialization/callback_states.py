@@ -17,8 +17,6 @@ from td3_lightning.serialization.generator_states import numpy_generator
 from td3_lightning.serialization.values import InvalidValueError
 
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")
-
-
 RESERVED = ("last.ckpt", "last-1.ckpt")  # written by LastCheckpoint
 
 
@@ -77,9 +75,7 @@ RANK = form.fields(
     {"env_steps": form.optional(form.count), "observations": rows, "returns": returns, "running_returns": returns},
 )
 
-
 POSITION = form.fields({"rows": form.count, "events": form.by_name(form.count)})
-
 
 MODEL_CHECKPOINT = form.fields(
     {
@@ -96,7 +92,6 @@ MODEL_CHECKPOINT = form.fields(
     },
 )
 
-
 ASSESSMENT = form.fields(
     {
         "episodes": form.count,
@@ -105,7 +100,6 @@ ASSESSMENT = form.fields(
         "min_return": form.number,
     }
 )
-
 
 # By the name of the class that defines the state.
 STATES: dict[str, form.Check] = {

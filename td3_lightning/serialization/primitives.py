@@ -14,7 +14,6 @@ from td3_lightning.errors import UsageError
 
 VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
 
-
 SERIES: dict[type, type] = {
     list: list,
     tuple: tuple,

@@ -16,10 +16,7 @@ from td3_lightning.serialization.configurable import Configurable
 from td3_lightning.serialization.values import InvalidValueError, brief, flag, integer, number, text
 
 Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote this text for this setting
-
-
 OURS = "td3_lightning."
-
 
 # RecordVideo writes files to a path in its arguments; the converters import other frameworks.
 WRAPPERS = frozenset(
@@ -30,12 +27,10 @@ WRAPPERS = frozenset(
     and name != "RecordVideo"
 )
 
-
 # Numbers and times of day.
 NUMERIC = re.compile(
     r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|([\d-]+[T ])?\d+(:\d\d)+"
 )
-
 
 # A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
 SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
