@@ -21,13 +21,7 @@ from td3_lightning.checkpointing.interruption import ExitOnSignal
 from td3_lightning.cli import completion
 from td3_lightning.cli.agent_class import DEFAULT, AgentClass, ClassPath, OtherAgentError, with_class_flags
 from td3_lightning.cli.array_arguments import register_array_arguments
-from td3_lightning.cli.checks import (
-    check_callbacks,
-    check_fit,
-    check_pixel_encoder,
-    check_trainer,
-    require_checkpoint,
-)
+from td3_lightning.cli.checks import check_callbacks, check_fit, check_pixel_encoder, check_trainer, require_checkpoint
 from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.parent import watch_ranks

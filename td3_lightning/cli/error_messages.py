@@ -134,10 +134,7 @@ def _about_flags(message: str, keys: Sequence[str], words: Sequence[str]) -> str
         r"""(?:class_path '[\w.]+'|callable class):\s+Parser key "(\w+)":\s+(Expected a .*)""", message
     ):
         return _wrong_kind(f"{key}.{within[1]}", re.sub(r"\. Got value: Namespace.*", "", within[2]), words)
-    for pattern in (
-        r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)",
-        r"does not accept option '([^']+)'",
-    ):
+    for pattern in (r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)", r"does not accept option '([^']+)'"):
         if unknown := _first(pattern, message):
             return _unknown(unknown, keys, key, owner)
     if unknown := _first(r"unrecognized arguments: (\S+)", message):

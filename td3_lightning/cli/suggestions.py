@@ -84,12 +84,7 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     "pixels": {"td3_lightning": ("Pixels",)},
     "wrappers": {
         "td3_lightning": (
-            "ActionNoise",
-            "ActionRepeat",
-            "FlattenAction",
-            "ObservationNoise",
-            "Pedals",
-            "SymmetricActionBounds",
+            *("ActionNoise", "ActionRepeat", "FlattenAction", "ObservationNoise", "Pedals", "SymmetricActionBounds"),
         ),
         "gymnasium.wrappers": (),
     },

@@ -16,16 +16,8 @@ LARGEST_NUMBER = float(LARGEST)  # comparison of Python floats is faster
 SAFE_SQUARES = 1e70  # a sum of squares below this holds no number above LARGEST
 DEFAULT_ADVICE = "Correct the environment, or wrap it."
 
-OPENGL = (
-    "opengl",
-    "gladload",
-    "framebuffer",
-    "glfw",
-    "osmesa",
-    "mjr_",
-    "eglerror",
-    "eglquery",
-)  # words in MuJoCo's errors
+# Words in MuJoCo's errors.
+OPENGL = ("opengl", "gladload", "framebuffer", "glfw", "osmesa", "mjr_", "eglerror", "eglquery")
 
 
 class CheckedEnv(gym.Wrapper):

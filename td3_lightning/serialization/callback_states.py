@@ -78,11 +78,7 @@ RANK = form.fields(
 POSITION = form.fields({"rows": form.count, "events": form.by_name(form.count)})
 
 MODEL_CHECKPOINT = form.fields(
-    {
-        "best_model_score": form.optional(score),
-        "current_score": form.optional(score),
-        "best_model_path": form.text,
-    },
+    {"best_model_score": form.optional(score), "current_score": form.optional(score), "best_model_path": form.text},
     {
         "kth_value": score,
         "kth_best_model_path": form.text,
@@ -93,12 +89,7 @@ MODEL_CHECKPOINT = form.fields(
 )
 
 ASSESSMENT = form.fields(
-    {
-        "episodes": form.count,
-        "counts": form.series(form.flag),
-        "finished": form.count,
-        "min_return": form.number,
-    }
+    {"episodes": form.count, "counts": form.series(form.flag), "finished": form.count, "min_return": form.number}
 )
 
 # By the name of the class that defines the state.
@@ -125,12 +116,7 @@ STATES: dict[str, form.Check] = {
     ),
     "WeightAveraging": form.fields({"latest_update_step": form.integer}),
     "EarlyStopping": form.fields(
-        {
-            "wait_count": form.count,
-            "stopped_epoch": form.count,
-            "best_score": score,
-            "patience": form.count,
-        },
+        {"wait_count": form.count, "stopped_epoch": form.count, "best_score": score, "patience": form.count},
         {"stopping_reason": stopping_reason, "stopping_reason_message": form.optional(form.text)},
     ),
     "Timer": form.fields({}, {"time_elapsed": form.by_name(form.number)}),

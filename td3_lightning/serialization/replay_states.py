@@ -131,10 +131,7 @@ def rank(value: Any, name: str) -> None:
 LAYOUT = dict.fromkeys(("obs_dim", "action_dim", "capacity", "num_envs", "n_step"), form.count)
 SEGMENT = form.fields({"name": segment_name, "first": form.count, "rows": form.count, "crc": form.count})
 RING = form.fields(
-    {
-        **dict.fromkeys(("written", "running", "pending", "transitions"), form.count),
-        "rows": form.series(rows),
-    },
+    {**dict.fromkeys(("written", "running", "pending", "transitions"), form.count), "rows": form.series(rows)},
     {"segments": form.series(SEGMENT)},
 )
 REPLAY = form.fields(

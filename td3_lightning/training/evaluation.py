@@ -129,9 +129,8 @@ class SaveEvaluations(Callback):
     @rank_zero_only
     def _write(self, path: Path) -> None:
         episodes = max(map(len, self.returns))
-        rows = [
-            row + [float("nan")] * (episodes - len(row)) for row in self.returns
-        ]  # the number of episodes may change
+        # The number of episodes may change.
+        rows = [row + [float("nan")] * (episodes - len(row)) for row in self.returns]
         try:
             atomic_write(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
         except OSError as error:

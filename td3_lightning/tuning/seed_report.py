@@ -12,12 +12,7 @@ from matplotlib.ticker import EngFormatter
 from td3_lightning.reporting.paths import shown
 from td3_lightning.tuning.plan import Plan, replace_file
 from td3_lightning.tuning.result import Points, Result, number, write_csv
-from td3_lightning.tuning.statistics import (
-    MIN_SEEDS_FOR_INTERVAL,
-    bootstrap_interval,
-    interquartile_mean,
-    mean_and_std,
-)
+from td3_lightning.tuning.statistics import MIN_SEEDS_FOR_INTERVAL, bootstrap_interval, interquartile_mean, mean_and_std
 
 SCORES = {"last_10": "mean of last 10", "last": "last", "best": "best"}
 BLUE = "#2f6db5"
