@@ -175,11 +175,17 @@ def as_float(value: Any) -> float | None:
     if not hasattr(type(value), "__float__"):
         return None
     try:
+        return to_float(value)
+    except Exception:  # a tensor on the meta device, or a user's type
+        return None
+
+
+def to_float(value: Any) -> float:
+    """Convert a number to a float. An integer out of range becomes infinite."""
+    try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    except Exception:  # a tensor on the meta device, or a user's type
-        return None
 
 
 def _as_int(value: Any) -> int | None:

@@ -1,11 +1,12 @@
 """Numbers that an episode reports to the logs."""
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from td3_lightning.errors import to_float
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def scalar_info(info: dict[str, Any]) -> dict[str, float]:
     An integer beyond the float range becomes infinite. Names that the logs already use get the prefix `info_`.
     """
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
-    found = {" ".join(str(name).split()): _as_float(value) for name, value in info.items() if isinstance(value, kinds)}
+    found = {" ".join(str(name).split()): to_float(value) for name, value in info.items() if isinstance(value, kinds)}
     return {f"info_{name}" if name in LOGGED else name: value for name, value in found.items()}
 
 
@@ -75,10 +76,3 @@ def split_info(info: Any, envs: Sequence[int], num_envs: int) -> list[dict[str, 
                 is_number = getattr(value, "shape", None) == ()  # of any library, also on a GPU
                 own[name] = value.item() if is_number else value
     return found
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf

@@ -1,8 +1,9 @@
 """Convert the names and values of metrics to columns and cells of `metrics.csv`."""
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from td3_lightning.errors import to_float
 
 MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
@@ -27,18 +28,10 @@ def select_columns(metrics: Mapping[str, Any], columns: Collection[str]) -> tupl
                 excess.append(column)
                 continue
             room -= 1
-        values[column] = as_float(value)
+        values[column] = to_float(value)
     return values, excess
 
 
 def column_of(name: object) -> str:
     """Convert the name of a metric to one line of text that UTF-8 can encode."""
     return " ".join(str(name).split()).encode("utf-8", "replace").decode("utf-8")
-
-
-def as_float(value: Any) -> float:
-    """Convert a number to a float. An integer out of range becomes infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
