@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import to_float
 from td3_lightning.reporting.paths import check_link
 
@@ -73,14 +74,9 @@ class MetricsFile:
     def _widen(self, new: list[str]) -> None:
         """Add columns. The file is replaced atomically, so that readers never see an incomplete file."""
         old = self.path.read_text(encoding="utf-8").split("\n")[1:-1] if self.path.exists() else []
-        columns = self.columns + new
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        wider = self.path.with_name(f".{self.path.name}.new")
-        padding = "," * len(new) + "\n"
-        with wider.open("w", encoding="utf-8", newline="") as file:
-            file.write(_line(columns))
-            file.writelines(row + padding for row in old)
-        wider.replace(self.path)
+        columns, padding = self.columns + new, "," * len(new) + "\n"
+        text = "".join([_line(columns), *(row + padding for row in old)])
+        atomic_write(self.path, lambda file: file.write(text.encode()))
         self.columns = columns
 
 
