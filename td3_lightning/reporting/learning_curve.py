@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import read_axis, read_metrics
+from td3_lightning.reporting.metrics_csv import axis_of, read_header, read_metrics
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and value
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
@@ -73,7 +73,7 @@ def write_curve(metrics: Path) -> Path:
     """Draw `curve.png` next to a `metrics.csv` and return its path. The title is the name of the run folder."""
     path = metrics.with_name("curve.png")
     name = " / ".join(metrics.absolute().parent.parts[-2:])
-    figure = draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name, read_axis(metrics) or "env_steps")
+    figure = draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name, axis_of(read_header(metrics)) or "env_steps")
     atomic_write(path, partial(figure.savefig, format="png"))
     return path
 

@@ -110,17 +110,17 @@ def column_of(name: object) -> str:
 
 
 def axis_of(header: Sequence[str]) -> str | None:
-    """Return the column of a `metrics.csv` that is the x axis; None without one."""
+    """Return the x axis of a `metrics.csv`: "env_steps", "updates" without environment steps, or None."""
     return next((name for name in CLOCKS if name in header), None)
 
 
-def read_axis(path: Path) -> str | None:
-    """Return the x axis of a `metrics.csv`: "env_steps", "updates" without environment steps, or None."""
+def read_header(path: Path) -> list[str]:
+    """Return the columns of a `metrics.csv`; none if it does not exist."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return axis_of(next(csv.reader(file), []))
+            return next(csv.reader(file), [])
     except FileNotFoundError:
-        return None
+        return []
 
 
 def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
