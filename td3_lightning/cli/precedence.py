@@ -125,15 +125,11 @@ class Precedence:
         self._agent.check(self.checkpoint, path)
         if self._command == "fit":
             check_format(self.checkpoint, path)
-            self._require_config(path)
+            if not self._files:
+                fix = f"Use --config {config_of(Path(path))}."
+                raise UsageError(f"fit requires --config to resume from {path}, got none. {fix}")
         texts = [file.read_text() for file in self._files]
         return f"--config={as_yaml(saved_settings(self.checkpoint, path, texts, self._typed, self._command))}"
-
-    def _require_config(self, path: str) -> None:
-        if not self._files:
-            raise UsageError(
-                f"fit requires --config to resume from {path}, got none. Use --config {config_of(Path(path))}."
-            )
 
     def _set_run_dir(self, checkpoint: Path, name: str) -> None:
         """Resume in the folder of the checkpoint, unless the user typed another name for a new run."""

@@ -155,10 +155,6 @@ def _check_best(value: Any, setting: str, named: Named) -> None:
         raise InvalidValueError(f"{setting}.filename", "a file name without a folder, with metrics in braces", filename)
 
 
-def _check_trainer(value: Any, setting: str, named: Named) -> None:
-    fields({}, TRAINER)(value, setting)
-
-
 def _check_word(value: Any, name: str) -> None:
     """Check for a number, a bool, or a short word or duration, for example "bf16-mixed" or "00:12:00:00"."""
     if isinstance(value, str):
@@ -186,7 +182,7 @@ CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
     "collector": lambda value, setting, named: check_arguments(value, Collector, setting, named),
     "seed_everything": _check_seed,
     "checkpoint": _check_best,
-    "trainer": _check_trainer,
+    "trainer": lambda value, setting, named: fields({}, TRAINER)(value, setting),
 }
 
 

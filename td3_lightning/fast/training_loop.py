@@ -55,7 +55,7 @@ class FastTrainingLoop(_TrainingEpochLoop):
         super().on_run_start(data_fetcher)
         self._plan = _plan(self.trainer) if _is_supported(self.trainer) else None
         if self._plan is not None:
-            data_fetcher._start_profiler = data_fetcher._stop_profiler = _do_nothing
+            data_fetcher._start_profiler = data_fetcher._stop_profiler = lambda: None
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
         """Run one update with its hooks."""
@@ -121,10 +121,6 @@ def _call(plan: HookPlan, name: str, hooks: list[Callable[..., Any]], *args: Any
         result = hook(*args)
     plan.attributes["_current_fx_name"] = before
     return result
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _is_supported(trainer: Any) -> bool:

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,7 +91,7 @@ class Run:
             "seconds": self.record.get("seconds", 0.0) + seconds,
             "last_line": next(reversed(self.log_lines()), ""),
         }
-        atomic_write(self.folder / "run.json", partial(_write_json, record))
+        atomic_write(self.folder / "run.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
 
 
 class Claim:
@@ -168,7 +167,3 @@ class LocalProcess:
     def stop(self) -> None:
         """Ask the run to save itself and to end."""
         self._process.terminate()
-
-
-def _write_json(record: dict[str, Any], file: Any) -> None:
-    file.write(json.dumps(record, indent=1).encode())

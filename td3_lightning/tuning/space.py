@@ -109,12 +109,8 @@ class Space:
 
 def flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return settings as flags of `fit`."""
-    return tuple(f"--{name}={as_text(value)}" for name, value in settings.items())
-
-
-def as_text(value: Any) -> str:
-    """Return a value as a word of the command line."""
-    return value if isinstance(value, str) else json.dumps(value)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    return tuple(f"--{name}={text}" for name, text in texts.items())
 
 
 def _stored(value: Any) -> Any:
