@@ -50,11 +50,7 @@ def returns(value: Any, name: str) -> None:
 
 def stopping_reason(value: Any, name: str) -> None:
     """Check for the value of an `EarlyStoppingReason`."""
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or value not in [reason.value for reason in EarlyStoppingReason]
-    ):
+    if type(value) is not int or value not in [reason.value for reason in EarlyStoppingReason]:
         raise InvalidValueError(name, "a reason to stop", value)
 
 
