@@ -23,12 +23,13 @@ COMMANDS = {
     "import": OBJECTS,
 }
 
-OTHERS = ("curves", "sweep")  # commands without a Trainer, see `td3_lightning.cli.app`
+# Commands without a Trainer: module and function. They have their own options, and are imported when they run.
+OTHER_COMMANDS = {"curves": ("curves", "draw_curves"), "sweep": ("sweep", "sweep")}
 
 
 def command_of(args: Sequence[str], commands: Mapping[str, Any]) -> str:
     """Return the first word, which must be a command."""
-    known = [*commands, *OTHERS]
+    known = [*commands, *OTHER_COMMANDS]
     if not args:
         raise UsageError(f"td3-lightning requires a command, got none. Use one of {', '.join(known)}, or --help.")
     if args[0] not in commands:
