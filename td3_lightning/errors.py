@@ -4,6 +4,7 @@ import math
 import re
 import traceback
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from operator import index
 from typing import Any
 
@@ -186,6 +187,15 @@ def to_float(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def import_extra(package: str, purpose: str, extra: str) -> Any:
+    """Import a package that an extra of td3_lightning installs, or raise `UsageError`."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        fix = f"Use pip install 'td3_lightning[{extra}]'."
+        raise UsageError(f"{purpose} requires the package {error.name}, got none. {fix}") from error
 
 
 def _as_int(value: Any) -> int | None:
