@@ -1,11 +1,12 @@
 """Checks of the settings that Lightning accepts and TD3 does not support."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -18,11 +19,13 @@ from lightning.pytorch.callbacks import (
     SpikeDetection,
     WeightAveraging,
 )
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.checkpointing.save_triggers import saves_within_epochs
 from td3_lightning.errors import UsageError, refuse, require_int
@@ -112,6 +115,21 @@ def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
         )
     if not isinstance(callback, BestCheckpoint):
         check_file_name("trainer.callbacks.filename", callback)
+
+
+def with_checkpoint_io(plugins: Sequence[Any]) -> list[Any]:
+    """Return the plugins of the user, with `AtomicCheckpointIO` if none of them is a CheckpointIO.
+
+    Raises:
+        UsageError: A plugin writes checkpoints in the background.
+    """
+    if any(isinstance(plugin, AsyncCheckpointIO) for plugin in plugins):
+        raise UsageError(
+            "trainer.plugins must not contain AsyncCheckpointIO, because a run must not continue before last.ckpt is "
+            "complete. Remove it. A save is fast because it writes only the new rows of the replay."
+        )
+    has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
+    return [*plugins] if has_io else [*plugins, AtomicCheckpointIO()]
 
 
 def require_checkpoint(command: str, given: object) -> None:

@@ -21,11 +21,17 @@ from td3_lightning.checkpointing.interruption import ExitOnSignal
 from td3_lightning.cli import completion
 from td3_lightning.cli.agent_class import DEFAULT, AgentClass, ClassPath, OtherAgentError, with_class_flags
 from td3_lightning.cli.array_arguments import register_array_arguments
-from td3_lightning.cli.checks import check_callbacks, check_fit, check_pixel_encoder, check_trainer, require_checkpoint
+from td3_lightning.cli.checks import (
+    check_callbacks,
+    check_fit,
+    check_pixel_encoder,
+    check_trainer,
+    require_checkpoint,
+    with_checkpoint_io,
+)
 from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.parent import watch_ranks
-from td3_lightning.cli.plugins import with_checkpoint_io
 from td3_lightning.cli.precedence import Precedence
 from td3_lightning.cli.rendezvous import Rendezvous, identity
 from td3_lightning.cli.run_files import run_summary
