@@ -14,10 +14,9 @@ from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.fast.eligibility import PLAIN_PRECISION, overrides
+from td3_lightning.fast.eligibility import is_plain_trainer, overrides
 from td3_lightning.training.data_module import ReplayData
 
 SUPPORTED_LIGHTNING = "2.6."  # written for the private names of these versions
@@ -127,9 +126,8 @@ def _is_supported(trainer: Any) -> bool:
     """Return whether the training step is TD3's in one process, and evaluations are counted in the epoch's batches."""
     module = trainer.lightning_module
     ours = isinstance(module, TD3) and not overrides(module, TD3, "training_step", "on_train_batch_start")
-    alone = type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN_PRECISION
     by_batches = trainer.check_val_every_n_epoch is not None and isinstance(trainer.val_check_batch, int)
-    return ours and alone and by_batches and isinstance(trainer.profiler, PassThroughProfiler)
+    return ours and is_plain_trainer(trainer) and by_batches and isinstance(trainer.profiler, PassThroughProfiler)
 
 
 def _plan(trainer: Any) -> HookPlan:
