@@ -137,14 +137,10 @@ def check_callbacks(states: dict[str, Any], callbacks: Iterable[Callback], loade
             continue
         STATES[name](state, f"callbacks.{name}")
         if name == "LogRollback":
-            _check_events(state, "callbacks.LogRollback.position.events")
+            for file in state.get("position", {}).get("events", {}):
+                file_name(file, "a key of callbacks.LogRollback.position.events")
         if isinstance(callback, ModelCheckpoint):
             states[callback.state_key] = contained(state, callback, loaded_from)
-
-
-def _check_events(state: dict[str, Any], name: str) -> None:
-    for file in state.get("position", {}).get("events", {}):
-        file_name(file, f"a key of {name}")
 
 
 # Paths.
