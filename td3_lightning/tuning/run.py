@@ -56,17 +56,13 @@ class Run:
     def evaluations(self, metric: str) -> Points:
         """Return a metric of all versions, (n, 2). A later version replaces the steps that it has repeated."""
         merged: dict[float, float] = {}
-        for path in self.versions("metrics.csv"):
+        paths = self.folder.glob("version_*/metrics.csv")
+        for path in sorted(paths, key=lambda path: int(path.parent.name.removeprefix("version_"))):
             points = read_metrics(path, [metric])[metric]
             if len(points):
                 merged = {step: value for step, value in merged.items() if step < points[0, 0]}
                 merged.update({float(step): float(value) for step, value in points})
         return np.array(sorted(merged.items()), dtype=np.float64).reshape(-1, 2)
-
-    def versions(self, name: str) -> list[Path]:
-        """Return the file of each version that has it, the oldest first."""
-        paths = self.folder.glob(f"version_*/{name}")
-        return sorted(paths, key=lambda path: int(path.relative_to(self.folder).parts[0].removeprefix("version_")))
 
     def log_lines(self) -> list[str]:
         """Return the lines that the run has printed, without empty ones."""
