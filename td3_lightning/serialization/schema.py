@@ -48,7 +48,7 @@ def check_arguments(values: Any, taker: Callable[..., Any], setting: str, named:
     """Check keyword arguments against the parameters and annotations of a function or a class.
 
     Args:
-        values: The arguments, as `serialization.plain` returns them.
+        values: The arguments, as `values.plain` returns them.
         taker: The function or class.
         setting: Name of the arguments, such as "model".
         named: Returns whether the user named a value.
@@ -84,7 +84,7 @@ def check_setting(value: Any, hint: Any, setting: str, named: Named) -> None:
         check_arguments(value, hint, setting, named)
     elif isinstance(hint, type) and (issubclass(hint, Configurable) or is_dataclass(hint)):
         _check_spec(value, hint, setting, named)
-    elif get_args(hint)[1:] == (gym.Env,) and get_args(hint)[0] == [gym.Env]:  # data.Wrapper
+    elif get_args(hint)[1:] == (gym.Env,) and get_args(hint)[0] == [gym.Env]:  # Wrapper of envs/make.py
         _check_spec(value, gym.Wrapper, setting, named)
     elif origin is dict and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
         raise InvalidValueError(setting, "a mapping with strings as keys", value)
@@ -108,7 +108,7 @@ LEAVES: dict[Any, Callable[[Any, str], None]] = {
 
 
 def _check_union(value: Any, hints: Sequence[Any], setting: str, named: Named) -> None:
-    """Check that one of several annotations fits; if none does, the last one that is not None explains why."""
+    """Check that one of several annotations fits; if none does, raise the first error, or that of unnamed code."""
     errors: list[UsageError] = []
     for hint in hints:
         try:
