@@ -19,7 +19,7 @@ from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.envs.episode import Episode
 from td3_lightning.training.data_module import ReplayData
 
-BLUE, ORANGE, GREY = "#2f6db5", "#d95f02", "#bbbbbb"
+BLUE, GREY = "#2f6db5", "#bbbbbb"
 MAX_MISSING_WEIGHT = 0.05  # of the rewards after a truncation, in the discounted return of a drawn step
 
 

@@ -15,7 +15,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.reporting.metrics_csv import read_metrics
 
-BLUE, PALE_BLUE, ORANGE = "#2f6db5", "#a9c4e4", "#d95f02"
+BLUE, ORANGE = "#2f6db5", "#d95f02"
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and value
 
