@@ -172,7 +172,7 @@ class Progress(ProgressBar):
             self._bar = Tqdm(
                 total=self._total,
                 initial=done,
-                desc=printable(text, sys.stdout),
+                desc=printable(text),
                 disable=None,
                 file=sys.stdout,
                 dynamic_ncols=True,
@@ -182,7 +182,7 @@ class Progress(ProgressBar):
         if self._total is not None:
             self._bar.total = max(self._total, done)  # tqdm shows no bar beyond the total
         self._bar.n, self._last_draw = done, time.monotonic()
-        self._bar.set_description_str(printable(text, sys.stdout))
+        self._bar.set_description_str(printable(text))
 
     def _status(self, module: Any) -> str:
         """Describe the state of the run. Narrow terminals cut the end, so the most important numbers come first."""
