@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import axis_of, read_header, read_metrics
+from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
 
-Points = NDArray[np.float64]  # (n, 2), env_steps and value
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
 BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
 

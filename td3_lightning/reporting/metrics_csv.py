@@ -15,6 +15,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import to_float
 from td3_lightning.reporting.paths import check_link
 
+Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
 MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
@@ -123,7 +124,7 @@ def read_header(path: Path) -> list[str]:
         return []
 
 
-def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
     """Read metrics from a `metrics.csv`.
 
     Args:

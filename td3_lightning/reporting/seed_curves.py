@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.reporting.metrics_csv import Points, read_metrics
 
 BLUE, ORANGE = "#2f6db5", "#d95f02"
-
-Points = NDArray[np.float64]  # (n, 2), env_steps and value
 
 
 def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
