@@ -40,7 +40,7 @@ class FrameReader:
         for image in self._images(rendered):
             rgb = self._as_bytes(self._as_rgb(image))
             if self._size is None:
-                self._size = _video_size(rgb)
+                self._size = _side(rgb.shape[0]), _side(rgb.shape[1])
             yield np.ascontiguousarray(_scaled(rgb, self._size))
 
     def _images(self, rendered: Any) -> Iterator[NDArray[Any]]:
@@ -107,13 +107,8 @@ def frames_per_second(value: Any) -> float:
     return min(max(fps, MIN_FPS), MAX_FPS) if fps > 0 and math.isfinite(fps) else DEFAULT_FPS
 
 
-def _video_size(rgb: Frame) -> tuple[int, int]:
-    """Choose the size of a video from its first frame. h264 requires even sides, and players limit the size."""
-    height, width = (_side(length) for length in rgb.shape[:2])
-    return height, width
-
-
 def _side(length: int) -> int:
+    """Choose a side of a video from that of its first frame. h264 requires even sides, and players limit the size."""
     if length < MIN_SIDE:
         length *= math.ceil(MIN_SIDE / length)
     return math.ceil(length / math.ceil(length / MAX_SIDE)) // 2 * 2
