@@ -44,7 +44,6 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
 def write_seed_curves(paths: Sequence[Path], reference: Sequence[Path], metric: str, title: str, output: Path) -> None:
     """Draw the curves of runs, and optionally of reference runs, as a PNG picture."""
     figure = draw_seed_curves(read_curves(paths, metric), read_curves(reference, metric), metric, title)
-    output.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(output, partial(figure.savefig, format="png"))
 
 
