@@ -22,7 +22,7 @@ SUPPRESSED_WARNINGS = (
 
 
 def suppress_messages() -> None:
-    """Suppress those messages and warnings."""
+    """Suppress messages and warnings of Lightning."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_is_useful)

@@ -34,7 +34,7 @@ class TransitionIndex:
 
     @staticmethod
     def memory_for(transitions: int) -> int:
-        """Return a length of `offsets` for which a reused block holds none of the given number of transitions."""
+        """Return the length of `offsets` that lets a block be reused after the given number of transitions."""
         return (transitions // BLOCK + 2) * BLOCK
 
     @property

@@ -196,7 +196,7 @@ def own_file(path: str, folder: str, callback: ModelCheckpoint) -> str:
 
 
 def writes(callback: ModelCheckpoint, name: str) -> bool:
-    """Whether a callback gives its files such names, relative to its folder."""
+    """Return whether a callback gives its files such names, relative to its folder."""
     if name.startswith("..") or os.path.isabs(name) or (name in RESERVED and not callback.save_last):
         return False
     templates = [callback.filename or "{epoch}-{step}"]

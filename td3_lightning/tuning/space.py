@@ -48,7 +48,7 @@ class Range:
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
     def decode(self, stored: Any) -> Any:
-        """Return a value as it is in the space."""
+        """Convert a value from Optuna's form to that of the space."""
         return stored
 
 
@@ -72,7 +72,7 @@ class Choices:
         return self.decode(trial.suggest_categorical(name, [_stored(value) for value in self.values]))
 
     def decode(self, stored: Any) -> Any:
-        """Return a value as it is in the space."""
+        """Convert a value from Optuna's form to that of the space."""
         return next(value for value in self.values if json.dumps(_stored(value)) == json.dumps(stored))
 
 
