@@ -4,6 +4,7 @@ import math
 import re
 import traceback
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from operator import index
 from typing import Any
 
@@ -175,11 +176,26 @@ def as_float(value: Any) -> float | None:
     if not hasattr(type(value), "__float__"):
         return None
     try:
+        return to_float(value)
+    except Exception:  # a tensor on the meta device, or a user's type
+        return None
+
+
+def to_float(value: Any) -> float:
+    """Convert a number to a float. An integer out of range becomes infinite."""
+    try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    except Exception:  # a tensor on the meta device, or a user's type
-        return None
+
+
+def import_extra(package: str, purpose: str, extra: str) -> Any:
+    """Import a package that an extra of td3_lightning installs, or raise `UsageError`."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        fix = f"Use pip install 'td3_lightning[{extra}]'."
+        raise UsageError(f"{purpose} requires the package {error.name}, got none. {fix}") from error
 
 
 def _as_int(value: Any) -> int | None:

@@ -63,9 +63,8 @@ class Planes(nn.Module):
     def __init__(self, shape: tuple[int, int, int, int]) -> None:
         super().__init__()
         self.shape = shape
-        self.register_buffer(
-            "middle", torch.tensor(0.5), persistent=False
-        )  # a buffer follows the parameters to their device and dtype
+        # A buffer follows the parameters to their device and dtype.
+        self.register_buffer("middle", torch.tensor(0.5), persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the planes in the precision of floating-point inputs, or of the network for bytes."""

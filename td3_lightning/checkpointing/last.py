@@ -27,14 +27,8 @@ from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.saved_replay import SavedReplay
 
 CRITERIA = (
-    "monitor",
-    "mode",
-    "min_delta",
-    "patience",
-    "stopping_threshold",
-    "divergence_threshold",
-    "threshold",
-    "window",
+    *("monitor", "mode", "min_delta", "patience", "stopping_threshold", "divergence_threshold"),  # of EarlyStopping
+    *("threshold", "window"),  # of StopWhenSolved
 )
 
 

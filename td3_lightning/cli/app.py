@@ -10,13 +10,11 @@ from importlib import import_module
 
 from td3_lightning import __version__
 from td3_lightning.cli.command_line import CommandLine
+from td3_lightning.cli.commands import OTHER_COMMANDS
 from td3_lightning.cli.error_messages import exit_code, user_message
 from td3_lightning.cli.message_filters import suppress_messages
 from td3_lightning.cli.parent import watch_parent
 from td3_lightning.reporting.console import echo, make_streams_tolerant
-
-# Commands without a Trainer: module and function. They have their own options, and are imported when they run.
-OTHER_COMMANDS = {"curves": ("curves", "draw_curves"), "sweep": ("sweep", "sweep")}
 
 
 def main(args: Sequence[str] | None = None) -> int:

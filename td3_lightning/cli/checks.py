@@ -1,11 +1,12 @@
 """Checks of the settings that Lightning accepts and TD3 does not support."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -18,11 +19,13 @@ from lightning.pytorch.callbacks import (
     SpikeDetection,
     WeightAveraging,
 )
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.checkpointing.save_triggers import saves_within_epochs
 from td3_lightning.errors import UsageError, refuse, require_int
@@ -31,7 +34,6 @@ from td3_lightning.serialization.checkpoint_file import replays_in
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.loop_counters import completed_epochs
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 # Trainer settings that have no effect with manual optimization: the default and the replacement.
@@ -42,17 +44,13 @@ REPLACED_BY = {
     "overfit_batches": (0.0, "--trainer.limit_train_batches for short epochs"),
 }
 
-
 PROCESSES_PER_CORE = 4  # at most, so that a wrong number does not start thousands of processes
-
 
 # Settings for the time between evaluations. They must be above 0.
 VALIDATION_INTERVALS = ("check_val_every_n_epoch", "val_check_interval")
 
-
 # Callbacks of Lightning that TD3 does not support, and the reason.
 OPTIMIZES = "it requires automatic optimization, and TD3 steps its own optimizers. Remove it"
-
 
 UNSUPPORTED_CALLBACKS = {
     BatchSizeFinder: OPTIMIZES,
@@ -119,6 +117,21 @@ def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
         check_file_name("trainer.callbacks.filename", callback)
 
 
+def with_checkpoint_io(plugins: Sequence[Any]) -> list[Any]:
+    """Return the plugins of the user, with `AtomicCheckpointIO` if none of them is a CheckpointIO.
+
+    Raises:
+        UsageError: A plugin writes checkpoints in the background.
+    """
+    if any(isinstance(plugin, AsyncCheckpointIO) for plugin in plugins):
+        raise UsageError(
+            "trainer.plugins must not contain AsyncCheckpointIO, because a run must not continue before last.ckpt is "
+            "complete. Remove it. A save is fast because it writes only the new rows of the replay."
+        )
+    has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
+    return [*plugins] if has_io else [*plugins, AtomicCheckpointIO()]
+
+
 def require_checkpoint(command: str, given: object) -> None:
     """Raise `UsageError` if a command that loads a checkpoint has none."""
     if command not in ("fit", "import") and not given:
@@ -181,7 +194,7 @@ def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, 
         raise UsageError(
             "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it, or remove --ckpt_path."
         )
-    done, most = completed_epochs(checkpoint), trainer.max_epochs
+    done, most = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"], trainer.max_epochs
     least = done + data.empty_replay  # a new stage has at least one epoch
     if most is not None and 0 <= most < least:
         raise UsageError(

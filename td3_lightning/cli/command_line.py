@@ -27,11 +27,11 @@ from td3_lightning.cli.checks import (
     check_pixel_encoder,
     check_trainer,
     require_checkpoint,
+    with_checkpoint_io,
 )
 from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.parent import watch_ranks
-from td3_lightning.cli.plugins import with_checkpoint_io
 from td3_lightning.cli.precedence import Precedence
 from td3_lightning.cli.rendezvous import Rendezvous, identity
 from td3_lightning.cli.run_files import run_summary
@@ -56,7 +56,6 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.launcher import check_launcher
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="An integer from 0 to 2**32 - 1.")
-
 
 TRAINER_DEFAULTS = {
     "devices": 1,  # each further device collects its own experience, so it must be requested

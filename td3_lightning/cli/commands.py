@@ -9,7 +9,6 @@ from td3_lightning.errors import UsageError
 # Commands that several processes can run together.
 DISTRIBUTED = ("fit", "validate", "test")
 
-
 # Parameters of each command's method that are not settings.
 OBJECTS = {"model", "datamodule", "ckpt_path", "weights_only", "verbose"}
 COMMANDS = {
@@ -24,13 +23,13 @@ COMMANDS = {
     "import": OBJECTS,
 }
 
-
-OTHERS = ("curves", "sweep")  # commands without a Trainer, see `td3_lightning.cli.app`
+# Commands without a Trainer: module and function. They have their own options, and are imported when they run.
+OTHER_COMMANDS = {"curves": ("curves", "draw_curves"), "sweep": ("sweep", "sweep")}
 
 
 def command_of(args: Sequence[str], commands: Mapping[str, Any]) -> str:
     """Return the first word, which must be a command."""
-    known = [*commands, *OTHERS]
+    known = [*commands, *OTHER_COMMANDS]
     if not args:
         raise UsageError(f"td3-lightning requires a command, got none. Use one of {', '.join(known)}, or --help.")
     if args[0] not in commands:

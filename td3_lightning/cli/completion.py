@@ -1,16 +1,13 @@
 """Scripts that complete commands and flags in a shell."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, import_extra
 
 FLAG = "--print_completion"
-
-
 SHELLS = ("bash", "zsh", "tcsh")
 
 
@@ -27,7 +24,6 @@ def print_script(parser: LightningArgumentParser, words: Sequence[str]) -> NoRet
     shell = " ".join(words).replace("=", " ", 1).removeprefix(FLAG).strip()
     if shell not in SHELLS:
         raise UsageError(f"{FLAG} must be one of {', '.join(SHELLS)}, got {shell or 'none'}. Use {FLAG} bash.")
-    if find_spec("shtab") is None:
-        raise UsageError(f"{FLAG} requires the package shtab, got none. Use pip install 'td3_lightning[completion]'.")
+    import_extra("shtab", FLAG, "completion")
     print(parser.get_completion_script(f"shtab-{shell}"))
     raise SystemExit(0)

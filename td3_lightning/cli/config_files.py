@@ -12,14 +12,8 @@ from jsonargparse import get_loader
 from td3_lightning.errors import UsageError, one_line
 
 PACKAGE = Path(__file__).parents[1]
-
-
 SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
-
-
 SPACES = "spaces"  # folder of the search spaces
-
-
 MOST_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 100
 
 

@@ -49,15 +49,9 @@ def user_message(error: BaseException) -> str | None:
             lines = (line for line in str(cause).splitlines() if not line.endswith("raised:"))
             reason = next(lines, type(cause).__name__)  # hints for torch's developers follow
             return f"torch.compile cannot compile the losses ({reason}). Remove --model.gradients compiled."
-        if isinstance(cause, MisconfigurationException) or "conditioned on metric" in str(cause):
-            return f"Lightning does not accept these settings: {one_line(cause)}"
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             return _constructor_error(str(cause))
-        if (
-            isinstance(cause, ModuleNotFoundError | ValueError)
-            and _is_lightnings(cause)
-            and not _is_in_users_code(cause)
-        ):
+        if _is_lightnings(cause):
             return f"Lightning does not accept these settings: {one_line(cause)}"
         if _is_out_of_memory(cause):
             return (
@@ -97,7 +91,11 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _is_lightnings(error: BaseException) -> bool:
-    """Return whether Lightning raised an exception."""
+    """Return whether Lightning refuses the settings."""
+    if isinstance(error, MisconfigurationException) or "conditioned on metric" in str(error):
+        return True
+    if not isinstance(error, ModuleNotFoundError | ValueError) or _is_in_users_code(error):
+        return False
     owners = [str(frame.f_globals.get("__name__")).split(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)]
     return owners[-1:] == ["lightning"]
 
@@ -134,10 +132,7 @@ def _about_flags(message: str, keys: Sequence[str], words: Sequence[str]) -> str
         r"""(?:class_path '[\w.]+'|callable class):\s+Parser key "(\w+)":\s+(Expected a .*)""", message
     ):
         return _wrong_kind(f"{key}.{within[1]}", re.sub(r"\. Got value: Namespace.*", "", within[2]), words)
-    for pattern in (
-        r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)",
-        r"does not accept option '([^']+)'",
-    ):
+    for pattern in (r"[Oo]ption '([^']+)'(?: is)?(?: not accept|$)", r"does not accept option '([^']+)'"):
         if unknown := _first(pattern, message):
             return _unknown(unknown, keys, key, owner)
     if unknown := _first(r"unrecognized arguments: (\S+)", message):

@@ -10,7 +10,6 @@ SUPPRESSED_MESSAGES = re.compile(
     r"Found current_model_state|You're using the WeightAveraging callback"
 )
 
-
 SUPPRESSED_WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)`",
     r"The number of training batches .* is smaller than the logging interval",
@@ -23,7 +22,7 @@ SUPPRESSED_WARNINGS = (
 
 
 def suppress_messages() -> None:
-    """Suppress those messages and warnings."""
+    """Suppress messages and warnings of Lightning."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_is_useful)

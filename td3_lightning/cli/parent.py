@@ -11,14 +11,8 @@ from torch import distributed
 from td3_lightning.tuning.node import SWEEP
 
 INTERVAL = 1.0  # seconds between two checks of the launcher
-
-
 RANK_INTERVAL = 0.05  # seconds between two checks of the ranks; Lightning checks every 5, and kills this process
-
-
 GRACE = 30.0  # seconds to save and exit after SIGTERM
-
-
 _LAUNCHER = "TD3_LIGHTNING_LAUNCHER"  # PID of the process from which Lightning starts the others
 
 

@@ -18,7 +18,7 @@ from td3_lightning.errors import UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import expand, shown
 from td3_lightning.reporting.run_dir import config_of, run_dir_of
-from td3_lightning.serialization.checkpoint_file import check_format, read_checkpoint
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 
 class Precedence:
@@ -123,17 +123,11 @@ class Precedence:
         """Read the checkpoint, and return its settings as a flag."""
         self.checkpoint = read_checkpoint(path)
         self._agent.check(self.checkpoint, path)
-        if self._command == "fit":
-            check_format(self.checkpoint, path)
-            self._require_config(path)
+        if self._command == "fit" and not self._files:
+            fix = f"Use --config {config_of(Path(path))}."
+            raise UsageError(f"fit requires --config to resume from {path}, got none. {fix}")
         texts = [file.read_text() for file in self._files]
         return f"--config={as_yaml(saved_settings(self.checkpoint, path, texts, self._typed, self._command))}"
-
-    def _require_config(self, path: str) -> None:
-        if not self._files:
-            raise UsageError(
-                f"fit requires --config to resume from {path}, got none. Use --config {config_of(Path(path))}."
-            )
 
     def _set_run_dir(self, checkpoint: Path, name: str) -> None:
         """Resume in the folder of the checkpoint, unless the user typed another name for a new run."""

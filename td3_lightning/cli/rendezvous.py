@@ -27,14 +27,8 @@ from td3_lightning.cli.peers import PeerWatch
 from td3_lightning.errors import RunError, UsageError, one_line
 
 PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds from the first to the last report
-
-
 FAREWELL = 15.0  # seconds in which the other processes can read why this one failed
-
-
 PAUSE = 0.1  # seconds between two reads of the store
-
-
 _numbers = itertools.count()
 
 

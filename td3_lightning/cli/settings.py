@@ -36,7 +36,6 @@ yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, member: dumper.repres
 
 SECTIONS = ("model", "data", "collector")
 
-
 # Settings that a resumed run takes from its checkpoint. Not included: hardware, end of the run, callbacks and loggers.
 KEPT = {
     **dict.fromkeys((*SECTIONS, "seed_everything")),
@@ -47,12 +46,8 @@ KEPT = {
     ),
 }
 
-
 LEAVES = (type(None), bool, int, float, str)
-
-
 OF_ENVIRONMENT = ("obs_dim", "action_low", "action_high")
-
 
 SIZES = (
     *(*OF_ENVIRONMENT, "hidden_dims", "critic_hidden_dims"),
@@ -160,10 +155,6 @@ def _check_best(value: Any, setting: str, named: Named) -> None:
         raise InvalidValueError(f"{setting}.filename", "a file name without a folder, with metrics in braces", filename)
 
 
-def _check_trainer(value: Any, setting: str, named: Named) -> None:
-    fields({}, TRAINER)(value, setting)
-
-
 def _check_word(value: Any, name: str) -> None:
     """Check for a number, a bool, or a short word or duration, for example "bf16-mixed" or "00:12:00:00"."""
     if isinstance(value, str):
@@ -174,16 +165,9 @@ def _check_word(value: Any, name: str) -> None:
 
 
 DATASET_ID = re.compile(r"[\w-]+(/[\w-]+)*")
-
-
 ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-
-
 METRIC = re.compile(r"[\w /.+-]{1,200}")
-
-
 FILENAME = re.compile(r"(?!last(-1)?$)(?!\.)([\w.=+, -]|\{[\w /+-]{1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+")
-
 
 TRAINER = {
     **dict.fromkeys(("precision", "float32_matmul_precision", "deterministic"), optional(_check_word)),
@@ -192,14 +176,13 @@ TRAINER = {
     "val_check_interval": optional(_check_word),
 }
 
-
 CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
     "model": _check_model,
     "data": _check_data,
     "collector": lambda value, setting, named: check_arguments(value, Collector, setting, named),
     "seed_everything": _check_seed,
     "checkpoint": _check_best,
-    "trainer": _check_trainer,
+    "trainer": lambda value, setting, named: fields({}, TRAINER)(value, setting),
 }
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from td3_lightning.reporting.console import echo
 
 CPUINFO = Path("/proc/cpuinfo")
-
-
 BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
 

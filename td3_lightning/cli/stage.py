@@ -8,8 +8,6 @@ from td3_lightning.reporting.paths import expand, is_below
 from td3_lightning.reporting.run_dir import newest_last
 
 LAST = "last"
-
-
 PREFIX = "last:"  # followed by the name of a run
 
 
@@ -51,7 +49,8 @@ def newest_version(folder: Path) -> Path:
     Raises:
         UsageError: No version has a last.ckpt.
     """
-    found = [(int(version[1]), path) for path in _checkpoints(folder) if (version := _version(path))]
+    paths = ((path, path.parent.parent.name) for path in folder.glob("version_*/checkpoints/last.ckpt"))
+    found = [(int(version[1]), path) for path, name in paths if (version := re.fullmatch(r"version_(\d+)", name))]
     if not found:
         name = folder.name or "NAME"
         raise UsageError(
@@ -59,11 +58,3 @@ def newest_version(folder: Path) -> Path:
             f"{name}.yaml), or use another checkpoint with --ckpt_path and --data.empty_replay true."
         )
     return max(found)[1]
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    return list(folder.glob("version_*/checkpoints/last.ckpt"))
-
-
-def _version(path: Path) -> re.Match[str] | None:
-    return re.fullmatch(r"version_(\d+)", path.parent.parent.name)

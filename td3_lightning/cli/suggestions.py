@@ -59,9 +59,7 @@ FOREIGN = {
     "track, use wandb, wandb": "--trainer.logger WandbLogger",
 }
 
-
 OURS = {name.replace(" ", ""): ours for names, ours in FOREIGN.items() for name in names.split(", ")}
-
 
 # Commands of other programs and the corresponding command here.
 COMMANDS = {
@@ -74,11 +72,9 @@ COMMANDS = {
     **dict.fromkeys(("version", "-V", "-version"), "--version"),
 }
 
-
 # Classes that a setting accepts, by the last part of its name.
 SCHEDULES: dict[str, tuple[str, ...]] = {"td3_lightning": ("Linear", "Constant")}
 ENCODERS: dict[str, tuple[str, ...]] = {"td3_lightning": ("Trunk", "Convolutions")}
-
 
 CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("actor_lr", "critic_lr", "encoder_lr", "n_step"), SCHEDULES),
@@ -88,12 +84,7 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     "pixels": {"td3_lightning": ("Pixels",)},
     "wrappers": {
         "td3_lightning": (
-            "ActionNoise",
-            "ActionRepeat",
-            "FlattenAction",
-            "ObservationNoise",
-            "Pedals",
-            "SymmetricActionBounds",
+            *("ActionNoise", "ActionRepeat", "FlattenAction", "ObservationNoise", "Pedals", "SymmetricActionBounds"),
         ),
         "gymnasium.wrappers": (),
     },

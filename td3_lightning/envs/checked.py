@@ -14,21 +14,10 @@ from td3_lightning.errors import EnvError, as_float, described, shown
 LARGEST = np.float64(np.finfo(np.float32).max)  # float64, because comparison with float16 would round a Python float
 LARGEST_NUMBER = float(LARGEST)  # comparison of Python floats is faster
 SAFE_SQUARES = 1e70  # a sum of squares below this holds no number above LARGEST
-
-
 DEFAULT_ADVICE = "Correct the environment, or wrap it."
 
-
-OPENGL = (
-    "opengl",
-    "gladload",
-    "framebuffer",
-    "glfw",
-    "osmesa",
-    "mjr_",
-    "eglerror",
-    "eglquery",
-)  # words in MuJoCo's errors
+# Words in MuJoCo's errors.
+OPENGL = ("opengl", "gladload", "framebuffer", "glfw", "osmesa", "mjr_", "eglerror", "eglquery")
 
 
 class CheckedEnv(gym.Wrapper):
@@ -75,7 +64,7 @@ class CheckedEnv(gym.Wrapper):
             check_tuple(self._fault, result, 5)
         obs, reward, terminated, truncated, info = result
         values = self._checked_obs(obs)
-        number = self._checked_number("reward", reward)
+        number = self._checked_reward(reward)
         if type(terminated) is not bool or type(truncated) is not bool:
             terminated, truncated = self._checked_ends(terminated=terminated, truncated=truncated)
         if type(info) is not dict:
@@ -102,16 +91,16 @@ class CheckedEnv(gym.Wrapper):
             raise self._fault(f"returned an observation that is not finite, {values.flat[first]} at index {first},")
         return values
 
-    def _checked_number(self, name: str, value: Any) -> float:
+    def _checked_reward(self, value: Any) -> float:
         if type(value) is np.float64:
             value = float(value)
         elif type(value) is not float:
             number = float(value) if isinstance(value, bool | np.bool_) else as_float(value)
             if number is None:
-                raise self._fault(f"returned a {name} of {shown(value)}, expected one number,")
+                raise self._fault(f"returned a reward of {shown(value)}, expected one number,")
             value = number
         if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
-            raise self._fault(f"returned a {name} that is not finite, {value},")
+            raise self._fault(f"returned a reward that is not finite, {value},")
         return float(value)
 
     def _checked_ends(self, **ends: Any) -> Iterator[bool]:

@@ -131,7 +131,7 @@ class CheckedVector:
 
     def _array(self, name: str, value: Any) -> NDArray[Any]:
         try:
-            return as_array(value)
+            return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
         except Exception as error:  # a ragged list, or an __array__ method that raises
             kind = type(value).__name__
             said = f"{name} of type {kind} that NumPy cannot convert, {described(error)},"
@@ -143,10 +143,3 @@ class CheckedVector:
     def _fault(self, what: str, fix: str = DEFAULT_ADVICE) -> EnvError:
         where = f"step {self.steps} after the reset" if self.steps else "the reset"
         return EnvError(f"{self.name} {what} at {where} with seed {self.seed}. This step is not stored. {fix}")
-
-
-def as_array(value: Any) -> NDArray[Any]:
-    """Convert an array of any library to a NumPy array."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-    return np.asarray(value)

@@ -16,7 +16,6 @@ from td3_lightning.errors import EnvError, UsageError, described, one_line, refu
 
 Creator = Callable[..., Any]
 
-
 # Packages that may be missing, and how to install them.
 PACKAGES = {
     "pybullet_envs_gymnasium": "td3_lightning[bullet]",
@@ -29,7 +28,6 @@ PACKAGES = {
     "pygame": "gymnasium[box2d]",
     "ale_py": "ale-py",
 }
-
 
 MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker")  # consumed by gymnasium.make
 

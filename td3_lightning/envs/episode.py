@@ -12,8 +12,6 @@ from td3_lightning.envs.reports import ReportNames, scalar_info
 from td3_lightning.errors import EnvError, UsageError
 
 MAX_EPISODE_STEPS = 100_000  # in an environment without a time limit
-
-
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
 
 

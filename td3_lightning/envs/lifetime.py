@@ -14,8 +14,6 @@ import gymnasium as gym
 from td3_lightning.errors import described, is_ours, require_float
 
 log = logging.getLogger(__name__)
-
-
 MAX_SLOW_ALARMS = 4  # then the alarm repeats every 50 us
 
 

@@ -15,8 +15,6 @@ from td3_lightning.envs.wrappers import PyBulletWarmReset, RebuildBox2DWorld
 from td3_lightning.errors import EnvError, UsageError, described, one_line, refuse, require_int
 
 Wrapper = Callable[[gym.Env], gym.Env]
-
-
 EnvMaker = Callable[..., gym.Env]
 
 

@@ -29,8 +29,6 @@ from td3_lightning.envs.worker import SIGNALS
 from td3_lightning.errors import EnvError, RunError, UsageError, one_line
 from td3_lightning.seeding import derive_seed
 
-log = logging.getLogger(__name__)
-
 GRACE = 5.0  # seconds that a worker has beyond the time limit of its environments
 FIX = "Correct the environment, or use data.env_workers 0 to see its error."
 

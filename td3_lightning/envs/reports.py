@@ -1,14 +1,14 @@
 """Numbers that an episode reports to the logs."""
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-log = logging.getLogger(__name__)
+from td3_lightning.errors import to_float
 
+log = logging.getLogger(__name__)
 
 LOGGED = {  # names that training and evaluation log themselves
     *("return", "length", "return_mean", "return_std", "return_min", "return_max", "length_mean"),
@@ -17,7 +17,6 @@ LOGGED = {  # names that training and evaluation log themselves
     *("policy_checkpoint_return", "assessments", "encoder_loss", "encoder_lr"),
     *("policy_freq", "target_update_freq", "max_grad_norm", "bc_weight", "n_step", "gamma", "updates_per_step"),
 }
-
 
 MAX_NAMES = 100  # names from infos that a run logs
 
@@ -54,7 +53,7 @@ def scalar_info(info: dict[str, Any]) -> dict[str, float]:
     An integer beyond the float range becomes infinite. Names that the logs already use get the prefix `info_`.
     """
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
-    found = {" ".join(str(name).split()): _as_float(value) for name, value in info.items() if isinstance(value, kinds)}
+    found = {" ".join(str(name).split()): to_float(value) for name, value in info.items() if isinstance(value, kinds)}
     return {f"info_{name}" if name in LOGGED else name: value for name, value in found.items()}
 
 
@@ -77,10 +76,3 @@ def split_info(info: Any, envs: Sequence[int], num_envs: int) -> list[dict[str, 
                 is_number = getattr(value, "shape", None) == ()  # of any library, also on a GPU
                 own[name] = value.item() if is_number else value
     return found
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf

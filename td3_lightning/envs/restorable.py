@@ -77,7 +77,7 @@ class RestorableEnv(CheckedEnv):
         self.first_seed, self.episodes = state.get("first_seed"), state.get("episodes", 1)
         ended = any(any(self.step(action)[2:4]) for action in state["actions"].numpy())
         same = not ended and np.array_equal(self.obs, state["obs"].numpy(), equal_nan=True)
-        same = same and self._return == state.get("return", self._return)  # older checkpoints lack it
+        same = same and self._return == state.get("return", self._return)  # a vector environment saves none
         if not same:
             self.reset()
         return same

@@ -9,12 +9,13 @@ from gymnasium.spaces import Box
 
 from td3_lightning.errors import UsageError, shown
 
-EXPECTED = {  # and the fix for another space
+EXPECTED = {  # the fix for another space, and the wrapper for a Box with another number of axes
     "observations": (
         "a Box, a discrete space, or a Dict or Tuple of them without frames",
         "Add a wrapper to data.wrappers, such as gymnasium.wrappers.FilterObservation, which keeps parts of a Dict.",
+        "gymnasium.wrappers.FlattenObservation",
     ),
-    "actions": ("a Box", "Use an environment with continuous actions."),
+    "actions": ("a Box", "Use an environment with continuous actions.", "td3_lightning.FlattenAction"),
 }
 
 
@@ -30,35 +31,25 @@ def check_box(env: gym.Env, what: str, env_id: str) -> Box:
         UsageError: The space is not supported. The message names a wrapper that helps, if there is one.
     """
     space = getattr(env, "observation_space" if what == "observations" else "action_space", None)
+    allowed, fix, flatten = EXPECTED[what]
     if not isinstance(space, Box):
-        allowed, fix = EXPECTED[what]
         raise UsageError(f"{what} of {env_id} must be {allowed}, got {shown(space)}. {fix}")
-    if what == "observations":
-        _check_obs_shape(space, env_id)
-    else:
-        _check_action_box(space, env_id)
-    return space
-
-
-def _check_obs_shape(space: Box, env_id: str) -> None:
-    if len(space.shape) == 3 and space.dtype == np.uint8:
+    if what == "observations" and len(space.shape) == 3 and space.dtype == np.uint8:
         raise UsageError(
             f"observations of {env_id} must have one axis, got frames of shape {space.shape}. Use data.pixels and "
             "model.encoder, as car_pixels.yaml does."
         )
     if len(space.shape) != 1 or not space.shape[0]:
         raise UsageError(
-            f"observations of {env_id} must have one axis and at least one number, got shape {space.shape}. Add "
-            "gymnasium.wrappers.FlattenObservation to data.wrappers."
+            f"{what} of {env_id} must have one axis and at least one number, got shape {space.shape}. Add {flatten} to "
+            "data.wrappers."
         )
+    if what == "actions":
+        _check_action_box(space, env_id)
+    return space
 
 
 def _check_action_box(space: Box, env_id: str) -> None:
-    if len(space.shape) != 1 or not space.shape[0]:
-        raise UsageError(
-            f"actions of {env_id} must have one axis and at least one number, got shape {space.shape}. Add "
-            "td3_lightning.FlattenAction to data.wrappers."
-        )
     if not np.issubdtype(space.dtype, np.floating):
         raise UsageError(
             f"actions of {env_id} must be floats, got {shown(space)} of {space.dtype}. Use an environment with "

@@ -28,7 +28,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # the 
 
 
 class Worker:
-    """Answer the requests of the training process.
+    """Answer the requests of the training process. The group answers those that have no method here, such as `close`.
 
     Args:
         indices: Numbers of the environments of this worker.
@@ -102,22 +102,6 @@ class Worker:
         assert self.arrays is not None
         self.arrays.obs[self.indices.start : self.indices.stop] = self.group.obs
 
-    def episode_steps(self) -> list[int]:
-        """Return the number of steps in the running episode of each environment."""
-        return self.group.episode_steps()
-
-    def states(self) -> list[dict[str, Any]]:
-        """Return the running episode of each environment."""
-        return self.group.states()
-
-    def generators(self) -> list[str]:
-        """Return the kind of the random generator of each environment."""
-        return self.group.generators()
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.group.close()
-
 
 def main(connection_fd: int, memory: int, first: int, end: int, parent: int) -> None:
     """Answer requests until `close`, or until the training process ends."""
@@ -142,7 +126,8 @@ def serve(worker: Worker, connection: Connection, records: "queue.SimpleQueue[lo
             name, arguments = pickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionError):  # the training process ended, the latter before it read an answer
             name, arguments = "close", ()
-        answer = _answer(getattr(worker, name), arguments)
+        owner = worker if hasattr(worker, name) else worker.group
+        answer = _answer(getattr(owner, name), arguments)
         logged = [records.get() for _ in range(records.qsize())]
         try:
             connection.send_bytes(pickle.dumps((*answer, logged)))

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.fast.eligibility import PLAIN_PRECISION, has_hook
+from td3_lightning.fast.eligibility import has_hook, is_plain_trainer
 
 UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
 
@@ -23,10 +22,7 @@ def supports_fast_step(module: TD3, optimizer: Optimizer | LightningOptimizer) -
         return False
     if has_hook(module, "on_before_optimizer_step") or not all(map(_is_plain_group, adam.param_groups)):
         return False
-    if module._trainer is None:
-        return True
-    trainer = module.trainer
-    return type(trainer.precision_plugin) in PLAIN_PRECISION and type(trainer.strategy) is SingleDeviceStrategy
+    return module._trainer is None or is_plain_trainer(module.trainer)
 
 
 class FastAdam:

@@ -6,12 +6,11 @@ from typing import cast
 
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
-from td3_lightning.fast.eligibility import PLAIN_PRECISION, has_hook, overrides
+from td3_lightning.fast.eligibility import has_hook, is_plain_trainer, overrides
 from td3_lightning.replay.buffer import Batch
 from td3_lightning.schedules import Schedule
 
@@ -33,8 +32,7 @@ def supports(module: TD3) -> bool:
         return False
     trainer = module.trainer
     return (
-        type(trainer.strategy) is SingleDeviceStrategy
-        and type(trainer.precision_plugin) in PLAIN_PRECISION
+        is_plain_trainer(trainer)
         and isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
         and module.device.type == "cpu"
         and not has_hook(module, "on_before_backward", "on_after_backward")

@@ -47,8 +47,9 @@ class CompiledUpdate:
         self.module.compute_gradients(loss, self.module.critics)
         self.module.step_critics()
         self.module.critics.zero_grad()  # the gradients are in memory that a CUDA graph reuses
-        self.module._td_error = {name: error.clone() for name, error in self.module._td_error.items()}  # as below
-        return loss.detach().clone(), q.detach()  # a CUDA graph overwrites its earlier outputs
+        # A CUDA graph overwrites its earlier outputs.
+        self.module._td_error = {name: error.clone() for name, error in self.module._td_error.items()}
+        return loss.detach().clone(), q.detach()
 
     def update_actor(self, batch: Batch) -> Tensor:
         """Take a step of the actor; return the loss before the step."""

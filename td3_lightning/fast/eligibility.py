@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.networks import Actor, Critics, EnsembleLayerNorm, EnsembleLinear, ReLU, has_hooks
@@ -51,6 +52,11 @@ def has_hook(module: L.LightningModule, *hooks: str) -> bool:
     """Return whether the module or a callback implements one of these Lightning hooks."""
     callbacks = [] if module._trainer is None else module.trainer.callbacks  # type: ignore[attr-defined]
     return overrides(module, L.LightningModule, *hooks) or any(overrides(each, Callback, *hooks) for each in callbacks)
+
+
+def is_plain_trainer(trainer: Any) -> bool:
+    """Return whether a Trainer runs one process, in a precision whose steps are the usual ones."""
+    return type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN_PRECISION
 
 
 def _is_plain_layer(layer: nn.Module) -> bool:

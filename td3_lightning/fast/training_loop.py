@@ -14,10 +14,9 @@ from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.fast.eligibility import PLAIN_PRECISION, overrides
+from td3_lightning.fast.eligibility import is_plain_trainer, overrides
 from td3_lightning.training.data_module import ReplayData
 
 SUPPORTED_LIGHTNING = "2.6."  # written for the private names of these versions
@@ -55,7 +54,7 @@ class FastTrainingLoop(_TrainingEpochLoop):
         super().on_run_start(data_fetcher)
         self._plan = _plan(self.trainer) if _is_supported(self.trainer) else None
         if self._plan is not None:
-            data_fetcher._start_profiler = data_fetcher._stop_profiler = _do_nothing
+            data_fetcher._start_profiler = data_fetcher._stop_profiler = lambda: None
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
         """Run one update with its hooks."""
@@ -123,17 +122,12 @@ def _call(plan: HookPlan, name: str, hooks: list[Callable[..., Any]], *args: Any
     return result
 
 
-def _do_nothing() -> None:
-    pass
-
-
 def _is_supported(trainer: Any) -> bool:
     """Return whether the training step is TD3's in one process, and evaluations are counted in the epoch's batches."""
     module = trainer.lightning_module
     ours = isinstance(module, TD3) and not overrides(module, TD3, "training_step", "on_train_batch_start")
-    alone = type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN_PRECISION
     by_batches = trainer.check_val_every_n_epoch is not None and isinstance(trainer.val_check_batch, int)
-    return ours and alone and by_batches and isinstance(trainer.profiler, PassThroughProfiler)
+    return ours and is_plain_trainer(trainer) and by_batches and isinstance(trainer.profiler, PassThroughProfiler)
 
 
 def _plan(trainer: Any) -> HookPlan:

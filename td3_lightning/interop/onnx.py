@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from td3_lightning.interop.policy import Act, import_extra, open_session, session_act
+from td3_lightning.errors import import_extra
+from td3_lightning.interop.policy import Act, open_session, session_act
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -22,7 +23,7 @@ def to_bytes(program: ExportedProgram, metadata: dict[str, Any]) -> bytes:
         UsageError: A package of the extra `export` is missing.
     """
     for name in PACKAGES:
-        import_extra(name, "--format onnx")
+        import_extra(name, "--format onnx", "export")
     with _quiet():
         exported = torch.onnx.export(
             program,

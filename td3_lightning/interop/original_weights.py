@@ -157,9 +157,8 @@ def _unstack(batched: Tensors) -> list[Tensor]:
 def _stack(unstacked: Tensors, critics: int) -> list[Tensor]:
     """Revert `_unstack`."""
     per_critic = len(unstacked) // critics
-    groups = [
-        torch.stack(list(unstacked[at::per_critic])) for at in range(per_critic)
-    ]  # (N, fan_out, fan_in), (N, fan_out), ...
+    # (N, fan_out, fan_in), (N, fan_out), ...
+    groups = [torch.stack(list(unstacked[at::per_critic])) for at in range(per_critic)]
     return [group.mT.contiguous() if group.ndim == 3 else group.unsqueeze(1) for group in groups]
 
 

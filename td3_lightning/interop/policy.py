@@ -3,7 +3,6 @@
 An ONNX file is read with onnxruntime alone: neither torch, lightning nor gymnasium is imported.
 """
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.errors import UsageError, import_extra, one_line
 from td3_lightning.serialization.observation_parts import flat_rows, has_size
 
 Act = Callable[[NDArray[Any]], NDArray[np.float32]]
-
-EXTRA = "Use pip install 'td3_lightning[export]'."
 
 
 class Policy:
@@ -67,17 +64,9 @@ class Policy:
         return self._act(flat_rows(self.metadata.get("observation_parts"), obs, self.obs_dim))
 
 
-def import_extra(name: str, purpose: str) -> Any:
-    """Import an optional package of the extra `export`, or raise `UsageError`."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{purpose} requires the package {error.name}, got none. {EXTRA}") from error
-
-
 def open_session(model: bytes | str) -> Any:
     """Return an onnxruntime session on one CPU thread, for a file or its content."""
-    onnxruntime = import_extra("onnxruntime", "An ONNX policy")
+    onnxruntime = import_extra("onnxruntime", "An ONNX policy", "export")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # other threads would busy-wait, and a small network is not faster with them
     options.log_severity_level = 3  # errors

@@ -10,11 +10,7 @@ from torch import Tensor
 from td3_lightning.errors import UsageError
 
 SHIFT = 12
-
-
 BLOCK = 1 << SHIFT  # transitions with one block offset
-
-
 MOST = 2**16 - 1 - BLOCK  # largest offset at the start of a block that still fits into two bytes at its end
 
 
@@ -38,7 +34,7 @@ class TransitionIndex:
 
     @staticmethod
     def memory_for(transitions: int) -> int:
-        """Return a length of `offsets` for which a reused block holds none of the given number of transitions."""
+        """Return the length of `offsets` that lets a block be reused after the given number of transitions."""
         return (transitions // BLOCK + 2) * BLOCK
 
     @property

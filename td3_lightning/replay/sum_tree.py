@@ -10,17 +10,9 @@ from numpy.typing import NDArray
 from td3_lightning.replay.memory import lazy_zeros
 
 SHIFT = 5
-
-
 FANOUT = 1 << SHIFT  # children of a node
-
-
-FEW_BLOCKS = 32  # for which NumPy is faster than torch
-
-
+FEW_BLOCKS = 32  # NumPy is faster than torch up to this number
 _ONES = np.ones(FANOUT, np.float32)
-
-
 MAX_ROOTS = 1024  # sums at the top, which are searched together
 
 

@@ -1,6 +1,7 @@
 """Loggers that a user adds to that of a run: an error at the start ends the command, a later one is a warning."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
@@ -31,9 +32,9 @@ def connect(loggers: Iterable[Logger]) -> None:
     for logger in loggers:
         if not isinstance(logger, OWN):
             _create_experiment(logger)
-            failures = Failures(logger)
+            reported: list[Exception] = []
             for name in METHODS:
-                setattr(logger, name, Tolerant(getattr(logger, name), failures))
+                setattr(logger, name, partial(_call, getattr(logger, name), type(logger).__name__, reported))
 
 
 def _create_experiment(logger: Logger) -> None:
@@ -47,37 +48,11 @@ def _create_experiment(logger: Logger) -> None:
         ) from error
 
 
-class Failures:
-    """Warn of the first exception of a logger.
-
-    Args:
-        logger: The logger.
-    """
-
-    def __init__(self, logger: Logger) -> None:
-        self.name, self.is_reported = type(logger).__name__, False
-
-    def report(self, error: Exception) -> None:
-        """Warn unless an earlier exception has been reported."""
-        if not self.is_reported:
-            self.is_reported = True
-            rank_zero_warn(f"{self.name} failed: {described(error)}. The run continues; metrics.csv has every row.")
-
-
-class Tolerant:
-    """Call a method of a logger, and report its exceptions instead of raising them.
-
-    Args:
-        method: The method.
-        failures: Receives the exceptions.
-    """
-
-    def __init__(self, method: Any, failures: Failures) -> None:
-        self.method, self.failures = method, failures
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method. Return None if it raises an exception."""
-        try:
-            return self.method(*args, **kwargs)
-        except Exception as error:  # a service may raise anything, and training is worth more
-            self.failures.report(error)
+def _call(method: Callable[..., Any], logger: str, reported: list[Exception], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a logger. Warn of the first exception instead of raising it, and return None."""
+    try:
+        return method(*args, **kwargs)
+    except Exception as error:  # a service may raise anything, and training is worth more
+        if not reported:
+            reported.append(error)
+            rank_zero_warn(f"{logger} failed: {described(error)}. The run continues; metrics.csv has every row.")

@@ -1,13 +1,11 @@
 """Best evaluation of a run, read from its `metrics.csv`."""
 
-import csv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from td3_lightning.reporting.metrics_csv import CLOCKS, axis_of, read_axis, read_metrics
+from td3_lightning.reporting.metrics_csv import CLOCKS, axis_of, read_header, read_metrics
 
 PREFIX, RETURN = "eval/", "eval/return_mean"
 MAX_SHOWN = 8  # numbers besides the return; an environment may report hundreds
@@ -31,7 +29,7 @@ class BestEvaluation(NamedTuple):
         spread = f" ± {std:,.2f}" if episodes > 1 and std is not None else ""
         first = f"return {self.numbers['return_mean']:,.2f}{spread} at {self.clock:,} {self.axis}"
         others = [name for name in self.numbers if name not in ("return_mean", *SPREAD)][:MAX_SHOWN]
-        return ", ".join([first, *(f"{name.removesuffix('_mean')} {_short(self.numbers[name])}" for name in others)])
+        return ", ".join([first, *(f"{name.removesuffix('_mean')} {short(self.numbers[name])}" for name in others)])
 
 
 def read_best(metrics: Path, monitor: str = RETURN, mode: str = "max") -> BestEvaluation | None:
@@ -42,8 +40,9 @@ def read_best(metrics: Path, monitor: str = RETURN, mode: str = "max") -> BestEv
         monitor: Metric to compare. The mean return is compared if the file does not contain it.
         mode: "max" or "min".
     """
-    columns = _eval_columns(metrics)
-    if RETURN not in columns:
+    header = read_header(metrics)
+    columns, axis = [name for name in header if name.startswith(PREFIX)], axis_of(header)
+    if RETURN not in columns or axis is None:
         return None
     if monitor not in columns:
         monitor, mode = RETURN, "max"
@@ -54,18 +53,9 @@ def read_best(metrics: Path, monitor: str = RETURN, mode: str = "max") -> BestEv
     clock = steps[values.argmax() if mode == "max" else values.argmin()]
     rows = {name: series[series[:, 0] == clock] for name, series in points.items()}
     numbers = {name.removeprefix(PREFIX): float(row[-1, 1]) for name, row in rows.items() if len(row)}
-    axis = read_axis(metrics) or CLOCKS[0]
     return BestEvaluation(int(clock), numbers, axis) if "return_mean" in numbers else None
 
 
-def _eval_columns(metrics: Path) -> Sequence[str]:
-    try:
-        with metrics.open(encoding="utf-8", newline="") as file:
-            header = next(csv.reader(file), [])
-    except FileNotFoundError:
-        return []
-    return [name for name in header if name.startswith(PREFIX)] if axis_of(header) else []
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value.is_integer() else f"{value:,.2f}"
+def short(value: float) -> str:
+    """Return a number with two decimals, or without decimals if it is an integer."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"

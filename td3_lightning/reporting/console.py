@@ -3,14 +3,12 @@
 import codecs
 import os
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 ASCII = {"±": "+-", "█": "#", "→": "->", "\u2013": "-", "\u2014": "-", "…": "..."}
-
-
 FALLBACK = "td3_lightning.ascii"
 
 
@@ -32,16 +30,16 @@ def make_streams_tolerant() -> None:
             stream.reconfigure(errors=FALLBACK)
 
 
-def printable(text: str, stream: TextIO | None) -> str:
-    """Replace the characters of a text that a stream cannot encode."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
+def printable(text: str) -> str:
+    """Replace the characters of a text that stdout cannot encode."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, FALLBACK).decode(encoding)
 
 
 def echo(*words: Any, **kwargs: Any) -> None:
     """Print and flush. Discard the output after the reader of a pipe, for example `head`, has closed it."""
     try:
-        print(*(printable(str(word), sys.stdout) for word in words), **kwargs, flush=True)
+        print(*(printable(str(word)) for word in words), **kwargs, flush=True)
     except OSError:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
@@ -53,4 +51,4 @@ def show(table: Table) -> None:
     console = Console()
     with console.capture() as captured:
         console.print(table)
-    print(printable(captured.get(), sys.stdout), end="")
+    print(printable(captured.get()), end="")

@@ -10,14 +10,8 @@ from numpy.typing import NDArray
 from td3_lightning.errors import UsageError, one_line
 
 Frame = NDArray[np.uint8]  # (height, width, 3)
-
-
 MIN_SIDE, MAX_SIDE = 16, 4096  # in pixels; the pixels of smaller images are repeated, those of larger ones subsampled
-
-
 DEFAULT_FPS, MIN_FPS, MAX_FPS = 30.0, 0.01, 1000.0
-
-
 ROUNDING = 1e-3  # tolerance above 1 for float images
 
 
@@ -46,7 +40,7 @@ class FrameReader:
         for image in self._images(rendered):
             rgb = self._as_bytes(self._as_rgb(image))
             if self._size is None:
-                self._size = _video_size(rgb)
+                self._size = _side(rgb.shape[0]), _side(rgb.shape[1])
             yield np.ascontiguousarray(_scaled(rgb, self._size))
 
     def _images(self, rendered: Any) -> Iterator[NDArray[Any]]:
@@ -113,13 +107,8 @@ def frames_per_second(value: Any) -> float:
     return min(max(fps, MIN_FPS), MAX_FPS) if fps > 0 and math.isfinite(fps) else DEFAULT_FPS
 
 
-def _video_size(rgb: Frame) -> tuple[int, int]:
-    """Choose the size of a video from its first frame. h264 requires even sides, and players limit the size."""
-    height, width = (_side(length) for length in rgb.shape[:2])
-    return height, width
-
-
 def _side(length: int) -> int:
+    """Choose a side of a video from that of its first frame. h264 requires even sides, and players limit the size."""
     if length < MIN_SIDE:
         length *= math.ceil(MIN_SIDE / length)
     return math.ceil(length / math.ceil(length / MAX_SIDE)) // 2 * 2

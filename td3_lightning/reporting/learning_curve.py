@@ -1,7 +1,7 @@
 """Draw the learning curve of a run."""
 
-import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
+from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import read_axis, read_metrics
-
-Points = NDArray[np.float64]  # (n, 2), env_steps and value
-
+from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
 
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
-
-
 BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
 
 
@@ -75,11 +71,9 @@ class Curve(Callback):
 def write_curve(metrics: Path) -> Path:
     """Draw `curve.png` next to a `metrics.csv` and return its path. The title is the name of the run folder."""
     path = metrics.with_name("curve.png")
-    temp_path = metrics.with_name(".curve.png")
     name = " / ".join(metrics.absolute().parent.parts[-2:])
-    figure = draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name, read_axis(metrics) or "env_steps")
-    figure.savefig(temp_path, format="png")
-    os.replace(temp_path, path)
+    figure = draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name, axis_of(read_header(metrics)) or "env_steps")
+    atomic_write(path, partial(figure.savefig, format="png"))
     return path
 
 

@@ -18,8 +18,7 @@ from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import sync
 from td3_lightning.errors import UsageError, refuse
-from td3_lightning.reporting.columns import MAX_COLUMNS, select_columns
-from td3_lightning.reporting.metrics_csv import CLOCKS, MetricsFile
+from td3_lightning.reporting.metrics_csv import CLOCKS, MAX_COLUMNS, MetricsFile, select_columns
 from td3_lightning.reporting.paths import absolute, is_below
 
 WRITE_ERRORS = (OSError, UnicodeError)  # the second if the file system cannot encode the name of the folder

@@ -4,15 +4,20 @@ import csv
 import gzip
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from td3_lightning.atomic_files import atomic_write
+from td3_lightning.errors import to_float
 from td3_lightning.reporting.paths import check_link
 
+Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
+MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
 
 class MetricsFile:
@@ -70,32 +75,56 @@ class MetricsFile:
     def _widen(self, new: list[str]) -> None:
         """Add columns. The file is replaced atomically, so that readers never see an incomplete file."""
         old = self.path.read_text(encoding="utf-8").split("\n")[1:-1] if self.path.exists() else []
-        columns = self.columns + new
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        wider = self.path.with_name(f".{self.path.name}.new")
-        padding = "," * len(new) + "\n"
-        with wider.open("w", encoding="utf-8", newline="") as file:
-            file.write(_line(columns))
-            file.writelines(row + padding for row in old)
-        wider.replace(self.path)
+        columns, padding = self.columns + new, "," * len(new) + "\n"
+        text = "".join([_line(columns), *(row + padding for row in old)])
+        atomic_write(self.path, lambda file: file.write(text.encode()))
         self.columns = columns
 
 
+def select_columns(metrics: Mapping[str, Any], columns: Collection[str]) -> tuple[dict[str, float], list[str]]:
+    """Convert the metrics that fit into the columns of a file.
+
+    Args:
+        metrics: Names and values of the metrics.
+        columns: Columns that the file has.
+
+    Returns:
+        The columns and values to write, and the columns that exceed the limit.
+    """
+    values: dict[str, float] = {}
+    excess: list[str] = []
+    room = MAX_COLUMNS - len(columns)
+    for name, value in metrics.items():
+        column = column_of(name)
+        if column not in columns and column not in values:
+            if room <= 0:
+                excess.append(column)
+                continue
+            room -= 1
+        values[column] = to_float(value)
+    return values, excess
+
+
+def column_of(name: object) -> str:
+    """Convert the name of a metric to one line of text that UTF-8 can encode."""
+    return " ".join(str(name).split()).encode("utf-8", "replace").decode("utf-8")
+
+
 def axis_of(header: Sequence[str]) -> str | None:
-    """Return the column of a `metrics.csv` that is the x axis; None without one."""
+    """Return the x axis of a `metrics.csv`: "env_steps", "updates" without environment steps, or None."""
     return next((name for name in CLOCKS if name in header), None)
 
 
-def read_axis(path: Path) -> str | None:
-    """Return the x axis of a `metrics.csv`: "env_steps", "updates" without environment steps, or None."""
+def read_header(path: Path) -> list[str]:
+    """Return the columns of a `metrics.csv`; none if it does not exist."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return axis_of(next(csv.reader(file), []))
+            return next(csv.reader(file), [])
     except FileNotFoundError:
-        return None
+        return []
 
 
-def read_metrics(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
     """Read metrics from a `metrics.csv`.
 
     Args:

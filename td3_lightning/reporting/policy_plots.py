@@ -1,12 +1,10 @@
 """Draw what a policy does: its value estimates beside the observed returns, its actions, and the line of the car."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from matplotlib.collections import LineCollection
@@ -17,59 +15,38 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.envs.episode import Episode
+from td3_lightning.replay.datasets import RecordedEpisode
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.recorded_policy import TransitionRecorder
 
-BLUE, ORANGE, GREY = "#2f6db5", "#d95f02", "#bbbbbb"
+BLUE, GREY = "#2f6db5", "#bbbbbb"
 MAX_MISSING_WEIGHT = 0.05  # of the rewards after a truncation, in the discounted return of a drawn step
 
 
-@dataclass
-class Trajectory:
-    """Hold an episode of T steps: observations (T, obs_dim), actions (T, action_dim), rewards and positions (T, 2)."""
+class LineRecorder(TransitionRecorder):
+    """Record also the x and y of the car and its speed before each step, in `line`; nothing for other environments."""
 
-    obs: list[NDArray[Any]] = field(default_factory=list)
-    actions: list[NDArray[Any]] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    positions: list[tuple[float, float]] = field(default_factory=list)  # of the car, before each step
-    speeds: list[float] = field(default_factory=list)
-    terminated: bool = False
-
-    def discounted_returns(self, gamma: float) -> NDArray[np.float64]:
-        """Return the discounted sums of rewards from each step on, (n,), without the last steps if truncated."""
-        returns, total = np.zeros(len(self.rewards)), 0.0
-        for step in reversed(range(len(self.rewards))):
-            total = self.rewards[step] + gamma * total
-            returns[step] = total
-        missing = gamma ** np.arange(len(returns), 0, -1.0)
-        return returns if self.terminated else returns[missing <= MAX_MISSING_WEIGHT]
-
-
-class TrajectoryRecorder(gym.Wrapper):
-    """Record the steps of the running episode in `trajectory`."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self.trajectory = Trajectory()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, and begin a new trajectory."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        self.trajectory, self._obs = Trajectory(), np.array(obs)
-        return obs, info
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset, and begin a new recording."""
+        self.line: list[tuple[float, float, float]] = []
+        return super().reset(**kwargs)
 
     def step(self, action: Any) -> Any:
         """Step, and record the step."""
-        path = self.trajectory
-        path.obs.append(self._obs)
-        path.actions.append(np.array(action))
         if isinstance(self.unwrapped, CarRacing):
             hull = self.unwrapped.car.hull
-            path.positions.append((hull.position.x, hull.position.y))
-            path.speeds.append(hull.linearVelocity.length)
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        path.rewards.append(float(reward))
-        path.terminated, self._obs = terminated, np.array(obs)
-        return obs, reward, terminated, truncated, info
+            self.line.append((hull.position.x, hull.position.y, hull.linearVelocity.length))
+        return super().step(action)
+
+
+def discounted_returns(episode: RecordedEpisode, gamma: float) -> NDArray[np.float64]:
+    """Return the discounted sums of rewards from each step on, (n,), without the last steps if truncated."""
+    returns, total = np.zeros(len(episode.reward)), 0.0
+    for step in reversed(range(len(returns))):
+        total = episode.reward[step] + gamma * total
+        returns[step] = total
+    missing = gamma ** np.arange(len(returns), 0, -1.0)
+    return returns if episode.terminated else returns[missing <= MAX_MISSING_WEIGHT]
 
 
 def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Path) -> Iterator[Path]:
@@ -82,14 +59,13 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
         folder: Folder of values.png, actions.png and, for CarRacing, track.png.
     """
     folder.mkdir(parents=True, exist_ok=True)  # fails before the episodes
-    recorder = TrajectoryRecorder(data.make_env())
+    recorder = LineRecorder(data.make_env())
     try:
         seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
-        trajectories = [_play(module, recorder, seed) for seed in seeds]
-        figures = {"values.png": draw_values(module, data, trajectories)}
-        figures["actions.png"] = draw_actions(trajectories, data)
+        recorded = [play(module, recorder, seed) for seed in seeds]
+        figures = {"values.png": draw_values(module, data, recorded), "actions.png": draw_actions(recorded, data)}
         if isinstance(recorder.unwrapped, CarRacing):
-            figures["track.png"] = draw_track(recorder.unwrapped, trajectories[-1])
+            figures["track.png"] = draw_track(recorder.unwrapped, recorder.line)
     finally:
         recorder.close()
     for name, figure in figures.items():
@@ -97,19 +73,20 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
         yield folder / name
 
 
-def _play(module: TD3, recorder: TrajectoryRecorder, seed: int) -> Trajectory:
+def play(module: TD3, recorder: LineRecorder, seed: int) -> RecordedEpisode:
+    """Play an episode and return its recording."""
     Episode(recorder, seed).play(module.act)
-    return recorder.trajectory
+    return recorder.episode(seed)
 
 
-def draw_values(module: TD3, data: ReplayData, trajectories: Sequence[Trajectory]) -> Figure:
+def draw_values(module: TD3, data: ReplayData, episodes: Sequence[RecordedEpisode]) -> Figure:
     """Draw the first critic's estimate of each step against the discounted return that followed it.
 
     Points above the diagonal are overestimates. Both axes are in the environment's units of reward.
     """
     gamma = data.replay.gamma_schedule(module.env_steps)
-    observed = [each.discounted_returns(gamma) for each in trajectories]
-    estimated = [_estimates(module, each)[: len(kept)] for each, kept in zip(trajectories, observed, strict=True)]
+    observed = [discounted_returns(each, gamma) for each in episodes]
+    estimated = [_estimates(module, each)[: len(kept)] for each, kept in zip(episodes, observed, strict=True)]
     x, y = np.concatenate(observed), np.concatenate(estimated) / (data.replay.reward_scale * module.reward_factor)
     figure, axes = _figure("observed discounted return", "estimate of the first critic")
     if len(x):
@@ -123,20 +100,17 @@ def draw_values(module: TD3, data: ReplayData, trajectories: Sequence[Trajectory
     return figure
 
 
-def _estimates(module: TD3, trajectory: Trajectory) -> NDArray[np.float64]:
-    """Return the first critic's values of the trajectory's steps, (T,)."""
-    device, dtype = module.actor.scale.device, module.actor.scale.dtype
-    obs, actions = (
-        torch.as_tensor(np.array(rows), device=device, dtype=dtype) for rows in (trajectory.obs, trajectory.actions)
-    )
+def _estimates(module: TD3, episode: RecordedEpisode) -> NDArray[np.float64]:
+    """Return the first critic's values of an episode's steps, (steps,)."""
+    obs, actions = (torch.from_numpy(rows).to(module.actor.scale) for rows in (episode.obs[:-1], episode.action))
     with torch.no_grad():
         values = module.estimate(obs, actions)
     return values.double().cpu().numpy().reshape(-1)
 
 
-def draw_actions(trajectories: Sequence[Trajectory], data: ReplayData) -> Figure:
+def draw_actions(episodes: Sequence[RecordedEpisode], data: ReplayData) -> Figure:
     """Draw a histogram of each number of the actions, from its lower to its upper bound."""
-    actions = np.concatenate([np.array(each.actions) for each in trajectories])
+    actions = np.concatenate([each.action for each in episodes])
     figure = Figure(figsize=(9.0, 1.0 + 2.0 * actions.shape[1]), dpi=120, layout="constrained")
     for index, axes in enumerate(np.ravel(figure.subplots(actions.shape[1], squeeze=False))):
         bounds = data.action_low[index], data.action_high[index]
@@ -146,14 +120,19 @@ def draw_actions(trajectories: Sequence[Trajectory], data: ReplayData) -> Figure
     return figure
 
 
-def draw_track(car: CarRacing, trajectory: Trajectory) -> Figure:
-    """Draw the road and the driven line, colored by the speed in units per second."""
+def draw_track(car: CarRacing, line: Sequence[tuple[float, float, float]]) -> Figure:
+    """Draw the road and the driven line, colored by the speed in units per second.
+
+    Args:
+        car: The environment.
+        line: x, y and speed of the car before each step.
+    """
     figure, axes = _figure("x", "y")
     axes.plot(*car.edges[:2], color=GREY, lw=1)  # NaN separates the two edges
-    points = np.array(trajectory.positions)
+    points, speed = np.array(line)[:, :2], np.array(line)[:, 2]
     segments = np.stack([points[:-1], points[1:]], axis=1)
-    line = axes.add_collection(LineCollection(list(segments), array=np.array(trajectory.speeds), cmap="turbo", lw=2))
-    figure.colorbar(line, label="speed (units/s)")
+    drawn = axes.add_collection(LineCollection(list(segments), array=speed, cmap="turbo", lw=2))
+    figure.colorbar(drawn, label="speed (units/s)")
     axes.set_aspect("equal")
     axes.autoscale()
     return figure

@@ -13,7 +13,6 @@ from td3_lightning.reporting.console import echo, printable
 from td3_lightning.schedules import varies
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.loop_counters import updates_in_epoch
 
 
 class Progress(ProgressBar):
@@ -173,7 +172,7 @@ class Progress(ProgressBar):
             self._bar = Tqdm(
                 total=self._total,
                 initial=done,
-                desc=printable(text, sys.stdout),
+                desc=printable(text),
                 disable=None,
                 file=sys.stdout,
                 dynamic_ncols=True,
@@ -183,7 +182,7 @@ class Progress(ProgressBar):
         if self._total is not None:
             self._bar.total = max(self._total, done)  # tqdm shows no bar beyond the total
         self._bar.n, self._last_draw = done, time.monotonic()
-        self._bar.set_description_str(printable(text, sys.stdout))
+        self._bar.set_description_str(printable(text))
 
     def _status(self, module: Any) -> str:
         """Describe the state of the run. Narrow terminals cut the end, so the most important numbers come first."""
@@ -217,7 +216,9 @@ def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> 
         return None
     # The updates of completed epochs are not counted, because an earlier stage may have had longer epochs.
     epochs_left = trainer.max_epochs - trainer.current_epoch
-    updates = epochs_left * int(trainer.num_training_batches) - updates_in_epoch(trainer)
+    loop = trainer.fit_loop
+    done = loop.epoch_loop.batch_progress.current.ready if loop.restarted_mid_epoch else 0  # in this epoch
+    updates = epochs_left * int(trainer.num_training_batches) - done
     if data.offline:
         return clock + updates
     if varies(data.updates_per_step):

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.markup import escape
 from rich.table import Table
 
+from td3_lightning.reporting.best_evaluation import short
 from td3_lightning.reporting.console import show
 
 
@@ -73,9 +74,5 @@ def results_table(episodes: Sequence[Mapping[str, float]]) -> Table:
             table.add_row(escape(name), f"{values.sum():.0f} of {len(values)}", "", "")
         else:
             spread = f" ± {values.std():,.2f}" if len(values) > 1 else ""
-            table.add_row(escape(name), f"{values.mean():,.2f}{spread}", _number(values.min()), _number(values.max()))
+            table.add_row(escape(name), f"{values.mean():,.2f}{spread}", short(values.min()), short(values.max()))
     return table
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"

@@ -107,7 +107,6 @@ def _adds_noise(wrapper: Wrapper) -> bool:
 
 def write_report(measurements: Sequence[Measurement], folder: Path, title: str) -> list[Path]:
     """Write `episodes.csv` and `robustness.png` to a folder, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     table, picture = folder / "episodes.csv", folder / "robustness.png"
     write_episodes(measurements, table)
     figure = draw_robustness(measurements, title)

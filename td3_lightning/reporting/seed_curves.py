@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.reporting.metrics_csv import Points, read_metrics
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
-
-Points = NDArray[np.float64]  # (n, 2), env_steps and value
 
 
 def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
@@ -47,7 +45,6 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
 def write_seed_curves(groups: Mapping[str, Sequence[Path]], metric: str, title: str, output: Path) -> None:
     """Draw the curves of named groups of runs as a PNG picture."""
     figure = draw_seed_curves({name: read_curves(paths, metric) for name, paths in groups.items()}, metric, title)
-    output.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(output, partial(figure.savefig, format="png"))
 
 

@@ -18,7 +18,6 @@ ITEM_BYTES = {
     "ComplexDoubleStorage": 16,
 }
 
-
 # Names that a checkpoint may refer to besides storages and dtypes. torch also allows names such as `bytearray`, which
 # can allocate any amount of memory.
 NAMES = {
@@ -32,13 +31,8 @@ NAMES = {
     *((module, name) for module in ("builtins", "__builtin__") for name in ("set", "complex")),
 }
 
-
 BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
-
-
 MOST_PICKLED = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
-
-
 END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
 
 

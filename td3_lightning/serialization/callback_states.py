@@ -17,8 +17,6 @@ from td3_lightning.serialization.generator_states import numpy_generator
 from td3_lightning.serialization.values import InvalidValueError
 
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")
-
-
 RESERVED = ("last.ckpt", "last-1.ckpt")  # written by LastCheckpoint
 
 
@@ -52,11 +50,7 @@ def returns(value: Any, name: str) -> None:
 
 def stopping_reason(value: Any, name: str) -> None:
     """Check for the value of an `EarlyStoppingReason`."""
-    if (
-        not isinstance(value, int)
-        or isinstance(value, bool)
-        or value not in [reason.value for reason in EarlyStoppingReason]
-    ):
+    if type(value) is not int or value not in [reason.value for reason in EarlyStoppingReason]:
         raise InvalidValueError(name, "a reason to stop", value)
 
 
@@ -77,16 +71,10 @@ RANK = form.fields(
     {"env_steps": form.optional(form.count), "observations": rows, "returns": returns, "running_returns": returns},
 )
 
-
 POSITION = form.fields({"rows": form.count, "events": form.by_name(form.count)})
 
-
 MODEL_CHECKPOINT = form.fields(
-    {
-        "best_model_score": form.optional(score),
-        "current_score": form.optional(score),
-        "best_model_path": form.text,
-    },
+    {"best_model_score": form.optional(score), "current_score": form.optional(score), "best_model_path": form.text},
     {
         "kth_value": score,
         "kth_best_model_path": form.text,
@@ -96,16 +84,9 @@ MODEL_CHECKPOINT = form.fields(
     },
 )
 
-
 ASSESSMENT = form.fields(
-    {
-        "episodes": form.count,
-        "counts": form.series(form.flag),
-        "finished": form.count,
-        "min_return": form.number,
-    }
+    {"episodes": form.count, "counts": form.series(form.flag), "finished": form.count, "min_return": form.number}
 )
-
 
 # By the name of the class that defines the state.
 STATES: dict[str, form.Check] = {
@@ -131,12 +112,7 @@ STATES: dict[str, form.Check] = {
     ),
     "WeightAveraging": form.fields({"latest_update_step": form.integer}),
     "EarlyStopping": form.fields(
-        {
-            "wait_count": form.count,
-            "stopped_epoch": form.count,
-            "best_score": score,
-            "patience": form.count,
-        },
+        {"wait_count": form.count, "stopped_epoch": form.count, "best_score": score, "patience": form.count},
         {"stopping_reason": stopping_reason, "stopping_reason_message": form.optional(form.text)},
     ),
     "Timer": form.fields({}, {"time_elapsed": form.by_name(form.number)}),
@@ -161,14 +137,10 @@ def check_callbacks(states: dict[str, Any], callbacks: Iterable[Callback], loade
             continue
         STATES[name](state, f"callbacks.{name}")
         if name == "LogRollback":
-            _check_events(state, "callbacks.LogRollback.position.events")
+            for file in state.get("position", {}).get("events", {}):
+                file_name(file, "a key of callbacks.LogRollback.position.events")
         if isinstance(callback, ModelCheckpoint):
             states[callback.state_key] = contained(state, callback, loaded_from)
-
-
-def _check_events(state: dict[str, Any], name: str) -> None:
-    for file in state.get("position", {}).get("events", {}):
-        file_name(file, f"a key of {name}")
 
 
 # Paths.
@@ -224,7 +196,7 @@ def own_file(path: str, folder: str, callback: ModelCheckpoint) -> str:
 
 
 def writes(callback: ModelCheckpoint, name: str) -> bool:
-    """Whether a callback gives its files such names, relative to its folder."""
+    """Return whether a callback gives its files such names, relative to its folder."""
     if name.startswith("..") or os.path.isabs(name) or (name in RESERVED and not callback.save_last):
         return False
     templates = [callback.filename or "{epoch}-{step}"]

@@ -15,7 +15,7 @@ from td3_lightning.serialization.renamed import use_current_names
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 from td3_lightning.serialization.values import InvalidValueError
 
-FORMAT = 1  # format from which a run can be resumed; checkpoints without a number have format 0
+FORMAT = 1  # of the checkpoints that this version saves
 
 
 def read_checkpoint(source: str | Path | IO[bytes]) -> dict[str, Any]:
@@ -81,16 +81,6 @@ def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
             path, f"must have at most format {FORMAT}, got {checkpoint['format']} from a newer version of td3_lightning"
         )
     return checkpoint
-
-
-def check_format(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Raise `UsageError` if a checkpoint has an older format than resuming requires."""
-    held = checkpoint.get("format", 0)
-    if held < FORMAT:
-        raise UsageError(
-            f"{path} must have format {FORMAT} to resume a run, got format {held}. Use it with test, validate or "
-            "record, or resume with the version of td3_lightning that saved it."
-        )
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:

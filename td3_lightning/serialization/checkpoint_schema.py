@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from td3_lightning.serialization import values as form
-from td3_lightning.serialization.generator_states import noise_states
+from td3_lightning.serialization.generator_states import torch_generator
 from td3_lightning.serialization.loop_states import loop_states
 from td3_lightning.serialization.observation_parts import has_size
 from td3_lightning.serialization.replay_states import DATA
@@ -99,7 +99,6 @@ PARTS: dict[str, form.Check] = {
     "optimizer_states": form.series(form.fields({"state": form.mapping, "param_groups": form.series(form.mapping)})),
     "lr_schedulers": form.series(form.mapping),
     "stopped_early": form.series(form.by_name(form.optional(form.plain))),
-    "target_noise": noise_states,
-    "act_noise": noise_states,
+    **dict.fromkeys(("target_noise", "act_noise"), form.series(torch_generator)),
     "exploration_noise": form.optional(form.mapping),
 }

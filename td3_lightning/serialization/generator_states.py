@@ -39,8 +39,3 @@ def numpy_generator(value: Any, name: str) -> None:
         position = value["state"][place] if kind == "MT19937" else value[place]
         if not isinstance(position, int) or not 0 <= position <= most:
             raise InvalidValueError(f"{name}.{place}", f"an integer from 0 to {most}", position)
-
-
-def noise_states(value: Any, name: str) -> None:
-    """Check for the generators of all ranks; old checkpoints have a single one."""
-    form.series(torch_generator)(value if isinstance(value, list) else [value], name)

@@ -14,14 +14,7 @@ from td3_lightning.errors import UsageError
 
 VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
 
-
-SERIES: dict[type, type] = {
-    list: list,
-    tuple: tuple,
-    set: set,
-    frozenset: set,
-    deque: list,
-}  # and the types that they become
+SERIES: dict[type, type] = {list: list, tuple: tuple, set: set, frozenset: set, deque: list}  # what they become
 
 
 def to_primitives(value: Any, name: str) -> Any:

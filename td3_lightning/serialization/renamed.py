@@ -6,7 +6,6 @@ CLASSES = {
     "td3_lightning.car_racing.Pedals": "td3_lightning.envs.car_racing.Pedals",
     "td3_lightning.encoders.Trunk": "td3_lightning.algorithm.encoders.Trunk",
     "td3_lightning.envs.ActionRepeat": "td3_lightning.envs.wrappers.ActionRepeat",
-    "td3_lightning.envs.OneBound": "td3_lightning.envs.wrappers.SymmetricActionBounds",
     "td3_lightning.pixels.Convolutions": "td3_lightning.algorithm.pixel_encoder.Convolutions",
 }
 VALUES = {("gradients", "by hand"): "manual"}

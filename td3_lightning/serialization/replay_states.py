@@ -16,14 +16,19 @@ def segment_name(value: Any, name: str) -> None:
         raise InvalidValueError(name, "the name of a segment file", value)
 
 
+def matrix(value: Any, name: str) -> None:
+    """Check for float32 numbers in two axes."""
+    form.check_tensor(value, name)
+    if value.ndim != 2 or value.dtype != torch.float32:
+        raise InvalidValueError(name, "a float32 tensor with two axes", value)
+
+
 def rows(value: Any, name: str) -> None:
     """Check for a pair of the first row's number and rows."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise InvalidValueError(name, "a pair of a number and rows", value)
     form.count(value[0], f"{name}.0")
-    form.check_tensor(value[1], f"{name}.1")
-    if value[1].ndim != 2 or value[1].dtype != torch.float32:
-        raise InvalidValueError(f"{name}.1", "a float32 tensor with two axes", value[1])
+    matrix(value[1], f"{name}.1")
 
 
 def priorities(value: Any, name: str) -> None:
@@ -107,13 +112,6 @@ def report(value: Any, name: str) -> None:
     form.fields({"return": form.number})(value, name)
 
 
-def step_rows(value: Any, name: str) -> None:
-    """Check for the observations or the actions of a step."""
-    form.check_tensor(value, name)
-    if value.ndim != 2 or value.dtype != torch.float32:
-        raise InvalidValueError(name, "a float32 tensor with two axes", value)
-
-
 def rank(value: Any, name: str) -> None:
     """Check for the state of one rank: no episodes, or one for each ring of the replay."""
     STATE(value, name)
@@ -131,10 +129,7 @@ def rank(value: Any, name: str) -> None:
 LAYOUT = dict.fromkeys(("obs_dim", "action_dim", "capacity", "num_envs", "n_step"), form.count)
 SEGMENT = form.fields({"name": segment_name, "first": form.count, "rows": form.count, "crc": form.count})
 RING = form.fields(
-    {
-        **dict.fromkeys(("written", "running", "pending", "transitions"), form.count),
-        "rows": form.series(rows),
-    },
+    {**dict.fromkeys(("written", "running", "pending", "transitions"), form.count), "rows": form.series(rows)},
     {"segments": form.series(SEGMENT)},
 )
 REPLAY = form.fields(
@@ -160,7 +155,7 @@ EPISODE = form.fields(
     },
 )
 STEP_FIELDS: dict[str, form.Check] = {
-    **dict.fromkeys(("obs", "action", "last_obs"), step_rows),
+    **dict.fromkeys(("obs", "action", "last_obs"), matrix),
     "reward": form.series(form.number),
     **dict.fromkeys(("terminated", "truncated"), form.series(form.flag)),
 }

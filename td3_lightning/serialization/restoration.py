@@ -117,7 +117,7 @@ def _check_required(parameters: Mapping[str, inspect.Parameter], present: set[st
 
 
 def _is_imported(named: str, setting: str) -> bool:
-    """Whether a text names an encoder, a schedule or another imported Configurable."""
+    """Return whether a text names an encoder, a schedule or another imported Configurable."""
     return named in known_classes(Configurable)
 
 

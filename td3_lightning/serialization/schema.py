@@ -16,10 +16,7 @@ from td3_lightning.serialization.configurable import Configurable
 from td3_lightning.serialization.values import InvalidValueError, brief, flag, integer, number, text
 
 Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote this text for this setting
-
-
 OURS = "td3_lightning."
-
 
 # RecordVideo writes files to a path in its arguments; the converters import other frameworks.
 WRAPPERS = frozenset(
@@ -30,12 +27,10 @@ WRAPPERS = frozenset(
     and name != "RecordVideo"
 )
 
-
 # Numbers and times of day.
 NUMERIC = re.compile(
     r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)|([\d-]+[T ])?\d+(:\d\d)+"
 )
-
 
 # A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
 SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
@@ -53,7 +48,7 @@ def check_arguments(values: Any, taker: Callable[..., Any], setting: str, named:
     """Check keyword arguments against the parameters and annotations of a function or a class.
 
     Args:
-        values: The arguments, as `serialization.plain` returns them.
+        values: The arguments, as `values.plain` returns them.
         taker: The function or class.
         setting: Name of the arguments, such as "model".
         named: Returns whether the user named a value.
@@ -89,7 +84,7 @@ def check_setting(value: Any, hint: Any, setting: str, named: Named) -> None:
         check_arguments(value, hint, setting, named)
     elif isinstance(hint, type) and (issubclass(hint, Configurable) or is_dataclass(hint)):
         _check_spec(value, hint, setting, named)
-    elif get_args(hint)[1:] == (gym.Env,) and get_args(hint)[0] == [gym.Env]:  # data.Wrapper
+    elif get_args(hint)[1:] == (gym.Env,) and get_args(hint)[0] == [gym.Env]:  # Wrapper of envs/make.py
         _check_spec(value, gym.Wrapper, setting, named)
     elif origin is dict and not (isinstance(value, dict) and all(isinstance(key, str) for key in value)):
         raise InvalidValueError(setting, "a mapping with strings as keys", value)
@@ -113,7 +108,7 @@ LEAVES: dict[Any, Callable[[Any, str], None]] = {
 
 
 def _check_union(value: Any, hints: Sequence[Any], setting: str, named: Named) -> None:
-    """Check that one of several annotations fits; if none does, the last one that is not None explains why."""
+    """Check that one of several annotations fits; if none does, raise the first error, or that of unnamed code."""
     errors: list[UsageError] = []
     for hint in hints:
         try:

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 FOLDER = "replay"  # beside the checkpoints
-
-
 NAME = re.compile(r"[0-9a-f]{12}-[0-9]+-[0-9]+-[0-9]+\.rows")
 
 

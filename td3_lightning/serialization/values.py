@@ -11,23 +11,11 @@ from torch import Tensor
 from td3_lightning.errors import UsageError
 
 MOST = 2**53  # the largest count; float64 represents every integer up to it
-
-
 DEPTH = 32  # levels of nesting
-
-
 NODES = 20_000  # values in one group of settings
-
-
 LENGTH = 10_000  # characters of a string in the settings
-
-
 SERIES = (list, tuple, set, frozenset, deque, torch.Size)
-
-
 LEAVES = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-
-
 Check = Callable[[Any, str], None]  # takes a value and its name, raises `InvalidValueError`
 
 

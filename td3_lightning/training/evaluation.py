@@ -75,12 +75,9 @@ class StopWhenSolved(Callback):
         """Stop all processes when rank 0, which plays the episodes, has solved the task."""
         if trainer.strategy.broadcast(self.solved) and not trainer.should_stop:
             trainer.should_stop = True
-            self._announce()
-
-    @rank_zero_only
-    def _announce(self) -> None:
-        mean = f"the mean return of the last {self.window} evaluation episodes is {np.mean(self.returns):,.2f}"
-        rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
+            if trainer.is_global_zero:
+                mean = f"the mean return of the last {self.window} evaluation episodes is {np.mean(self.returns):,.2f}"
+                rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last returns, their maxima and the number of episodes played."""
@@ -129,9 +126,8 @@ class SaveEvaluations(Callback):
     @rank_zero_only
     def _write(self, path: Path) -> None:
         episodes = max(map(len, self.returns))
-        rows = [
-            row + [float("nan")] * (episodes - len(row)) for row in self.returns
-        ]  # the number of episodes may change
+        # The number of episodes may change.
+        rows = [row + [float("nan")] * (episodes - len(row)) for row in self.returns]
         try:
             atomic_write(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import lightning as L
@@ -196,14 +197,8 @@ class PolicyCheckpoint(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best return, the phase, the number of assessments and the one in progress."""
-        running = self.assessment and {
-            "episodes": self.assessment.episodes,
-            "counts": list(self.assessment.counts),
-            "finished": self.assessment.finished,
-            "min_return": self.assessment.min_return,
-        }
         own = {"best_return": self.best_return, "assessments": self.assessments, "is_late": self.is_late}
-        return {**own, "assessment": running}
+        return {**own, "assessment": self.assessment and asdict(self.assessment)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best return, the phase, the number of assessments and the one in progress."""

@@ -13,7 +13,6 @@ from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_r
 
 log = logging.getLogger(__name__)
 
-
 RESUME_HINT = (
     "Use a last.ckpt in the folder of its run, or start with an empty replay buffer, which the policy fills first "
     "(--data.empty_replay true)."

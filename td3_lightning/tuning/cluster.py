@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from td3_lightning.errors import RunError, UsageError, one_line, refuse
+from td3_lightning.errors import RunError, UsageError, import_extra, one_line, refuse
 from td3_lightning.tuning import node
 from td3_lightning.tuning.plan import Plan, given_threads
 from td3_lightning.tuning.run import Run
@@ -39,7 +39,7 @@ class Cluster:
     """
 
     def __init__(self, address: str, workers: int) -> None:
-        self._ray = import_ray()
+        self._ray = import_extra("ray", "sweep --engine ray", "ray")
         connect(self._ray, address)
         sizes = [int(each["Resources"].get("CPU", 0)) for each in self._ray.nodes() if each["Alive"]]
         try:
@@ -108,21 +108,6 @@ class RemoteProcess:
 
     def _is_done(self, reference: Any) -> bool:
         return bool(self._ray.wait([reference], timeout=0)[0])
-
-
-def import_ray() -> Any:
-    """Import Ray.
-
-    Raises:
-        UsageError: It is not installed.
-    """
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "sweep --engine ray requires the package ray, got none. Use pip install 'td3_lightning[ray]'."
-        ) from error
-    return ray
 
 
 def connect(ray: Any, address: str) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import ExitStack
 
 from rich.live import Live
 
@@ -13,7 +13,7 @@ ORDER = ("running", "finished", "pruned", "failed", "unfinished", "waiting")
 ROWS = 30  # of the table on a terminal
 
 
-class Progress:
+class Progress(ExitStack):
     """Show the results of all runs while a sweep is active.
 
     Args:
@@ -21,20 +21,10 @@ class Progress:
     """
 
     def __init__(self, metric: str) -> None:
+        super().__init__()
         self._metric = metric
         self._shown: dict[str, tuple[str, float | None]] = {}  # state and env_steps of each run
-        self._live = Live(auto_refresh=False) if sys.stdout.isatty() else None
-
-    def __enter__(self) -> "Progress":
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._live = self.enter_context(Live(auto_refresh=False)) if sys.stdout.isatty() else None
 
     def update(self, results: Sequence[Result]) -> None:
         """Show results that have changed."""

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,17 +56,13 @@ class Run:
     def evaluations(self, metric: str) -> Points:
         """Return a metric of all versions, (n, 2). A later version replaces the steps that it has repeated."""
         merged: dict[float, float] = {}
-        for path in self.versions("metrics.csv"):
+        paths = self.folder.glob("version_*/metrics.csv")
+        for path in sorted(paths, key=lambda path: int(path.parent.name.removeprefix("version_"))):
             points = read_metrics(path, [metric])[metric]
             if len(points):
                 merged = {step: value for step, value in merged.items() if step < points[0, 0]}
                 merged.update({float(step): float(value) for step, value in points})
         return np.array(sorted(merged.items()), dtype=np.float64).reshape(-1, 2)
-
-    def versions(self, name: str) -> list[Path]:
-        """Return the file of each version that has it, the oldest first."""
-        paths = self.folder.glob(f"version_*/{name}")
-        return sorted(paths, key=lambda path: int(path.relative_to(self.folder).parts[0].removeprefix("version_")))
 
     def log_lines(self) -> list[str]:
         """Return the lines that the run has printed, without empty ones."""
@@ -92,7 +87,7 @@ class Run:
             "seconds": self.record.get("seconds", 0.0) + seconds,
             "last_line": next(reversed(self.log_lines()), ""),
         }
-        atomic_write(self.folder / "run.json", partial(_write_json, record))
+        atomic_write(self.folder / "run.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
 
 
 class Claim:
@@ -168,7 +163,3 @@ class LocalProcess:
     def stop(self) -> None:
         """Ask the run to save itself and to end."""
         self._process.terminate()
-
-
-def _write_json(record: dict[str, Any], file: Any) -> None:
-    file.write(json.dumps(record, indent=1).encode())

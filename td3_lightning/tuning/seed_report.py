@@ -12,12 +12,7 @@ from matplotlib.ticker import EngFormatter
 from td3_lightning.reporting.paths import shown
 from td3_lightning.tuning.plan import Plan, replace_file
 from td3_lightning.tuning.result import Points, Result, number, write_csv
-from td3_lightning.tuning.statistics import (
-    MIN_SEEDS_FOR_INTERVAL,
-    bootstrap_interval,
-    interquartile_mean,
-    mean_and_std,
-)
+from td3_lightning.tuning.statistics import MIN_SEEDS_FOR_INTERVAL, bootstrap_interval, interquartile_mean, mean_and_std
 
 SCORES = {"last_10": "mean of last 10", "last": "last", "best": "best"}
 BLUE = "#2f6db5"
@@ -81,7 +76,7 @@ def _spread(scores: Sequence[float]) -> str:
     text = number(mean) + (f" ± {std:,.2f}" if len(scores) > 1 else "")
     if len(scores) < MIN_SEEDS_FOR_INTERVAL:
         return text
-    low, high = bootstrap_interval([scores])
+    low, high = bootstrap_interval(scores)
     return f"{text}; interquartile mean {interquartile_mean(scores):,.2f}, 95% interval {low:,.2f} to {high:,.2f}"
 
 
@@ -108,7 +103,7 @@ def draw(results: Sequence[Result], metric: str, title: str) -> Figure:
         label = f"interquartile mean of {len(counted)}{interval}"
         axes.plot(steps, interquartile_mean(scores), color=BLUE, lw=2, label=label)
         if interval:
-            axes.fill_between(steps, *bootstrap_interval([scores]), color=BLUE, alpha=0.2, lw=0)
+            axes.fill_between(steps, *bootstrap_interval(scores), color=BLUE, alpha=0.2, lw=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

@@ -43,16 +43,15 @@ def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> 
 def _check_settings(plan: Plan) -> None:
     path = plan.folder / SETTINGS
     now = json.loads(json.dumps(plan.identity, default=str))
+    if not path.exists():
+        replace_file(path, lambda file: file.write(json.dumps(now, indent=1).encode()))
+        return
     try:
-        before = json.loads(path.read_text()) if path.exists() else None
-        if before is not None:
-            check_unchanged(before, now, plan)
-            return
+        check_unchanged(json.loads(path.read_text()), now, plan)
+    except UsageError:
+        raise
     except (OSError, ValueError, AttributeError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"{path} must hold the settings of the runs, got another file. Use another --name.") from error
-    replace_file(path, lambda file: file.write(json.dumps(now, indent=1).encode()))
 
 
 class Seeds:

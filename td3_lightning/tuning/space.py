@@ -48,7 +48,7 @@ class Range:
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
     def decode(self, stored: Any) -> Any:
-        """Return a value as it is in the space."""
+        """Convert a value from Optuna's form to that of the space."""
         return stored
 
 
@@ -72,7 +72,7 @@ class Choices:
         return self.decode(trial.suggest_categorical(name, [_stored(value) for value in self.values]))
 
     def decode(self, stored: Any) -> Any:
-        """Return a value as it is in the space."""
+        """Convert a value from Optuna's form to that of the space."""
         return next(value for value in self.values if json.dumps(_stored(value)) == json.dumps(stored))
 
 
@@ -109,12 +109,8 @@ class Space:
 
 def flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return settings as flags of `fit`."""
-    return tuple(f"--{name}={as_text(value)}" for name, value in settings.items())
-
-
-def as_text(value: Any) -> str:
-    """Return a value as a word of the command line."""
-    return value if isinstance(value, str) else json.dumps(value)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    return tuple(f"--{name}={text}" for name, text in texts.items())
 
 
 def _stored(value: Any) -> Any:

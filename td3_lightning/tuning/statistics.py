@@ -1,7 +1,5 @@
 """Statistics over seeds, as recommended by rliable (Agarwal et al., 2021, https://arxiv.org/abs/2108.13264)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -19,27 +17,22 @@ def interquartile_mean(scores: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1))
 
 
-def bootstrap_interval(
-    strata: Sequence[ArrayLike], resamples: int = 2_000, seed: int = 0
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the 95% interval of the interquartile mean, from a stratified bootstrap.
+def bootstrap_interval(scores: ArrayLike, resamples: int = 2_000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the 95% interval of the interquartile mean, from a bootstrap.
 
-    Each resample draws as many runs as there are, with replacement within each stratum. The scores of one run stay
-    together, so the points of a curve are not independent. One configuration on one task is a single stratum.
+    Each resample draws as many runs as there are, with replacement. The scores of one run stay together, so the points
+    of a curve are not independent.
 
     Args:
-        strata: For each task, the scores of its runs, (points, runs) or (runs,).
+        scores: Scores, (points, runs) or (runs,).
         resamples: Number of resamples.
-        seed: Seed of the resamples.
 
     Returns:
         The 2.5% and the 97.5% percentile, each (points,) or ().
     """
-    rng = np.random.default_rng(seed)
-    groups = [np.asarray(scores, float) for scores in strata]
-    drawn = [scores[..., rng.integers(scores.shape[-1], size=(resamples, scores.shape[-1]))] for scores in groups]
-    means = interquartile_mean(np.concatenate(drawn, axis=-1))
-    low, high = np.percentile(means, [2.5, 97.5], axis=-1)
+    runs = np.asarray(scores, float)
+    drawn = np.random.default_rng(0).integers(runs.shape[-1], size=(resamples, runs.shape[-1]))
+    low, high = np.percentile(interquartile_mean(runs[..., drawn]), [2.5, 97.5], axis=-1)
     return low, high
 
 

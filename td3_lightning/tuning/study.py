@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from td3_lightning.atomic_files import make_folder
-from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.errors import RunError, UsageError, import_extra, one_line
 from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import shown
 from td3_lightning.tuning.plan import Plan, check_unchanged, command, replace_file
@@ -80,12 +80,7 @@ def import_optuna() -> Any:
     Raises:
         UsageError: It is not installed.
     """
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "sweep --space requires the package optuna, got none. Use pip install 'td3_lightning[sweep]'."
-        ) from error
+    optuna = import_extra("optuna", "sweep --space", "sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna

@@ -6,7 +6,7 @@ exact derivatives. The second half is torch.nn, torch.optim.Adam and a Python lo
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from td3_lightning import TD7, Batch
 from td3_lightning.algorithm.sale import avg_l1_norm
+from tests.algorithm.test_paper import Given
 
 LOW, HIGH = [-0.5, 1.0], [2.0, 4.0]  # half-widths 1.25 and 1.5, centres 0.75 and 2.5
 ZS_DIM, WIDTHS, OBS_DIM, BATCH_SIZE = 3, (4, 3), 2, 5
@@ -218,19 +219,6 @@ class Plain(TD7):
 
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         loss.backward(*args, **kwargs)
-
-
-class Given:
-    """A loader of the batches that it is given."""
-
-    def __init__(self, batches: list[Batch]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self.batches)
 
 
 def noises(module: TD7, updates: int, size: int = BATCH_SIZE) -> list[Tensor]:

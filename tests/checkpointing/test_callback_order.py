@@ -105,7 +105,7 @@ def test_lightning_has_the_loop_counters() -> None:
         assert state[name].keys() >= {"current", "total", "is_last_batch"}
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", ".metrics.csv.new", "events.out.tfevents.1", "hparams.yaml"])
+@pytest.mark.parametrize("name", ["metrics.csv", ".metrics.csv.unfinished", "events.out.tfevents.1", "hparams.yaml"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_resume_refuses_symlinks_out_of_the_run(name: str, exists: bool, tmp_path: Path) -> None:
     fit(tmp_path / "run")

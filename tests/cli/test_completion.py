@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from td3_lightning.cli import completion
 from td3_lightning.cli.app import main
 
 QUERY = """
@@ -47,6 +46,6 @@ def test_other_shells_are_refused(words: list[str], got: str, capsys: pytest.Cap
 
 
 def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(completion, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["--print_completion=zsh"]) == 2
     assert "requires the package shtab, got none. Use pip install" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Check that environments in several processes give the results of one process, and how they fail."""
 
-import io
 import os
 import re
 import signal
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from td3_lightning import ReplayData, UsageError
 from td3_lightning.envs.env_group import Step
@@ -24,6 +22,7 @@ from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import EnvError
 from td3_lightning.seeding import derive_seed
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from tests.envs.test_vector_env import through_a_file
 from toys import Obedient, Restless, Seeded
 
 NONE = np.zeros((3, 1), np.float32)
@@ -48,13 +47,6 @@ def assert_same(one: Step, other: Step) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert (one.reward, one.terminated, one.truncated) == (other.reward, other.terminated, other.truncated)
     assert one.reports == other.reports
-
-
-def through_a_file(state: dict[str, Any]) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def test_workers_match_one_process_bit_for_bit() -> None:

@@ -8,10 +8,10 @@ import torch
 import yaml
 from lightning.pytorch.loggers.logger import Logger
 
-from td3_lightning.reporting import columns
-from td3_lightning.reporting.columns import as_float, column_of
+from td3_lightning.reporting import metrics_csv
 from td3_lightning.reporting.learning_curve import write_curve
 from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.metrics_csv import column_of
 from tests.cli.test_app import PENDULUM, SMALL, error_of, folder, run  # noqa: F401  # the fixture
 
 RUN = Path("lightning_logs", "here", "version_0")
@@ -162,7 +162,7 @@ def test_logger_in_the_runs_folder_is_refused(kind, folder, capsys):  # noqa: F8
 
 
 def test_new_metric_names_in_every_row_are_limited(tmp_path, monkeypatch, recwarn):
-    monkeypatch.setattr(columns, "MAX_COLUMNS", 20)
+    monkeypatch.setattr(metrics_csv, "MAX_COLUMNS", 20)
     logger = RunLogger(str(tmp_path), "a", 0)
     for step in range(200):
         logger.log_metrics({"train/return": float(step), f"train/goal_{step}": 1.0}, step)
@@ -201,7 +201,6 @@ def test_name_is_one_line_of_text(name, column, tmp_path):
     ids="abcd",
 )
 def test_number_beyond_float_is_infinite(value, number, tmp_path):
-    assert as_float(value) == number
     logger = RunLogger(str(tmp_path), "a", 0)
     logger.log_metrics({"x": value}, 1)
     logger.finalize("success")

@@ -115,9 +115,11 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
         ("utf-16", "±", "±"),
     ],
 )
-def test_unencodable_characters_are_replaced(encoding, text, expected):
-    assert printable(text, io.TextIOWrapper(io.BytesIO(), encoding)) == expected
-    assert printable(text, None) == text.replace("\udcff", "?")
+def test_unencodable_characters_are_replaced(encoding, text, expected, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    assert printable(text) == expected
+    monkeypatch.setattr(sys, "stdout", None)
+    assert printable(text) == text.replace("\udcff", "?")
 
 
 def test_functions_print_what_the_stream_can_show(monkeypatch):

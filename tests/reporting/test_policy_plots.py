@@ -10,11 +10,13 @@ import torch
 
 from td3_lightning import TD3, ActionRepeat, Pedals, ReplayData
 from td3_lightning.envs.episode import Episode
+from td3_lightning.replay.datasets import RecordedEpisode
 from td3_lightning.reporting.policy_plots import (
-    Trajectory,
-    TrajectoryRecorder,
+    LineRecorder,
+    discounted_returns,
     draw_actions,
     draw_values,
+    play,
     write_policy_plots,
 )
 from toys import InPlace
@@ -24,26 +26,30 @@ def agent(data: ReplayData) -> TD3:
     return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8]).eval()
 
 
+def recorded(action: list[list[float]], reward: list[float], terminated: bool = False) -> RecordedEpisode:
+    return RecordedEpisode(np.zeros((len(reward) + 1, 1)), np.array(action), np.array(reward), terminated, False)
+
+
 def test_discounted_returns_are_exact_after_a_termination() -> None:
-    path = Trajectory(rewards=[1.0, 2.0, 4.0], terminated=True)
-    assert path.discounted_returns(0.5) == pytest.approx([1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 4])
+    episode = recorded([[0.0]] * 3, [1.0, 2.0, 4.0], terminated=True)
+    assert discounted_returns(episode, 0.5) == pytest.approx([1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 4])
 
 
 def test_steps_before_a_truncation_are_left_out() -> None:
-    path = Trajectory(rewards=[1.0] * 10)
-    kept = path.discounted_returns(0.5)  # the weight of what is missing is 0.5 ** steps to the end
+    episode = recorded([[0.0]] * 10, [1.0] * 10)
+    kept = discounted_returns(episode, 0.5)  # the weight of what is missing is 0.5 ** steps to the end
     assert len(kept) == 6
     assert kept[0] == pytest.approx(2 * (1 - 0.5**10))
 
 
 def test_recorder_stores_copies_of_each_step() -> None:
-    env = TrajectoryRecorder(InPlace())  # reuses its array of observations
+    env = LineRecorder(InPlace())  # reuses its array of observations
     Episode(env, 1).play(lambda obs: np.array([0.25], np.float32))
-    path = env.trajectory
-    assert [row[1] for row in path.obs] == list(range(5))
-    assert np.array(path.actions).tolist() == [[0.25]] * 5
-    assert path.terminated
-    assert path.positions == []
+    episode = env.episode(1)
+    assert episode.obs[:, 1].tolist() == list(range(6))
+    assert episode.action.tolist() == [[0.25]] * 5
+    assert episode.terminated
+    assert env.line == []
 
 
 def test_values_are_in_the_units_of_the_environment() -> None:
@@ -53,17 +59,16 @@ def test_values_are_in_the_units_of_the_environment() -> None:
         for parameter in module.critics.parameters():
             parameter.zero_()
         list(module.critics.parameters())[-1].fill_(-2.0)  # bias of the output
-    env = TrajectoryRecorder(data.make_env())
-    Episode(env, 1).play(module.act)
-    (axes,) = draw_values(module, data, [env.trajectory]).axes
+    episode = play(module, LineRecorder(data.make_env()), 1)
+    (axes,) = draw_values(module, data, [episode]).axes
     _, points = axes.lines
     assert np.unique(points.get_ydata()) == pytest.approx([-20.0])
-    assert len(points.get_xdata()) == len(env.trajectory.discounted_returns(0.9)) < 200
+    assert len(points.get_xdata()) == len(discounted_returns(episode, 0.9)) < 200
 
 
 def test_each_action_has_a_histogram_over_its_range() -> None:
     data = ReplayData("LunarLanderContinuous-v3")
-    figure = draw_actions([Trajectory(actions=[np.array([0.5, -1.0])] * 7)], data)
+    figure = draw_actions([recorded([[0.5, -1.0]] * 7, [0.0] * 7)], data)
     assert [axes.get_xlim() for axes in figure.axes] == [(-1, 1), (-1, 1)]
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [7, 7]
 
