@@ -34,6 +34,7 @@ from td3_lightning.serialization.checkpoint_file import replays_in
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.loop_counters import completed_epochs
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 # Trainer settings that have no effect with manual optimization: the default and the replacement.
@@ -194,7 +195,7 @@ def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, 
         raise UsageError(
             "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it, or remove --ckpt_path."
         )
-    done, most = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"], trainer.max_epochs
+    done, most = completed_epochs(checkpoint), trainer.max_epochs
     least = done + data.empty_replay  # a new stage has at least one epoch
     if most is not None and 0 <= most < least:
         raise UsageError(

@@ -13,6 +13,7 @@ from td3_lightning.reporting.console import echo, printable
 from td3_lightning.schedules import varies
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.loop_counters import updates_in_epoch
 
 
 class Progress(ProgressBar):
@@ -216,9 +217,7 @@ def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> 
         return None
     # The updates of completed epochs are not counted, because an earlier stage may have had longer epochs.
     epochs_left = trainer.max_epochs - trainer.current_epoch
-    loop = trainer.fit_loop
-    done = loop.epoch_loop.batch_progress.current.ready if loop.restarted_mid_epoch else 0  # in this epoch
-    updates = epochs_left * int(trainer.num_training_batches) - done
+    updates = epochs_left * int(trainer.num_training_batches) - updates_in_epoch(trainer)
     if data.offline:
         return clock + updates
     if varies(data.updates_per_step):

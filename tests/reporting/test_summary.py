@@ -13,6 +13,7 @@ from td3_lightning.cli.app import main
 from td3_lightning.reporting.best_evaluation import read_best
 from td3_lightning.reporting.summary import RunSummary, command
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.training.loop_counters import completed_epochs
 
 FIT = [
     *("fit", "--config", "here.yaml", "--data.steps_per_epoch=4", "--data.batch_size=4", "--data.capacity=1000"),
@@ -119,6 +120,6 @@ def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
     assert purpose == "To resume:"
     words = shlex.split(resume)[3:]
     last = next(folder.rglob("last.ckpt"))
-    epochs = read_checkpoint(last)["epoch"]
+    epochs = completed_epochs(read_checkpoint(last))
     assert main([*words, f"--trainer.max_epochs={epochs + 2}"]) == 0
-    assert read_checkpoint(last)["epoch"] == epochs + 2
+    assert completed_epochs(read_checkpoint(last)) == epochs + 2

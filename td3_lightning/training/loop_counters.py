@@ -1,0 +1,20 @@
+"""Public loop counters of Lightning that several packages read.
+
+`checkpointing/loop_state.py` holds the counters that only fault tolerance reads and writes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+
+
+def updates_in_epoch(trainer: L.Trainer) -> int:
+    """Return the updates that a run has done in its current epoch when `fit` starts; 0 unless it was resumed."""
+    loop = trainer.fit_loop
+    return int(loop.epoch_loop.batch_progress.current.ready) if loop.restarted_mid_epoch else 0
+
+
+def completed_epochs(checkpoint: Mapping[str, Any]) -> int:
+    """Return the number of epochs that a checkpoint has completed."""
+    return int(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
