@@ -33,7 +33,7 @@ def test_bash_completes_commands_and_settings(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert completions(script, "td3-lightning", "re") == ["record"]
-    assert completions(script, "td3-lightning", "fit", "--model.policy_f") == ["--model.policy_freq"]
+    assert completions(script, "td3-lightning", "fit", "--data.batch_s") == ["--data.batch_size"]
     assert "--collector.warmup_steps" in completions(script, "td3-lightning", "fit", "--collector.")
 
 
