@@ -57,54 +57,93 @@ def varies(value: Any) -> bool:
     return isinstance(value, Schedule) and not isinstance(value, Constant)
 
 
-def check_schedule(
-    name: str,
-    schedule: Schedule,
-    least: float | None = 0,
+@Schedule.register  # not a subclass, which configurations and checkpoints could name
+class CheckedSchedule:
+    """Schedule of a user whose values are checked when they are used. A checkpoint contains the schedule itself.
+
+    Args:
+        schedule: The schedule.
+        name: Name of the setting in errors.
+        limits: Interval of the values, as in `require_float`.
+    """
+
+    def __init__(self, schedule: Schedule, name: str, limits: Mapping[str, Any]) -> None:
+        self.schedule, self.name, self.limits = schedule, name, limits
+
+    def __call__(self, env_steps: int) -> float:
+        """Return the value after `env_steps` environment steps.
+
+        Raises:
+            UsageError: The value is outside of the interval or not finite.
+        """
+        return require_float(f"{self.name} after {env_steps:,} env_steps", self.schedule(env_steps), **self.limits)
+
+    def __repr__(self) -> str:
+        return repr(self.schedule)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the schedule as plain data."""
+        return self.schedule.plain()
+
+
+def as_schedule(
+    value: float | Schedule | Mapping[str, Any],
+    name: str = "a schedule",
+    least: float | None = None,
     most: float | None = None,
     above: float | None = None,
     fix: str = "",
-) -> None:
-    """Raise `UsageError` if a schedule starts, or a `Linear` ends, outside of an interval or at infinity.
+) -> Schedule:
+    """Convert a number, or a mapping with `class_path` and `init_args`, to a schedule with values in an interval.
 
     Args:
-        name: Name of the setting.
-        schedule: Schedule to check.
+        value: Schedule, number or mapping. `Constant` and `Linear` are returned unchanged; the values of other
+            schedules are checked when they are used.
+        name: Name of the setting in errors.
         least: Smallest allowed value.
         most: Largest allowed value.
         above: Bound that the values must exceed.
         fix: Advice if a value is out of range.
+
+    Raises:
+        UsageError: The value is no schedule, or its first value, or the end of a `Linear`, is out of range.
     """
-    require_float(name, schedule(0), least, most, above, fix=fix)
-    if isinstance(schedule, Linear):
-        require_float(f"the end of {name}", schedule.end, least, most, above, fix=fix)
+    schedule = _schedule(value, name)
+    limits: dict[str, Any] = {"least": least, "most": most, "above": above, "fix": fix}
+    require_float(name, schedule(0), **limits)
+    if type(schedule) is Linear:
+        require_float(f"the end of {name}", schedule.end, **limits)
+    if type(schedule) in (Constant, Linear):  # all values are between the first and the last
+        return schedule
+    checked: Any = CheckedSchedule(schedule, name, limits)
+    return checked  # type: ignore[no-any-return]
 
 
-def as_int_schedule(name: str, value: int | Schedule | Mapping[str, Any], fix: str = "") -> Schedule:
+def as_int_schedule(
+    name: str, value: int | Schedule | Mapping[str, Any], fix: str = "", most: float | None = None
+) -> Schedule:
     """Convert a positive integer to a schedule. The values of another schedule are rounded when they are used.
 
     Args:
         name: Name of the setting in errors.
         value: Integer, schedule or mapping.
         fix: Advice if a value is out of range.
+        most: Largest allowed value.
 
     Raises:
         UsageError: A number is not a positive integer, or a schedule starts or ends below 1.
     """
     if not isinstance(value, Schedule | Mapping):
         value = require_int(name, value, least=1, fix=fix)
-    schedule = as_schedule(value, name)
-    check_schedule(name, schedule, least=1, fix=fix)
+    schedule = as_schedule(value, name, least=1, most=most, fix=fix)
+    if isinstance(schedule, Constant) and not schedule.value.is_integer():
+        raise refuse(name, "an integer", schedule.value, "Use an integer.")
     return schedule
 
 
-def as_schedule(value: float | Schedule | Mapping[str, Any], name: str = "a schedule") -> Schedule:
-    """Convert a number, or a mapping with `class_path` and `init_args`, to a schedule.
-
-    Args:
-        value: Schedule, number or mapping. A schedule is returned unchanged.
-        name: Name of the setting in errors.
-    """
+def _schedule(value: float | Schedule | Mapping[str, Any], name: str) -> Schedule:
+    if isinstance(value, CheckedSchedule):  # its limits are those of the same setting
+        return value.schedule
     if isinstance(value, Schedule):
         return value
     if as_float(value) is not None:

@@ -8,6 +8,7 @@ import pytest
 from one_sentence import refused
 from td3_lightning import TD3, Constant, Linear, UsageError
 from td3_lightning.schedules import Schedule, as_schedule
+from td3_lightning.serialization.configurable import known_classes
 
 
 @pytest.mark.parametrize(
@@ -121,14 +122,54 @@ def test_schedules_have_a_range(setting: str, schedule: Linear, message: str) ->
     assert str(caught.value).startswith(message)
 
 
-class Nothing(Schedule):
-    """Fall below 1 without an end that could be checked."""
+class Jump(Schedule):
+    """Schedule of a user that changes once."""
+
+    def __init__(self, later: Any) -> None:
+        self.later = later
 
     def __call__(self, env_steps: int) -> float:
-        return 2.0 if env_steps == 0 else 0.1
+        return 1.0 if env_steps < 10 else self.later  # type: ignore[no-any-return]
 
 
-def test_scheduled_frequency_is_rounded_and_at_least_1() -> None:
+@pytest.mark.parametrize(
+    ("setting", "later", "message"),
+    [
+        ("policy_freq", 0.4, "policy_freq after 10 env_steps must be at least 1, got 0.4. The paper uses 2."),
+        ("policy_freq", float("nan"), "policy_freq after 10 env_steps must be at least 1, got nan. The paper uses 2."),
+        ("target_update_freq", float("inf"), "target_update_freq after 10 env_steps must be finite, got inf. Use "),
+        ("tau", 2, "tau after 10 env_steps must be in (0, 1], got 2. The paper uses 0.005."),
+        ("max_grad_norm", "large", "max_grad_norm after 10 env_steps must be a number, got 'large'. Use a number."),
+    ],
+)
+def test_later_value_out_of_range_is_refused(setting: str, later: Any, message: str) -> None:
+    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,), **{setting: Jump(later)})  # type: ignore[arg-type]
+    schedule = getattr(module.settings, setting)
+    assert module.scheduled(schedule) == 1
+    module.env_steps = 10
+    with pytest.raises(UsageError) as caught:
+        module.scheduled(schedule)
+    assert str(caught.value).startswith(message)
+
+
+def test_checkpoint_contains_the_schedule_without_its_check() -> None:
+    checked = as_schedule(Jump(2.0), "tau", most=1)
+    assert checked.plain() == {"class_path": f"{__name__}.Jump", "init_args": {"later": 2.0}}
+    assert repr(checked) == "Jump(later=2.0)"
+    assert isinstance(checked, Schedule)
+    assert "CheckedSchedule" not in str(known_classes(Schedule))  # type: ignore[type-abstract]
+    assert as_schedule(checked, "noise")(10) == 2  # with the limits of another setting
+
+
+@pytest.mark.parametrize("setting", ["policy_freq", "target_update_freq"])
+def test_constant_frequency_is_an_integer(setting: str) -> None:
+    settings: dict[str, Any] = {setting: Constant(1.6)}
+    with refused(setting, "1.6", "Use an integer."):
+        TD3(3, [-1.0], [1.0], hidden_dims=(4,), **settings)
+    assert TD3(3, [-1.0], [1.0], hidden_dims=(4,), **{setting: Constant(3)}).hparams[setting] == 3  # type: ignore[arg-type]
+
+
+def test_scheduled_frequency_is_rounded() -> None:
     module = TD3(3, [-1.0], [1.0], hidden_dims=(4,), policy_freq=Linear(1, 4, 30))
     due = []
     for module.env_steps in range(40):
@@ -137,5 +178,3 @@ def test_scheduled_frequency_is_rounded_and_at_least_1() -> None:
     expected = [(step + 1) % max(round(1 + 3 * min(step / 30, 1)), 1) == 0 for step in range(40)]
     assert due == expected
     assert due[:4] == [True] * 4
-    module.env_steps = 5
-    assert module.is_due(Nothing())

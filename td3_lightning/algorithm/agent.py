@@ -18,7 +18,7 @@ from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import MAX_NOISE, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.errors import UsageError
-from td3_lightning.schedules import Constant, Schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Constant, Schedule, as_schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
 from td3_lightning.serialization.observation_parts import flat_rows
@@ -113,10 +113,8 @@ class Agent(L.LightningModule):
 
     @exploration_noise.setter
     def exploration_noise(self, value: float | Schedule | None) -> None:
-        noise = None if value is None else as_schedule(value, "exploration_noise")
-        if noise is not None:
-            check_schedule("exploration_noise", noise, most=MAX_NOISE)
-        self._exploration_noise = noise
+        is_given = value is not None
+        self._exploration_noise = as_schedule(value, "exploration_noise", 0, MAX_NOISE) if is_given else None
 
     @torch.inference_mode()
     def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
@@ -175,12 +173,13 @@ class Agent(L.LightningModule):
 
     def scheduled(self, schedule: Schedule) -> float:
         """Return the value of a schedule at `env_steps`; if it varies, that of rank 0 in every process."""
-        value = schedule(self.env_steps)
-        return value if isinstance(schedule, Constant) else broadcast_from_rank_zero(value, self.device)
+        if isinstance(schedule, Constant):
+            return schedule.value
+        return broadcast_from_rank_zero(schedule(self.env_steps), self.device)
 
     def is_due(self, freq: Schedule) -> bool:
         """Return whether the number of updates is a multiple of a schedule's rounded value."""
-        return self.updates % max(round(self.scheduled(freq)), 1) == 0
+        return self.updates % round(self.scheduled(freq)) == 0
 
     # Checkpoints.
 

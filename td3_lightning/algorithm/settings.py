@@ -17,7 +17,7 @@ from td3_lightning.errors import (
     require_int,
     require_ints,
 )
-from td3_lightning.schedules import Constant, Schedule, as_int_schedule, as_schedule, check_schedule, varies
+from td3_lightning.schedules import Constant, Schedule, as_int_schedule, as_schedule, varies
 from td3_lightning.serialization.primitives import to_primitives
 
 Gradients = Literal["manual", "autograd", "compiled"]
@@ -85,27 +85,25 @@ class TD3Settings:
         self.normalize_rewards = require_bool("normalize_rewards", self.normalize_rewards)
 
     def _check_update(self) -> None:
-        self._check_schedule("actor_lr")
-        self._check_schedule("critic_lr")
-        self._check_schedule("tau", least=None, most=1, above=0, fix=f"The paper uses {self.paper_tau}.")
-        self._check_schedule("policy_noise", fix="The paper uses 0.2.")
-        self._check_schedule("noise_clip", fix="The paper uses 0.5.")
+        self._check_schedule("actor_lr", least=0)
+        self._check_schedule("critic_lr", least=0)
+        self._check_schedule("tau", most=1, above=0, fix=f"The paper uses {self.paper_tau}.")
+        self._check_schedule("policy_noise", least=0, fix="The paper uses 0.2.")
+        self._check_schedule("noise_clip", least=0, fix="The paper uses 0.5.")
         self.policy_freq = as_int_schedule("policy_freq", self.policy_freq, fix="The paper uses 2.")
         if self.target_update_freq is not None:
             self.target_update_freq = as_int_schedule("target_update_freq", self.target_update_freq, self.target_fix)
         if self.max_grad_norm is not None:
-            self._check_schedule("max_grad_norm", least=None, above=0, fix="Omit max_grad_norm for no clipping.")
+            self._check_schedule("max_grad_norm", above=0, fix="Omit max_grad_norm for no clipping.")
         if self.bc_weight is not None:
             fix = "Use 0.4 for TD3+BC, 0.1 for TD7, or omit it for online training."
-            self._check_schedule("bc_weight", least=None, above=0, fix=fix)
+            self._check_schedule("bc_weight", above=0, fix=fix)
         require_choice("gradients", self.gradients, get_args(Gradients))
         require_choice("critic_loss", self.critic_loss, get_args(CriticLoss))
 
     def _check_schedule(self, name: str, **limits: Any) -> None:
-        """Convert a setting to a schedule, and check it as `check_schedule` does."""
-        schedule = as_schedule(getattr(self, name), name)
-        check_schedule(name, schedule, **limits)
-        setattr(self, name, schedule)
+        """Convert a setting to a schedule with the limits of `as_schedule`."""
+        setattr(self, name, as_schedule(getattr(self, name), name, **limits))
 
     @property
     def num_weights(self) -> int:
@@ -183,7 +181,7 @@ class TD7Settings(TD3Settings):
 
     def _check_update(self) -> None:
         super()._check_update()
-        self._check_schedule("encoder_lr")
+        self._check_schedule("encoder_lr", least=0)
         if self.target_update_freq is None:
             raise UsageError(f"target_update_freq must be an integer for TD7, got None. {self.target_fix}")
 

@@ -103,7 +103,7 @@ class Replay(IterableDataset[Batch]):
     @property
     def rewards_summed(self) -> int:
         """Return the current n of the n-step returns."""
-        return min(max(round(self.n_step_schedule(self.steps_before + self.steps_stored)), 1), self.n_step)
+        return round(self.n_step_schedule(self.steps_before + self.steps_stored))
 
     @property
     def gamma(self) -> float:

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, require_float, require_int
-from td3_lightning.schedules import Schedule, as_int_schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Linear, Schedule, as_int_schedule, as_schedule
 
-MAX_ENV_STEPS = 2**53  # more environment steps than any run takes
 MAX_BATCH_SIZE = 1_000_000
 MAX_ENVS = 10_000
 MAX_REWARD_SCALE = 1e10  # squares of larger rewards can exceed float32
@@ -55,20 +54,20 @@ class ReplaySettings:
         self.capacity = require_int("capacity", self.capacity, least=least)
         fix = "Use 1 for unscaled rewards."
         self.reward_scale = require_float("reward_scale", self.reward_scale, above=0, most=MAX_REWARD_SCALE, fix=fix)
-        self.gamma_schedule = as_schedule(self.gamma, "gamma")
-        check_schedule("gamma", self.gamma_schedule, most=1, fix="Use 0.99, for example.")
+        self.gamma_schedule = as_schedule(self.gamma, "gamma", least=0, most=1, fix="Use 0.99, for example.")
         fix = "Use 0.4 for the paper's priorities, or 0 for uniform sampling."
         self.priority_alpha = require_float("priority_alpha", self.priority_alpha, least=0, most=1, fix=fix)
 
     def _check_n_step(self) -> None:
         """Check that n_step is an integer or a schedule that begins with its largest value."""
-        self.n_step_schedule = as_int_schedule("n_step", self.n_step)
-        self.max_n_step = round(self.n_step_schedule(0))
-        if (later := self.n_step_schedule(MAX_ENV_STEPS)) > self.max_n_step:
+        schedule = as_int_schedule("n_step", self.n_step)
+        first = schedule(0)
+        if isinstance(schedule, Linear) and schedule.end > first:
             raise UsageError(
-                f"n_step must be a schedule that begins with its largest value, got {self.max_n_step} at first and "
-                f"{later:g} at last. Use a number, or a schedule that decreases."
+                f"n_step must be a schedule that begins with its largest value, got {first:g} at first and "
+                f"{schedule.end:g} at last. Use a number, or a schedule that decreases."
             )
+        self.n_step_schedule, self.max_n_step = as_int_schedule("n_step", schedule, most=first), round(first)
 
     @property
     def ring_length(self) -> int:

@@ -15,7 +15,7 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
-from td3_lightning.schedules import Schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.agent_checks import check_dimensions, check_trainable
 from td3_lightning.training.data_module import ReplayData
@@ -64,8 +64,7 @@ class Collector(Callback):
         if isinstance(collect, str) and collect != "episode":
             raise refuse("collect", 'a number of steps or "episode"', collect, "Use 1, for example.")
         self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, 1, MAX_STEPS)
-        self.exploration_noise = as_schedule(exploration_noise, "exploration_noise")
-        check_schedule("exploration_noise", self.exploration_noise, most=MAX_NOISE)
+        self.exploration_noise = as_schedule(exploration_noise, "exploration_noise", least=0, most=MAX_NOISE)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
         self.env_steps: int | None = None  # of this rank; a checkpoint's clock is that of rank 0
@@ -221,9 +220,10 @@ class Collector(Callback):
     def _step_before_update(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> Step:
         """Step all environments once after the warm-up, so that updates are due."""
         start = module.env_steps
-        step = self._step(trainer, module, data)
-        self.updates_ahead -= (module.env_steps - start) * data.updates_per_step(start)
-        return step
+        try:
+            return self._step(trainer, module, data)
+        finally:  # a stored step counts, even if its episode cannot be logged
+            self.updates_ahead -= (module.env_steps - start) * data.updates_per_step(start)
 
     def _act(self, module: TD3, data: ReplayData) -> NDArray[np.float32]:
         """Return actions (num_envs, action_dim): random ones, or the policy's with noise, clipped to the box."""

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from td3_lightning.errors import UsageError, refuse, require_bool, require_int
 from td3_lightning.replay.mixed import split_batch
-from td3_lightning.schedules import Schedule, as_schedule, check_schedule
+from td3_lightning.schedules import Schedule, as_schedule
 
 EnvMode = Literal["lockstep", "overlapped"]
 MAX_EPISODES = 1_000_000  # in one evaluation
@@ -43,8 +43,7 @@ class DataSettings:
         self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
         self._check_env_mode()
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
-        self.updates_schedule = as_schedule(self.updates_per_step, "updates_per_step")
-        check_schedule("updates_per_step", self.updates_schedule, least=None, above=0, most=MAX_UPDATES)
+        self.updates_schedule = as_schedule(self.updates_per_step, "updates_per_step", above=0, most=MAX_UPDATES)
         if self.steps_per_epoch * self.updates_schedule(0) < 1:
             raise UsageError(
                 f"steps_per_epoch * updates_per_step must be at least 1, got {self.steps_per_epoch} * "

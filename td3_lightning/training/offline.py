@@ -32,7 +32,7 @@ def check_offline(trainer: L.Trainer, schedules: dict[str, Schedule]) -> None:
     for name, schedule in schedules.items():
         raise UsageError(
             f"{name} must be a number if data.offline is true, because env_steps do not grow, got "
-            f"{type(schedule).__name__}. Use a number."
+            f"{schedule}. Use a number."
         )
 
 

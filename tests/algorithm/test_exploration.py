@@ -115,7 +115,7 @@ def test_checkpoints_without_or_with_an_unknown_noise_load(make_trainer: Any, tm
     fit(make_trainer, noise=Unknown(0.25))
     checkpoint = torch.load(path, weights_only=True)
     loaded = TD3.load_from_checkpoint(path)
-    assert isinstance(loaded.exploration_noise, Unknown)  # it is imported
+    assert repr(loaded.exploration_noise).startswith("Unknown(")  # it is imported
     checkpoint["exploration_noise"]["class_path"] = "evil.Unknown"
     torch.save(checkpoint, path)
     assert TD3.load_from_checkpoint(path).exploration_noise is None

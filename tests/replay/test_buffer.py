@@ -469,19 +469,32 @@ def test_schedule_of_gamma_has_a_range(gamma: Linear) -> None:
         Replay(1, 1, gamma=gamma)
 
 
-class Hump(Schedule):
-    """Schedule that increases in between and decreases to 0."""
+class Jump(Schedule):
+    """Schedule of a user that changes once."""
+
+    def __init__(self, before: float, after: float) -> None:
+        self.before, self.after = before, after
 
     def __call__(self, env_steps: int) -> float:
-        return {0: 2.0, 4: 5.0}.get(env_steps, 0.0)
+        return self.before if env_steps < 4 else self.after
 
 
-def test_n_step_of_a_schedule_is_clipped() -> None:
-    replay = Replay(1, 1, capacity=50, batch_size=64, gamma=0.5, n_step=Hump())
-    for step in range(5):
-        obs, next_obs = np.float32([step]), np.float32([step + 1])
-        replay.add(0, obs, np.float32([0]), 1.0, terminated=False, truncated=False, next_obs=next_obs)
-        if step >= 1:
-            expected = 2 if step == 3 else 1
-            assert replay.rewards_summed == expected
-            assert set(replay.sample().discount.tolist()) == {0.5**expected}
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_step": Jump(2, 0)}, "n_step after 4 env_steps must be in [1, 2], got 0. Use a larger value."),
+        ({"n_step": Jump(2, 3)}, "n_step after 4 env_steps must be in [1, 2], got 3. Use a smaller value."),
+        ({"gamma": Jump(0.9, 1.1)}, "gamma after 4 env_steps must be in [0, 1], got 1.1. Use 0.99, for example."),
+        ({"gamma": Jump(0.9, float("nan"))}, "gamma after 4 env_steps must be in [0, 1], got nan. Use 0.99, for"),
+    ],
+)
+def test_later_value_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:
+    replay = Replay(1, 1, capacity=50, batch_size=8, **{"n_step": 2, **settings})
+    row = np.float32([0])
+    for _ in range(3):
+        replay.add(0, row, row, 1.0, terminated=False, truncated=False, next_obs=row)
+    replay.sample()
+    replay.add(0, row, row, 1.0, terminated=False, truncated=False, next_obs=row)
+    with pytest.raises(UsageError) as caught:
+        replay.sample()
+    assert str(caught.value).startswith(message)

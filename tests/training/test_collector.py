@@ -14,6 +14,8 @@ from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
 from td3_lightning.errors import EnvError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.schedules import Schedule
+from td3_lightning.training import collector as training_collector
 from toys import Counter
 
 LOW, HIGH = (-0.5, 0.25), (1.5, 8.0)
@@ -194,6 +196,32 @@ def test_updates_follow_a_schedule(make_trainer: Any) -> None:
     assert module.env_steps == 12 + 46
     assert min(lags) > -1e-9
     assert max(lags) < 2 - 1e-9
+
+
+class Stop(Schedule):
+    """Schedule of a user that falls from 1 to 0 after 20 environment steps."""
+
+    def __call__(self, env_steps: int) -> float:
+        return float(env_steps < 20)
+
+
+def test_schedule_without_further_updates_is_refused(make_trainer: Any) -> None:
+    data = new_data(updates_per_step=Stop(), steps_per_epoch=60)
+    with refused("updates_per_step after 20 env_steps", "0.0"):
+        make_trainer(callbacks=[Collector(12)]).fit(new_module(data), datamodule=data)
+
+
+def test_stored_step_counts_if_its_episode_cannot_be_logged(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(trainer: Any, module: TD3, values: dict[str, float]) -> None:
+        if "return" in values and module.updates:
+            raise OSError("No space left on device")
+
+    monkeypatch.setattr(training_collector, "log_values", fail)
+    data, collector = new_data(updates_per_step=0.5), Collector(12)
+    module = new_module(data)
+    with pytest.raises(OSError, match="No space"):
+        make_trainer(callbacks=[collector]).fit(module, datamodule=data)
+    assert collector.updates_ahead == module.updates - 0.5 * (module.env_steps - 12)
 
 
 @pytest.mark.parametrize(
