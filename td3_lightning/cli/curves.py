@@ -1,6 +1,7 @@
 """The command `curves`, which draws the learning curves of several runs and needs no environment."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,6 +61,8 @@ def _groups(options: argparse.Namespace) -> dict[str, list[Path]]:
     given = [("runs", options.runs), ("reference", options.reference)]
     groups = {name: paths for name, paths in given if paths}
     for name, *words in options.group:
+        if os.path.isfile(name) or (os.sep in name and os.path.isdir(name)):  # a Path raises for a very long name
+            raise refuse("group", "a name, followed by runs", name, f"Use --group NAME {name}.")
         if not words or name in groups:
             fix = "Use --group td7 lightning_logs/td7/version_0, for example."
             raise refuse("group", "a new name, followed by at least one run", " ".join([name, *words]), fix)

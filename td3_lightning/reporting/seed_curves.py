@@ -4,7 +4,7 @@ import csv
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.reporting.metrics_csv import Points, read_metrics
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
+STYLES = "-", "--", ":"  # of the means: each for as many groups as there are colors
 
 
 def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
@@ -52,18 +53,19 @@ def draw_seed_curves(groups: Mapping[str, Sequence[Points]], metric: str, title:
     """Draw the curves of each group in its own color, and their mean with its 95% interval over runs."""
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for (name, curves), color in zip(groups.items(), cycle(COLORS), strict=False):
+    means = {}  # lines by their labels
+    for (name, curves), (style, color) in zip(groups.items(), cycle(product(STYLES, COLORS)), strict=False):
         for points in curves:
             axes.plot(*points.T, color=color, lw=0.8, alpha=0.35)
         steps, mean, half_width = mean_curve(curves)
         label = name.replace("$", r"\$")  # not a formula
-        axes.plot(steps, mean, color=color, lw=2, label=f"{label}, mean of {len(curves)}")
+        (means[f"{label}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
         axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
     axes.set(xlabel="env_steps", ylabel=metric)
     axes.set_title(title, parse_math=False)  # a name may contain "$"
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(means.values(), means)  # Matplotlib leaves out a line whose own label starts with "_"
     return figure
 
 

@@ -46,6 +46,15 @@ def test_curves_draws_named_groups(run_folder: Path, monkeypatch: pytest.MonkeyP
     assert drawn == {"TD3": 2, "TD7": 1}
 
 
+def test_group_without_a_name_is_refused(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in (run_folder, run_folder / "metrics.csv"):
+        capsys.readouterr()
+        assert main(["curves", "--group", str(run), str(run)]) == 2
+        assert capsys.readouterr().err.startswith("group must be a name, followed by runs, got ")
+    assert main(["curves", "--group", "long name " * 99, "absent"]) == 2
+    assert capsys.readouterr().err.startswith("A run must be a folder")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

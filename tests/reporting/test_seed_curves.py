@@ -78,3 +78,13 @@ def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:
     output = tmp_path / "new" / "curves.png"
     write_seed_curves({"$a": [tmp_path]}, "eval/return_mean", "title", output)
     assert output.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_group_is_in_the_legend_with_its_own_line() -> None:
+    names = ["_a", "$x$", "", *map(str, range(12))]
+    points = np.array([[0.0, 1.0], [1.0, 2.0]])
+    axes = draw_seed_curves({name: [points] for name in names}, "eval/return_mean", "t").axes[0]
+    legend = axes.get_legend()
+    shown = [text.get_text().replace(r"\$", "$") for text in legend.get_texts()]
+    assert shown == [f"{name}, mean of 1" for name in names]
+    assert len({(line.get_color(), line.get_linestyle()) for line in legend.get_lines()}) == len(names)
