@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.eligibility import overrides
 from td3_lightning.replay.buffer import Batch
+from td3_lightning.schedules import varies
 
 
 def make_rule(module: TD3, previous: object) -> CompiledUpdate | None:
@@ -37,7 +38,9 @@ class CompiledUpdate:
         self.module = module
         mode = "reduce-overhead" if module.device.type == "cuda" else None
         self.critic_loss = torch.compile(module.critic_loss, mode=mode)
-        self.actor_loss = torch.compile(module.actor_loss, mode=mode)
+        self.actor_loss = module.actor_loss
+        if not varies(module.settings.bc_weight):  # torch.compile compiles again for each value of a number
+            self.actor_loss = torch.compile(module.actor_loss, mode=mode)
         self.noise: Tensor | None = None
 
     def update_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from td3_lightning import TD3, Collector, Linear, ReplayData
+from td3_lightning.fast.compiled_update import CompiledUpdate
 from td3_lightning.fast.manual_update import ManualUpdate
 
 CONSTANT: dict[str, float] = {"tau": 0.5, "policy_noise": 0.25, "noise_clip": 0.125}
+CONSTANT |= {"policy_freq": 2, "target_update_freq": 3, "max_grad_norm": 0.01}
 
 
 def trained(make_trainer: Any, gradients: Any, **settings: Any) -> TD3:
@@ -35,3 +37,11 @@ def test_updates_use_the_scheduled_value(gradients: str, make_trainer: Any) -> N
         assert same(trained(make_trainer, gradients, **{**CONSTANT, **ended}), constant), name
         running = {name: Linear(1.0, value, steps=25)}
         assert not same(trained(make_trainer, gradients, **{**CONSTANT, **running}), constant), name
+
+
+def test_scheduled_weight_of_behavior_cloning_is_not_compiled() -> None:
+    """Otherwise, each value would be compiled."""
+    module = TD3(3, [-1.0], [1.0], hidden_dims=[5], bc_weight=Linear(0.4, 0.1, 9))
+    assert CompiledUpdate(module).actor_loss == module.actor_loss
+    constant = TD3(3, [-1.0], [1.0], hidden_dims=[5], bc_weight=0.4)
+    assert CompiledUpdate(constant).actor_loss != constant.actor_loss
