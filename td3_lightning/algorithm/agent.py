@@ -113,8 +113,8 @@ class Agent(L.LightningModule):
 
     @exploration_noise.setter
     def exploration_noise(self, value: float | Schedule | None) -> None:
-        is_given = value is not None
-        self._exploration_noise = as_schedule(value, "exploration_noise", 0, MAX_NOISE) if is_given else None
+        noise = None if value is None else as_schedule(value, "exploration_noise", least=0, most=MAX_NOISE)
+        self._exploration_noise = noise
 
     @torch.inference_mode()
     def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
