@@ -240,8 +240,7 @@ class Agent(L.LightningModule):
             setattr(self, name, value)
         self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
         self.observation_parts = self.observation_parts or checkpoint.get("observation_parts")
-        states = checkpoint["target_noise"]  # a single one in the first checkpoints
-        _restore(self.noise_generator, states if isinstance(states, list) else [states])
+        _restore(self.noise_generator, checkpoint["target_noise"])
         _restore(self.act_generator, checkpoint.get("act_noise", []))
 
     def _trains_without_mean(self) -> bool:
