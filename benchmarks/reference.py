@@ -35,7 +35,7 @@ index.csv                     the table below, with all columns
 ```
 
 The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early and
-`td7_halfcheetah` have no checkpoint.
+`td7_*` have no checkpoint.
 
 - `commit` is the commit that trained the run. Its `constraints.txt` pins the versions of all packages.
 - `added by` is the commit that added its metrics.

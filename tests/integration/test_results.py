@@ -94,13 +94,13 @@ def metrics_of_cars() -> list[Path]:
 
 
 RUNS = ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716"]
-RUNS += ["td7_halfcheetah 1", "td7_halfcheetah 2"]
+RUNS += ["td7_halfcheetah 1", "td7_halfcheetah 2", "td7_ant 1"]
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_mujoco_tables_follow_from_the_metrics(run: str) -> None:
     task, seed = run.split()
-    page = (DOCS / "results" / f"{task.removesuffix('_halfcheetah')}.md").read_text()
+    page = (DOCS / "results" / f"{'td7' if task.startswith('td7_') else task}.md").read_text()
     config = task.replace("td7_", "td7/")
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{config}.yaml`, seed {seed}")]
     runs = [evaluations(path) for path in sorted((REFERENCE / task).rglob("*.csv.gz"))]
