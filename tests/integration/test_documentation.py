@@ -23,16 +23,18 @@ from td3_lightning.tuning.space import Space
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+SHORT = ["--data.env_kwargs.max_episode_steps", "60"]
 SMALL = shlex.split(
     "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
     "--data.eval_episodes 1 --trainer.enable_progress_bar false"
 )
 SMALL_COMMANDS = {
-    "fit": SMALL,
-    "test": ["--data.test_episodes", "2"],
-    "validate": ["--data.eval_episodes", "2"],
+    "fit": [*SMALL, *SHORT],
+    "test": ["--data.test_episodes", "2", *SHORT],
+    "validate": ["--data.eval_episodes", "2", *SHORT],
     "robustness": ["--episodes", "1", "--observation_noise", "[0,0.01]", "--action_noise", "[0,0]"],
-    **{command: ["--episodes", "1"] for command in ("collect", "plot", "record")},
+    "record": ["--episodes", "1", "--env_kwargs.max_episode_steps", "60"],
+    **{command: ["--episodes", "1"] for command in ("collect", "plot")},
 }
 SMALL_PYTHON = [
     (r"max_epochs=\d+", "max_epochs=1"),

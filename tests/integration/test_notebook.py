@@ -9,7 +9,10 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
-SHORT = "fit --config car.yaml --data.steps_per_epoch 100 --collector.warmup_steps 100 --data.eval_episodes 1"
+SHORT = (
+    "fit --config car.yaml --data.steps_per_epoch 100 --collector.warmup_steps 100 --data.eval_episodes 1 "
+    "--data.env_kwargs.max_episode_steps 300"
+)
 
 
 def test_notebook_shows_curve_robustness_and_lap() -> None:
