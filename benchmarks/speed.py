@@ -31,6 +31,11 @@ BASELINES = {
             ("loop", "training_loop.py"),
         )
     },
+    "without-autograd-update": Baseline(
+        "td3_lightning, autograd, without autograd_update.py",
+        "without",
+        flags=("autograd_update.py", "--model.gradients", "autograd"),
+    ),
     "ours-loop": Baseline("td3_lightning without the Trainer", "ours_loop"),
     "sb3": Baseline("Stable-Baselines3", "sb3", SB3, has_layer_norm=False),
     "sb3-tuned": Baseline("Stable-Baselines3, tuned", "sb3", SB3, ("tuned",), has_layer_norm=False),
