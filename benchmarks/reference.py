@@ -30,6 +30,7 @@ INTRODUCTION = """# Published runs
 <task>/*.gif                  an episode
 <task>/*.onnx                 the policy of a seed, if its checkpoint is too large
 <task>/seeds/<seed>.csv.gz    the metrics of each seed
+td7_ablation/                 evaluations of TD3 with each part of TD7, for docs/results/td7.md
 superseded/                   evaluations of runs with earlier settings, for docs/experiment_log.md
 index.csv                     the table below, with all columns
 ```
@@ -42,7 +43,7 @@ The run marked as published made the checkpoint and the curve. The three `origin
 - `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best
   one is a maximum and therefore biased upwards.
 - `settings` is the hash of the run's configuration, which a test compares with the configuration that ships. A run
-  with earlier settings and a first stage have none.
+  with earlier settings, a first stage and an ablation have none.
 - `env_steps` counts actions, at the last row of the metrics.
 - An empty cell means that the value was not recorded.
 
@@ -79,7 +80,7 @@ def complete(row: dict[str, str]) -> dict[str, str]:
 
 def first_hash(row: dict[str, str]) -> str:
     """Return the hash of the configuration, or an empty value for earlier settings and for another configuration."""
-    differs = row["path"].startswith("superseded/") or row["note"] == "first stage"
+    differs = row["path"].startswith("superseded/") or row["note"] in ("first stage", "ablation")
     return "" if differs else settings_hash(config_of(row["task"]))
 
 
