@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_BITS = 64  # of an integer in a checkpoint
 LARGER, SMALLER = "Use a larger value.", "Use a smaller value."
 
 
@@ -74,6 +75,8 @@ def shown(value: object) -> str:
 def require_int(name: str, value: Any, least: int | None = None, most: int | None = None, fix: str = "") -> int:
     """Return an integer in [least, most]. Integers of NumPy and torch are accepted, floats are not.
 
+    An integer of more than 64 bits is refused, because a checkpoint with it could not be loaded.
+
     Args:
         name: Name of the setting.
         value: Value to check.
@@ -87,6 +90,8 @@ def require_int(name: str, value: Any, least: int | None = None, most: int | Non
     too_small = least is not None and number < least
     if too_small or (most is not None and number > most):
         raise refuse(name, _bounds(least, most), value, fix or (LARGER if too_small else SMALLER))
+    if number.bit_length() > MAX_BITS:
+        raise refuse(name, f"an integer of at most {MAX_BITS} bits", value, SMALLER if number > 0 else LARGER)
     return number
 
 

@@ -136,8 +136,10 @@ def as_int_schedule(
     if not isinstance(value, Schedule | Mapping):
         value = require_int(name, value, least=1, fix=fix)
     schedule = as_schedule(value, name, least=1, most=most, fix=fix)
-    if isinstance(schedule, Constant) and not schedule.value.is_integer():
-        raise refuse(name, "an integer", schedule.value, "Use an integer.")
+    if isinstance(schedule, Constant):
+        if not schedule.value.is_integer():
+            raise refuse(name, "an integer", schedule.value, "Use an integer.")
+        require_int(name, int(schedule.value))
     return schedule
 
 

@@ -153,6 +153,14 @@ def test_fix_of_tau_is_the_value_of_the_paper(make: Callable[..., Any], default:
     assert refused(make, "tau", 0) == f"tau must be in (0, 1], got 0.0. The paper uses {default}."
 
 
+def test_integers_that_no_checkpoint_can_hold_are_refused() -> None:
+    assert require_int("seed", 2**64 - 1) == 2**64 - 1
+    expected = f"policy_freq must be an integer of at most 64 bits, got {2**64}. Use a smaller value."
+    for wrong in (2**64, Constant(2**64)):
+        assert refused(td3, "policy_freq", wrong) == expected
+    assert refused(line, "begin", 10**400).startswith("Linear.begin must be an integer of at most 64 bits, got 1000")
+
+
 @pytest.mark.parametrize(("make", "argument", "name"), BOOLS)
 def test_bools(make: Callable[..., Any], argument: str, name: str) -> None:
     make(**{argument: np.bool_(False)})

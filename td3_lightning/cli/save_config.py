@@ -16,6 +16,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.cli.settings import LEAVES, kept
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
+from td3_lightning.serialization.values import InvalidValueError, plain
 
 
 class SaveConfig(SaveConfigCallback):
@@ -38,7 +39,16 @@ class SaveConfig(SaveConfigCallback):
         """Do nothing, because a run that cannot begin must not create a folder."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Check before the warm-up that config.yaml can be written and does not exist."""
+        """Check before the warm-up that config.yaml can be written and does not exist, and check the settings.
+
+        Raises:
+            UsageError: The folder cannot be used, or a checkpoint with one of the settings could not be loaded.
+        """
+        for name, value in storable(self.config.as_dict()).items():
+            try:
+                plain(value, name)
+            except InvalidValueError as error:
+                raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         folder = self._folder(trainer)
         if folder is None:
             return

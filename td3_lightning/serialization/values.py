@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import MAX_BITS, UsageError
 
 MOST = 2**53  # the largest count; float64 represents every integer up to it
 DEPTH = 32  # levels of nesting
@@ -33,7 +33,7 @@ def brief(value: Any) -> str:
     if value is None or isinstance(value, bool | float):
         return repr(value)
     if isinstance(value, int):
-        return repr(value) if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
+        return repr(value) if value.bit_length() <= MAX_BITS else f"an integer of {value.bit_length()} bits"
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return f"a value of type {type(value).__name__}"
@@ -121,8 +121,8 @@ def _plain(value: Any, name: str, depth: int, budget: Any) -> Any:
 
 
 def _plain_int(value: int, name: str) -> int:
-    if value.bit_length() > 64:
-        raise InvalidValueError(name, "an integer of at most 64 bits", value)
+    if value.bit_length() > MAX_BITS:
+        raise InvalidValueError(name, f"an integer of at most {MAX_BITS} bits", value)
     return int(value)
 
 
@@ -152,7 +152,7 @@ def count(value: Any, name: str) -> None:
 
 def integer(value: Any, name: str) -> None:
     """Check for an integer of at most 64 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or value.bit_length() > 64:
+    if not isinstance(value, int) or isinstance(value, bool) or value.bit_length() > MAX_BITS:
         raise InvalidValueError(name, "an integer", value)
 
 
