@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from jsonargparse import get_loader
 
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.errors import UsageError, one_line, refuse
 
 PACKAGE = Path(__file__).parents[1]
 SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
@@ -37,11 +37,11 @@ def find_config(name: str) -> Path:
             searched in this order. Examples: "car.yaml", "original/car.yaml".
 
     Raises:
-        UsageError: The file does not exist, or does not contain a YAML mapping.
+        UsageError: The file does not exist, or it or one of its sections is not a YAML mapping.
     """
     known = [path for folder in _folders()[1:] for path in _names(folder)]
     path = _find(name, "configuration", _folders(), known)
-    _check_yaml(path, "with sections such as data and trainer", "Add them.")
+    _check_sections(path, _check_yaml(path, "with sections such as data and trainer", "Add them."))
     return path
 
 
@@ -139,7 +139,15 @@ def _names(folder: Path) -> list[Path]:
     return [path for path in paths if path.parts[0] != SPACES]
 
 
-def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> None:
+def _check_sections(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise `UsageError` if a section is a number or a list, which jsonargparse discards or fails to unpack."""
+    for name in SECTIONS:
+        if not isinstance(content.get(name), dict | str | None):
+            raise refuse(f"{name} in {path}", "a mapping", content[name], "Write one setting per line below it.")
+
+
+def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> dict[Any, Any]:
+    """Return the mapping in a YAML file."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Strict)
     except UnicodeDecodeError as error:
@@ -152,6 +160,7 @@ def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> None:
     if not isinstance(content, dict):
         kind = "nothing" if content is None else type(content).__name__
         raise UsageError(f"{path} must be a mapping {content_of_mapping}, got {kind}. {fix}")
+    return content
 
 
 def _reason(error: Exception) -> str:

@@ -788,10 +788,19 @@ INVALID_FILES = {
     "data: [1, {": "bad.yaml must be valid YAML",
     "": "must be a mapping with sections such as data and trainer, got nothing. Add them.",
     "- 1": "must be a mapping with sections such as data and trainer, got list",
-    "data: 3": "data",
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" occurs twice',
     "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1, tau: 0.2}": '"tau" occurs twice',
     "model: {tau: 0.1}": "data.env_id is required",
+    "data: 3": "must be a mapping, got 3. Write one setting per line below it.",
+    "{data: {env_id: Pendulum-v1}, model: [8]}": "must be a mapping, got [8]. Write one setting per line",
+    "{data: {env_id: Pendulum-v1}, collector: true}": "must be a mapping, got True. Write one setting per line",
+    "{data: {env_id: Pendulum-v1}, trainer: 1}": "must be a mapping, got 1. Write one setting per line",
+    f"data: {{env_id: Pendulum-v1, env_kwargs: {{g: {2**64}}}}}": (
+        "data.env_kwargs.g must be an integer of at most 64 bits, got an integer of 65 bits. Use a value that"
+    ),
+    f"{{data: {{env_id: Pendulum-v1}}, trainer: {{max_epochs: {2**64}}}}}": (
+        "trainer.max_epochs must be an integer of at most 64 bits, got an integer of 65 bits. Use a value that"
+    ),
     "a: &a [*a]": "must have at most 100,000 values, got aliases to more",
     "data: {env_id: Pendulum-v1, gamma: 0.9,, tau: 1}": "line 1, column",
     "data: 2024-13-01": "must be valid YAML, got an error: month must be in 1..12.",
