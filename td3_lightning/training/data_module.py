@@ -56,8 +56,8 @@ class ReplayData(L.LightningDataModule):
         n_step: Number of rewards in the n-step return, or a schedule that starts with its largest value.
         reward_scale: Factor on the rewards that the learner receives. Reported returns are unscaled.
         steps_per_epoch: Environment steps between evaluations.
-        updates_per_step: Updates per environment step, for any num_envs; at most 10,000. With a schedule, every epoch
-            has `steps_per_epoch` times its first value.
+        updates_per_step: Updates per environment step, for any num_envs; from 1 / steps_per_epoch to 10,000. With a
+            schedule, every epoch has `steps_per_epoch` times its first value.
         eval_episodes: Episodes per evaluation.
         eval_seed: Seed of the first episode of an evaluation. The next episodes use the next seeds.
         test_episodes: Episodes of `test`.

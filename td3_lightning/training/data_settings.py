@@ -43,12 +43,9 @@ class DataSettings:
         self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
         self._check_env_mode()
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
-        self.updates_schedule = as_schedule(self.updates_per_step, "updates_per_step", above=0, most=MAX_UPDATES)
-        if self.steps_per_epoch * self.updates_schedule(0) < 1:
-            raise UsageError(
-                f"steps_per_epoch * updates_per_step must be at least 1, got {self.steps_per_epoch} * "
-                f"{self.updates_schedule(0)}. Use a larger steps_per_epoch."
-            )
+        least, most = 1 / self.steps_per_epoch, MAX_UPDATES  # a smaller rate would seem to hang
+        fix = f"Use at least 1 / data.steps_per_epoch and at most {most:,}."
+        self.updates_schedule = as_schedule(self.updates_per_step, "updates_per_step", least, most, fix=fix)
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
         self.on_device = require_bool("on_device", self.on_device)
 

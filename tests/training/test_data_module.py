@@ -12,7 +12,7 @@ import torch
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
 from td3_lightning.envs.lifetime import Lifetime, StepTimeout
 from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
 
@@ -221,6 +221,13 @@ def test_invalid_setting_error_names_value_and_fix(wrong: dict[str, Any]) -> Non
     ((setting, value),) = wrong.items()
     with refused(setting, str(value)):
         new_data(**wrong)
+
+
+@pytest.mark.parametrize("rate", [0.04, Linear(1, 0.04, 30), Linear(0.04, 1, 30)], ids=["number", "falls", "rises"])
+def test_an_update_follows_at_most_an_epoch_of_steps(rate: Any) -> None:
+    with refused("updates_per_step", "0.04", fix="at least 1 / data.steps_per_epoch"):
+        new_data(steps_per_epoch=20, updates_per_step=rate)
+    assert new_data(steps_per_epoch=49, updates_per_step=1 / 49).replay.batches_per_epoch == 1
 
 
 def test_replay_larger_than_memory_raises_usage_error() -> None:
