@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,9 +116,9 @@ def axis_of(header: Sequence[str]) -> str | None:
 
 
 def read_header(path: Path) -> list[str]:
-    """Return the columns of a `metrics.csv`; none if it does not exist."""
+    """Return the columns of a `metrics.csv`, which may be compressed; none if it does not exist."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with _open(path) as file:
             return next(csv.reader(file), [])
     except FileNotFoundError:
         return []
@@ -136,12 +136,11 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
         `updates` in a run without environment steps.
     """
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    open_text = gzip.open if path.suffix == ".gz" else open
-    with open_text(path, "rt", encoding="utf-8", newline="") as file:
+    with _open(path) as file:
         rows = csv.reader(file)
         header = next(rows, [])
         where = [(header.index(name), points[name]) for name in names if name in header]
-        axis = header.index(axis_of(header) or "") if where else 0
+        axis = header.index(axis_of(header) or CLOCKS[0]) if where else 0
         for row in rows:
             if len(row) != len(header):
                 continue  # the run is still writing this row
@@ -149,6 +148,13 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
                 if row[column]:
                     series.append((float(row[axis] or "nan"), float(row[column])))
     return {name: np.array(series, dtype=np.float64).reshape(-1, 2) for name, series in points.items()}
+
+
+def _open(path: Path) -> IO[str]:
+    """Open a file, without the byte order mark that a spreadsheet writes."""
+    open_text: Any = gzip.open if path.suffix == ".gz" else open
+    file: IO[str] = open_text(path, "rt", encoding="utf-8-sig", newline="")
+    return file
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.metrics_csv import Points, read_metrics
+from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
 STYLES = "-", "--", ":"  # of the means: each for as many groups as there are colors
@@ -28,7 +28,7 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
     """
     curves = []
     for path in paths:
-        file = path / "metrics.csv" if path.is_dir() else path
+        file = _metrics_file(path)
         if not file.is_file():
             raise UsageError(f"A run must be a folder with metrics.csv, or such a file, got {path}. Check the path.")
         try:
@@ -43,14 +43,33 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
     return curves
 
 
+def _metrics_file(run: Path) -> Path:
+    return run / "metrics.csv" if run.is_dir() else run
+
+
 def write_seed_curves(groups: Mapping[str, Sequence[Path]], metric: str, title: str, output: Path) -> None:
-    """Draw the curves of named groups of runs as a PNG picture."""
-    figure = draw_seed_curves({name: read_curves(paths, metric) for name, paths in groups.items()}, metric, title)
+    """Draw the curves of named groups of runs as a PNG picture.
+
+    Raises:
+        UsageError: A run cannot be drawn, see `read_curves` and `draw_seed_curves`, or the runs have different clocks.
+    """
+    curves = {name: read_curves(paths, metric) for name, paths in groups.items()}
+    clocks = {str(axis_of(read_header(_metrics_file(path)))) for paths in groups.values() for path in paths}
+    if len(clocks) > 1:
+        fix = "Use one picture for offline runs and one for the others."
+        raise UsageError(f"runs must have the same clock, got {' and '.join(sorted(clocks))}. {fix}")
+    figure = draw_seed_curves(curves, metric, title, clocks.pop())
     atomic_write(output, partial(figure.savefig, format="png"))
 
 
-def draw_seed_curves(groups: Mapping[str, Sequence[Points]], metric: str, title: str) -> Figure:
-    """Draw the curves of each group in its own color, and their mean with its 95% interval over runs."""
+def draw_seed_curves(
+    groups: Mapping[str, Sequence[Points]], metric: str, title: str, clock: str = "env_steps"
+) -> Figure:
+    """Draw the curves of each group in its own color, and their mean with its 95% interval over runs.
+
+    Raises:
+        UsageError: The runs of a group have no steps in common.
+    """
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     means = {}  # lines by their labels
@@ -58,10 +77,13 @@ def draw_seed_curves(groups: Mapping[str, Sequence[Points]], metric: str, title:
         for points in curves:
             axes.plot(*points.T, color=color, lw=0.8, alpha=0.35)
         steps, mean, half_width = mean_curve(curves)
+        if not len(steps):
+            fix = "Use --group for each part of the training."
+            raise UsageError(f"The runs of {name} must have {clock} in common, got none. {fix}")
         label = name.replace("$", r"\$")  # not a formula
         (means[f"{label}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
         axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
-    axes.set(xlabel="env_steps", ylabel=metric)
+    axes.set(xlabel=clock, ylabel=metric)
     axes.set_title(title, parse_math=False)  # a name may contain "$"
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)

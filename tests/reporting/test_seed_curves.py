@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from td3_lightning import UsageError
 from td3_lightning.reporting.seed_curves import draw_seed_curves, mean_curve, read_curves, write_seed_curves
@@ -54,7 +55,7 @@ def test_missing_data_is_refused(name: str, metric: str, expected: str, tmp_path
     ("name", "content", "reason"),
     [
         ("text.csv", b"env_steps,eval/return_mean\nabc,1\n", "could not convert string to float: 'abc'"),
-        ("noclock.csv", b"eval/return_mean\n1\n", "is not in list"),
+        ("noclock.csv", b"eval/return_mean\n1\n", "'env_steps' is not in list"),
         ("binary.csv", bytes(range(256)), "codec can't decode byte 0x80"),
         ("plain.csv.gz", CSV.encode(), "Not a gzipped file"),
         ("short.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:30], "ended before the end-of-stream marker"),
@@ -88,3 +89,34 @@ def test_every_group_is_in_the_legend_with_its_own_line() -> None:
     shown = [text.get_text().replace(r"\$", "$") for text in legend.get_texts()]
     assert shown == [f"{name}, mean of 1" for name in names]
     assert len({(line.get_color(), line.get_linestyle()) for line in legend.get_lines()}) == len(names)
+
+
+def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "online.csv").write_text(CSV)
+    (tmp_path / "offline.csv.gz").write_bytes(gzip.compress(CSV.replace("env_steps", "updates").encode()))
+    groups = {"runs": [tmp_path / "online.csv"], "reference": [tmp_path / "offline.csv.gz"]}
+    with pytest.raises(
+        UsageError, match=r"^runs must have the same clock, got env_steps and updates\. Use one picture"
+    ):
+        write_seed_curves(groups, "eval/return_mean", "title", tmp_path / "curves.png")
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_x_axis_of_offline_runs_is_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: labels.append(figure.axes[0].get_xlabel()))
+    for clock in ("env_steps", "updates"):
+        (tmp_path / "metrics.csv").write_text(CSV.replace("env_steps", clock))
+        write_seed_curves({"runs": [tmp_path]}, "eval/return_mean", "title", tmp_path / "curves.png")
+    assert labels == ["env_steps", "updates"]
+
+
+def test_runs_without_common_steps_are_refused() -> None:
+    parts = [curve((0, 1), (10, 2)), curve((11, 3), (20, 4))]
+    with pytest.raises(UsageError, match=r"^The runs of car must have env_steps in common, got none\. Use --group"):
+        draw_seed_curves({"car": parts}, "eval/return_mean", "title")
+
+
+def test_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(CSV, encoding="utf-8-sig")
+    assert read_curves([tmp_path], "eval/return_mean")[0].tolist() == [[100, 1], [200, 3]]
