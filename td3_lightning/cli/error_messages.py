@@ -263,7 +263,10 @@ def _wrong_kind(key: str, message: str, words: Sequence[str]) -> str:
         hint = suggestions.class_path(got, key) or (f"use one of {', '.join(known)}." if 0 < len(known) < 9 else "")
         return f"{key} does not accept {got}; {hint or 'see --help for what it accepts.'}"
     fix = _fix(key, got, accepted, words)
-    if suggestions.is_schedule(got):
+    if suggestions.takes_schedule(key):
+        fix = f"Use {accepted[0]} or {suggestions.LINE}." if fix == f"Use {accepted[0]}." else fix
+        accepted.append("a schedule")
+    elif suggestions.is_schedule(got):
         fix = f"{fix.rstrip('.')}; only {suggestions.with_schedule()} take a schedule."
     return f"{key} must be {' or '.join(accepted)}, got {got}. {fix}"
 

@@ -74,6 +74,7 @@ COMMANDS = {
 
 # Classes that a setting accepts, by the last part of its name.
 SCHEDULES: dict[str, tuple[str, ...]] = {"td3_lightning": ("Linear", "Constant")}
+LINE = "{class_path: Linear, init_args: {start: 1, end: 0, steps: 1000}}"  # the form of a schedule
 ENCODERS: dict[str, tuple[str, ...]] = {"td3_lightning": ("Trunk", "Convolutions")}
 
 CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -109,6 +110,11 @@ def with_schedule() -> str:
     """List the settings that accept a schedule."""
     *names, last = [name for name, classes in CLASSES.items() if classes is SCHEDULES]
     return f"{', '.join(names)} and {last}"
+
+
+def takes_schedule(key: str) -> bool:
+    """Return whether a setting accepts a schedule."""
+    return CLASSES.get(key.split(".")[-1]) is SCHEDULES
 
 
 def is_schedule(path: str) -> bool:
