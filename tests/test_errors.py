@@ -153,6 +153,11 @@ def test_fix_of_tau_is_the_value_of_the_paper(make: Callable[..., Any], default:
     assert refused(make, "tau", 0) == f"tau must be in (0, 1], got 0.0. The paper uses {default}."
 
 
+@pytest.mark.parametrize(("name", "paper"), [("policy_noise", "0.2"), ("noise_clip", "0.5")])
+def test_target_noise_fits_into_float32(name: str, paper: str) -> None:
+    assert refused(td3, name, 1e39) == f"{name} must be in [0, 1e+06], got 1e+39. The paper uses {paper}."
+
+
 def test_integers_that_no_checkpoint_can_hold_are_refused() -> None:
     assert require_int("seed", 2**64 - 1) == 2**64 - 1
     expected = f"policy_freq must be an integer of at most 64 bits, got {2**64}. Use a smaller value."

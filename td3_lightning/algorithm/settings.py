@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.algorithm.critic_losses import CriticLoss
 from td3_lightning.algorithm.encoders import as_encoder
+from td3_lightning.algorithm.exploration import MAX_NOISE
 from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import (
     UsageError,
@@ -88,8 +89,8 @@ class TD3Settings:
         self._check_schedule("actor_lr", least=0)
         self._check_schedule("critic_lr", least=0)
         self._check_schedule("tau", most=1, above=0, fix=f"The paper uses {self.paper_tau}.")
-        self._check_schedule("policy_noise", least=0, fix="The paper uses 0.2.")
-        self._check_schedule("noise_clip", least=0, fix="The paper uses 0.5.")
+        self._check_schedule("policy_noise", least=0, most=MAX_NOISE, fix="The paper uses 0.2.")
+        self._check_schedule("noise_clip", least=0, most=MAX_NOISE, fix="The paper uses 0.5.")
         self.policy_freq = as_int_schedule("policy_freq", self.policy_freq, fix="The paper uses 2.")
         if self.target_update_freq is not None:
             self.target_update_freq = as_int_schedule("target_update_freq", self.target_update_freq, self.target_fix)
