@@ -110,10 +110,11 @@ def refusal(unfit: UnfitError, path: Path) -> UsageError:
     others = [other for other in folder.glob("*.ckpt") if other.is_file() and other != path]
     others.sort(key=lambda file: file.stat().st_mtime, reverse=True)
     # Prefer a checkpoint from which a run can be resumed.
-    for replay in (True, False):
+    for replay, condition in ((True, ""), (False, "; to train on, add --data.empty_replay true")):
         for other in others:
             if _is_complete(other, replay):
-                return UsageError(f"{unfit.path} {unfit}. Use the newest complete checkpoint there, {other}.")
+                fix = f"Use the newest complete checkpoint there, {other}{condition}."
+                return UsageError(f"{unfit.path} {unfit}. {fix}")
     return UsageError(f"{unfit.path} {unfit}. Use the path of a .ckpt file that a run has saved.")
 
 

@@ -214,7 +214,8 @@ def test_damaged_file_is_named_and_another_one_suggested(tmp_path: Path, fault: 
         other = folder / f"{name}.ckpt"
         save(other) if age else other.touch()
         os.utime(other, (9e9 - age, 9e9 - age))
-    offer = f"{path} {reason}. Use the newest complete checkpoint there, {folder / 'newer.ckpt'}."
+    offer = f"{path} {reason}. Use the newest complete checkpoint there, {folder / 'newer.ckpt'}; to train on, add "
+    offer += "--data.empty_replay true."  # it holds no replay buffer
     with pytest.raises(UsageError, match=f"^{re.escape(offer)}$"):
         AtomicCheckpointIO().load_checkpoint(path, weights_only=False)
     assert not (tmp_path / "ran").exists()
