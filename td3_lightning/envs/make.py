@@ -118,7 +118,7 @@ def _check_episode_steps(settings: Mapping[str, Any]) -> None:
     steps = settings.get("max_episode_steps")
     if steps is not None and steps != -1:
         fix = "Use -1 for no limit." if isinstance(steps, int) else ""
-        require_int("max_episode_steps in data.env_kwargs", steps, least=1, fix=fix)
+        require_int("max_episode_steps", steps, least=1, fix=fix)
 
 
 def wrapper_class(wrapper: Wrapper) -> Any:

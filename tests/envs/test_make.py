@@ -162,7 +162,7 @@ def test_rejected_arguments_are_named(source: Any, settings: dict[str, Any], why
     ],
 )
 def test_max_episode_steps_must_be_integer(steps: Any, said: str) -> None:
-    said = f"max_episode_steps in data.env_kwargs must be {said}"
+    said = f"max_episode_steps must be {said}"
     assert message("Pendulum-v1", UsageError, max_episode_steps=steps).startswith(said)
 
 
