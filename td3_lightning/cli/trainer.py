@@ -16,7 +16,7 @@ from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import absolute, shown
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.data_settings import seed_range
+from td3_lightning.training.data_settings import MAX_EPISODES, seed_range
 
 
 class NullProfiler(PassThroughProfiler):
@@ -68,7 +68,7 @@ class Trainer(L.Trainer):
         """
         from td3_lightning.reporting.video import record_each  # only this command imports the video encoder
 
-        require_int("episodes", episodes, least=1)
+        require_int("episodes", episodes, 1, MAX_EPISODES)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for number, video in enumerate(record_each(model.eval(), datamodule, episodes, folder, env_kwargs), 1):
             result = f"return {video.episode_return:.2f}, {video.frames} frames"
@@ -123,7 +123,7 @@ class Trainer(L.Trainer):
         """
         from td3_lightning.reporting.policy_plots import write_policy_plots  # no other command draws policies
 
-        require_int("episodes", episodes, least=1)
+        require_int("episodes", episodes, 1, MAX_EPISODES)
         target = absolute("folder", folder)
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         for path in write_policy_plots(model.eval(), datamodule, episodes, target):
@@ -155,7 +155,7 @@ class Trainer(L.Trainer):
         from td3_lightning.reporting import robustness  # no other command draws noise levels
 
         levels = robustness.noise_levels(observation_noise, action_noise)
-        seeds = seed_range("test", datamodule.test_seeds.start, require_int("episodes", episodes, least=1))
+        seeds = seed_range("test", datamodule.test_seeds.start, require_int("episodes", episodes, 1, MAX_EPISODES))
         target = absolute("folder", folder)
         target.mkdir(parents=True, exist_ok=True)  # fails before the episodes
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])

@@ -15,6 +15,7 @@ from td3_lightning.replay.dataset_spaces import is_storable
 from td3_lightning.replay.datasets import RecordedEpisode
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.data_settings import MAX_EPISODES
 
 
 class TransitionRecorder(gym.Wrapper):
@@ -71,7 +72,7 @@ def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float
     Raises:
         UsageError: A number is out of its range.
     """
-    count = require_int("episodes", episodes, least=1)
+    count = require_int("episodes", episodes, 1, MAX_EPISODES)
     noise = require_float("noise", noise, least=0, most=MAX_NOISE, fix="Use 0 for no noise.")
     rng = np.random.default_rng(derive_seed("noise of a dataset"))
 

@@ -1089,7 +1089,7 @@ def test_truncated_checkpoint_is_one_sentence(last, capsys):
         ),
         (["fit", "--config", "car.yaml"], "got td3_lightning/CarRacing-v0. Use the configuration of the checkpoint"),
         (["fit"], "fit requires --config to resume from"),
-        (["record", "--episodes", "0"], "episodes must be at least 1, got 0"),
+        (["record", "--episodes", "0"], "episodes must be in [1, 1000000], got 0"),
         (["fit", "--config", "here.yaml", "--data.num_envs", "2"], "num_envs"),
         (
             ["fit", "--config", "here.yaml", "--data.capacity", "99"],

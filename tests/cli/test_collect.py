@@ -109,7 +109,8 @@ def test_invalid_collect_writes_nothing(last: Path, error: Error) -> None:
     for words, expected in (
         (["recorded-v0"], "dataset must be a new name, got recorded-v0"),
         (["a b"], "dataset must be a name such as lander/expert-v0, got 'a b'"),
-        (["new", "--episodes", "0"], "episodes must be at least 1, got 0"),
+        (["new", "--episodes", "9" * 12], "episodes must be in [1, 1000000], got 999999999999"),
+        (["new", "--episodes", "0"], "episodes must be in [1, 1000000], got 0"),
         (["new", "--noise", "-1"], "noise must be in [0, 1e+06], got -1"),
     ):
         assert expected in error(*collect, *words)

@@ -154,7 +154,7 @@ def test_command_writes_its_report(checkpoint: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--episodes=0"], "episodes must be at least 1, got 0"),
+        (["--episodes=0"], "episodes must be in [1, 1000000], got 0"),
         (["--observation_noise=[-1]", "--action_noise=[0]"], "observation_noise must be in [0, 1e+06], got -1"),
         (["--action_noise=[.inf, 0, 0]"], "action_noise[0] must be"),
         (["--data.env_id=MountainCarContinuous-v0"], "obs_dim must be 3, as in the checkpoint, got 2"),

@@ -251,7 +251,7 @@ def test_recording_is_reproducible_and_noise_is_clipped() -> None:
 
 
 def test_number_of_episodes_and_noise_are_checked() -> None:
-    with pytest.raises(UsageError, match="episodes must be at least 1, got 0"):
+    with pytest.raises(UsageError, match=r"episodes must be in \[1, 1000000\], got 0"):
         recordings(episodes=0)
     with pytest.raises(UsageError, match=r"noise must be in \[0, 1e\+06\], got -0\.1"):
         recordings(noise=-0.1)
