@@ -40,7 +40,13 @@ def find_checkpoint(path: str, runs: Path, name: str) -> str:
     """
     if path == LAST:
         return str(newest_last(runs, name))
-    return str(newest_version(runs / path.removeprefix(PREFIX))) if is_name(path) else path
+    if not is_name(path):
+        return path
+    previous = path.removeprefix(PREFIX)
+    if not is_below(previous):
+        constraint = f"{PREFIX} and the name of a run below {runs.name}"
+        raise refuse("ckpt_path", constraint, path, f"Use {PREFIX}lander, for example.")
+    return str(newest_version(runs / previous))
 
 
 def newest_version(folder: Path) -> Path:

@@ -341,6 +341,10 @@ def test_stage_starts_from_the_newest_run_of_a_name(capsys):
     assert output.startswith(
         "last:first requires a run in lightning_logs/first, got none with a last.ckpt. Train that run"
     )
+    outside = (
+        "ckpt_path must be last: and the name of a run below lightning_logs, got 'last:../first'. Use last:lander,"
+    )
+    assert error_of(capsys, *stage, "--ckpt_path=last:../first").startswith(outside)
     stop(*stage, "--print_config")  # the previous stage does not exist yet
     assert "ckpt_path: last:first" in capsys.readouterr().out
     for _ in range(2):
