@@ -30,6 +30,7 @@ def run_study(plan: Plan, search: Search, start: Start = LocalProcess) -> None:
 
     Raises:
         UsageError: Optuna is missing, or the storage cannot be read or belongs to other settings.
+        OSError: The folder of the sweep cannot be written.
         RunError: No trial is complete.
     """
     trials = open_study(plan, search)
@@ -61,6 +62,8 @@ def open_study(plan: Plan, search: Search) -> Trials:
         )
         before = study.user_attrs.get(SETTINGS)
     except Exception as error:  # each database driver has its own exceptions
+        if search.storage is None and isinstance(error, OSError):  # the folder of the sweep
+            raise
         raise UsageError(
             f"storage must be a journal file or a database that can be read, got {search.storage or plan.folder} "
             f"({one_line(error) or type(error).__name__}). Use another --storage or --name."

@@ -86,6 +86,15 @@ def test_space_outside_of_the_settings_is_refused(
     assert not (folder / "lightning_logs").exists()
 
 
+@pytest.mark.parametrize("kind", ["--space space.yaml", "--seeds 1"])
+def test_folder_that_cannot_be_made_is_named(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config", "tiny.yaml", *kind.split(), "--trainer.default_root_dir", "tiny.yaml"]
+    assert main(["sweep", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(str(folder / "tiny.yaml"))
+    assert said.endswith(" cannot be used (Not a directory). Use another path.\n")
+
+
 @pytest.mark.parametrize(("content", "got"), [("", "nothing"), ("# model.tau", "nothing"), ("- 1", "list")])
 def test_space_without_settings_is_refused(
     content: str, got: str, folder: Path, capsys: pytest.CaptureFixture[str]
