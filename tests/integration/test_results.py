@@ -94,7 +94,7 @@ def metrics_of_cars() -> list[Path]:
 
 
 RUNS = ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716"]
-RUNS += ["td7_halfcheetah 1", "td7_halfcheetah 2", "td7_walker2d 1", "td7_ant 1"]
+RUNS += ["td7_halfcheetah 1", "td7_halfcheetah 2", "td7_walker2d 1", "td7_walker2d 2", "td7_ant 1"]
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -113,6 +113,18 @@ def evaluations(path: Path) -> str:
     step = max(returns, key=lambda step: returns[step])
     last = list(returns.values())[-10:]
     return f"{max(returns):,} | {returns[step]:,.1f}, {step:,} | {sum(last) / 10:,.1f}"
+
+
+def test_table_of_the_ablation_follows_from_the_metrics() -> None:
+    page = (DOCS / "results" / "td7.md").read_text()
+    files = {path.name.split(".")[0]: path for path in (REFERENCE / "td7_ablation").rglob("*.csv.gz")}
+    files |= {seed: REFERENCE / "td7_halfcheetah" / "seeds" / f"{seed}.csv.gz" for seed in ("1", "2")}
+    assert len(files) == 7
+    for path in files.values():
+        returns = {int(each["env_steps"]): float(each["eval/return_mean"]) for each in read_evaluations(path)}
+        *_, last = values = [value for step, value in returns.items() if step <= 100_000]
+        first = next(step for step, value in returns.items() if value >= 4_000)
+        assert f" | {sum(values[-5:]) / 5:,.1f} | {last:,.1f} | {first:,} | " in page, path
 
 
 def test_run_without_a_lap_is_summarized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
