@@ -74,7 +74,7 @@ COMMANDS = {
 
 # Classes that a setting accepts, by the last part of its name.
 SCHEDULES: dict[str, tuple[str, ...]] = {"td3_lightning": ("Linear", "Constant")}
-LINE = "{class_path: Linear, init_args: {start: 1, end: 0, steps: 1000}}"  # the form of a schedule
+LINE = "{class_path: Linear, init_args: {start: A, end: B, steps: N}}"  # each setting has its own bounds
 ENCODERS: dict[str, tuple[str, ...]] = {"td3_lightning": ("Trunk", "Convolutions")}
 
 CLASSES: dict[str, dict[str, tuple[str, ...]]] = {

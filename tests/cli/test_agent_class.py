@@ -135,7 +135,10 @@ ERRORS = {
     "--model.hidden_dims []": "hidden_dims must have at least one width for TD7, got []. Use [256, 256], for example.",
     "--model.zs_dim 0": "zs_dim must be at least 1, got 0. The paper uses 256.",
     "--model.target_update_freq 0": "target_update_freq must be at least 1, got 0. The paper uses 250.",
-    "--model.target_update_freq null": "model.target_update_freq must be an integer or a schedule, got null.",
+    "--model.target_update_freq null": (
+        "model.target_update_freq must be an integer or a schedule, got null. "
+        "Use an integer or {class_path: Linear, init_args: {start: A, end: B, steps: N}}."
+    ),
     "--model.tau 0": "tau must be in (0, 1], got 0.0. The paper uses 1.",
     f"--ckpt_path {LAST} --model.zs_dim 16": "zs_dim must be 6, as in the checkpoint, got 16. Remove the setting.",
     "--model.encoder_lr -1": "encoder_lr must be at least 0, got -1.0.",
