@@ -2,7 +2,8 @@
 
 AUTHOR is a checkout of https://github.com/sfujim/TD7, whose TD7.py runs unchanged. All implementations run in one
 process and take turns, a block of updates each, on the same random batches of HalfCheetah's size. The environment,
-sampling and priorities are not measured.
+sampling and priorities are not measured. The operations of the matrix products bound the speedup, because both use the
+same routines for them.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.baselines.ours_loop import LoopTD3
 from benchmarks.baselines.process import tune_process
@@ -26,6 +28,7 @@ from td3_lightning.algorithm.sale import SALECritics
 
 OBS_DIM, ACTION_DIM, BATCH_SIZE, WIDTH = 17, 6, 256, 256
 AUTHOR = "author's update"
+HEADER = ("implementation", "ms per update, median", "minimum", "speedup over the author's", "GFLOP per update")
 
 
 class LoopTD7(LoopTD3, TD7):
@@ -60,13 +63,20 @@ def main(args: Sequence[str] | None = None) -> int:
     tables = []
     for threads in options.threads:
         torch.set_num_threads(threads)
-        seconds = measure(implementations(options.author), options.blocks, options.updates)
+        updates = implementations(options.author)
+        operations = {title: count_operations(update) for title, update in updates.items()}
+        seconds = measure(updates, options.blocks, options.updates)
         rows = [
-            [title, f"{statistics.median(each) * 1e3:.2f}", f"{min(each) * 1e3:.2f}", speedup(seconds[AUTHOR], each)]
+            [
+                title,
+                f"{statistics.median(each) * 1e3:.2f}",
+                f"{min(each) * 1e3:.2f}",
+                speedup(seconds[AUTHOR], each),
+                f"{operations[title] / 1e9:.2f}",
+            ]
             for title, each in seconds.items()
         ]
-        header = ("implementation", "ms per update, median", "minimum", "speedup over the author's")
-        tables.append(f"## {threads} thread{'s' * (threads > 1)}\n\n{markdown_table(header, rows)}")
+        tables.append(f"## {threads} thread{'s' * (threads > 1)}\n\n{markdown_table(HEADER, rows)}")
     protocol = f"{options.blocks} blocks of {options.updates} updates each, in turn; the first block is not measured"
     conditions = describe("td7_update", max(options.threads)) | {"protocol": protocol}
     print("\n".join(f"- {name}: {text}" for name, text in conditions.items()))
@@ -93,6 +103,14 @@ def implementations(author: Path) -> dict[str, Update]:
         **{title: our_update(kind, batches) for title, kind in modules.items()},
         AUTHOR: authors_update(author, batches),
     }
+
+
+def count_operations(update: Update) -> float:
+    """Return the floating-point operations of the matrix products in an update, the mean of one with the actor's."""
+    with FlopCounterMode(display=False) as counter:
+        for number in range(2):
+            update(number)
+    return counter.get_total_flops() / 2
 
 
 def our_update(kind: type[LoopTD7], batches: Sequence[Batch]) -> Update:
