@@ -110,7 +110,8 @@ def count_operations(update: Update) -> float:
     with FlopCounterMode(display=False) as counter:
         for number in range(2):
             update(number)
-    return counter.get_total_flops() / 2
+    operations: int = counter.get_total_flops()
+    return operations / 2
 
 
 def our_update(kind: type[LoopTD7], batches: Sequence[Batch]) -> Update:
