@@ -47,9 +47,9 @@ class Linear(Schedule):
 
     def __call__(self, env_steps: int) -> float:
         done = min(max((env_steps - self.begin) / self.steps, 0.0), 1.0)
-        return (
-            self.end if done == 1 else self.start + done * (self.end - self.start)
-        )  # the sum may differ from end by rounding
+        if done == 1:  # the sum below may differ from the end by rounding
+            return self.end
+        return self.start + done * (self.end - self.start)
 
 
 def varies(value: Any) -> bool:

@@ -5,7 +5,7 @@ import logging
 import signal
 import threading
 import weakref
-from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal takes 6 us to find no enum member
+from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal is slow: it looks for an enum member
 from types import FrameType
 from typing import Any, SupportsFloat
 

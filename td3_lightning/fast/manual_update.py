@@ -48,7 +48,7 @@ def supports(module: TD3) -> bool:
         all(map(is_plain, networks))
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
-        and torch.get_float32_matmul_precision() == "highest"  # a traced product in "medium" is 36x slower
+        and torch.get_float32_matmul_precision() == "highest"  # a traced product in "medium" is very slow
         and module.settings.encoder is None
         and module.settings.critic_encoder is None
         and module.settings.critic_loss == "mse"

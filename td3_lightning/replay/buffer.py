@@ -171,7 +171,7 @@ class Replay(IterableDataset[Batch]):
         self, starts: Tensor
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
         """Return the windows (batch, n_step + 1, row), rewards, discounts and numbers of steps (batch,)."""
-        # NumPy's small operations take a third of torch's time.
+        # NumPy is faster than torch for small arrays.
         windows = self._n_step_windows.index_select(0, starts).numpy().reshape(self.batch_size, self.n_step + 1, -1)
         return windows, *self._outcomes(windows)
 

@@ -16,9 +16,8 @@ class AveragedWeights(WeightAveraging):
 
     The `state_dict` of a checkpoint contains the average, which `test` and `act` use. A resumed run restores both the
     average and the trained weights. In addition to Lightning's `WeightAveraging`, runs that stop during an evaluation
-    or within an epoch resume exactly. The average changes at every tenth update, because one change takes 0.4 ms for a
-    small agent. This callback must precede the Collector, so that the average includes the last update before a stop
-    or a failure of an environment.
+    or within an epoch resume exactly. To save time, the average changes at every tenth update only. This callback must
+    precede the Collector, so that the average includes the last update before a stop or a failure of an environment.
 
     Args:
         decay: Weight of the old average per update, in [0, 1). The average covers about `1 / (1 - decay)` updates.
