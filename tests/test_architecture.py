@@ -176,6 +176,12 @@ def test_imports_follow_the_table() -> None:
     )
 
 
+def test_algorithm_imports_only_batch_from_replay() -> None:
+    files = {path: tree for path, tree in trees().items() if package_of(path) == "algorithm"}
+    modules = {name for path, tree in files.items() for name in imported_modules(tree, path)}
+    assert {name for name in modules if ".replay." in name} == {"td3_lightning.replay.batch.Batch"}
+
+
 def test_every_package_is_in_the_table() -> None:
     assert {package_of(path) for path in trees()} <= ALLOWED.keys()
 

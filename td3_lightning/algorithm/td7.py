@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.behavior_cloning import td7_bc_loss
-from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.learner import Learner
+from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td7_bc_loss
 from td3_lightning.algorithm.sale import SALE, SALEActor, SALECritics, ValueRange
 from td3_lightning.algorithm.settings import TD7Settings
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
 ENCODER = 2  # place in `configure_optimizers`, after the actor and the critics

@@ -22,7 +22,7 @@ from td3_lightning.fast.autograd_update import AutogradUpdate
 from td3_lightning.fast.eligibility import NetworkSnapshot, has_hook, is_plain, overrides
 from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers, LinearKernel
 from td3_lightning.fast.traced import TracedFunction
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 
 # Methods of TD3 that this file replaces: a subclass that overrides one of them gets autograd.
 REPLACED_METHODS = (

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from td3_lightning.errors import UsageError
-from td3_lightning.replay.batch import Batch as Batch
-from td3_lightning.replay.batch import SampledIndices
+from td3_lightning.replay.batch import Batch, SampledIndices
 from td3_lightning.replay.memory import lazy_zeros
 from td3_lightning.replay.priorities import Priorities
 from td3_lightning.replay.ring import RUNNING, SHIFT, TERMINATED, TRUNCATED, Ring, TransitionIndex

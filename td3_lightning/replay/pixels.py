@@ -13,7 +13,6 @@ from td3_lightning.replay.batch import Batch, SampledIndices
 from td3_lightning.replay.buffer import Replay
 
 CHANNELS = 3
-SMALLEST = 36  # smallest height and width for three convolutions
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Constant, Replay, ReplayData, UsageError
-from td3_lightning.algorithm.critic_losses import huber
+from td3_lightning.algorithm.losses import huber
 from td3_lightning.replay.pixels import Pixels
 from td3_lightning.replay.priorities import Priorities
 from td3_lightning.reporting.logger import RunLogger
