@@ -53,7 +53,7 @@ from td3_lightning.reporting.summary import command_lines, start_lines
 from td3_lightning.reporting.tensorboard_summary import TensorBoardSummary
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.launcher import check_launcher
+from td3_lightning.training.run_checks import check_launcher
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="An integer from 0 to 2**32 - 1.")
 
