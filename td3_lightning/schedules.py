@@ -21,6 +21,9 @@ class Constant(Schedule):
 
     Args:
         value: The value.
+
+    Raises:
+        UsageError: The value is not a finite number.
     """
 
     def __init__(self, value: float) -> None:
@@ -38,6 +41,9 @@ class Linear(Schedule):
         end: Value at and after `begin + steps`.
         steps: Length of the change in environment steps.
         begin: Start of the change in environment steps.
+
+    Raises:
+        UsageError: A value is not a finite number, or a number of steps is out of range.
     """
 
     def __init__(self, start: float, end: float, steps: int, begin: int = 0) -> None:

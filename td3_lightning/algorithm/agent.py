@@ -229,12 +229,13 @@ class Agent(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and restore the clocks, the exploration noise and this process's noise generators.
 
-        A run that continues takes the weights that were trained. Averaged weights restore both themselves.
+        A run that continues trains the trained weights, not the averaged or copied ones that `state_dict` contains.
+        `WeightAveraging` restores the averaged and the trained weights itself.
         """
         check_restoration(checkpoint, self, self.strict_loading)
         if self._is_trained():
             _restore_trained_policy(checkpoint)
-        if "current_model_state" in checkpoint and self._trains_without_mean():
+        if "current_model_state" in checkpoint and self._trains_without_averaging():
             checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
@@ -243,8 +244,8 @@ class Agent(L.LightningModule):
         _restore(self.noise_generator, checkpoint["target_noise"])
         _restore(self.act_generator, checkpoint.get("act_noise", []))
 
-    def _trains_without_mean(self) -> bool:
-        """Return whether a Trainer is about to train the module without a running mean of its weights."""
+    def _trains_without_averaging(self) -> bool:
+        """Return whether a Trainer is about to train the module without averaging its weights."""
         if not self._is_trained():
             return False
         callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]

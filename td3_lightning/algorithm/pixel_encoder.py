@@ -21,6 +21,9 @@ class Convolutions(Encoder):
         height: Rows of a frame.
         width: Columns of a frame.
         shared: Whether the actor uses the critics' features instead of a separate encoder.
+
+    Raises:
+        UsageError: A size is too small.
     """
 
     def __init__(

@@ -129,12 +129,12 @@ class TD7(TD3):
     def update_targets(self) -> None:
         """Update the targets, replace the fixed encoders, and use the range of the targets seen so far."""
         super().update_targets()
-        _copy(self.fixed_encoder, self.fixed_encoder_target)  # first: it takes the parameters that are replaced next
+        _copy(self.fixed_encoder, self.fixed_encoder_target)  # first, because the next line replaces its source
         _copy(self.encoder, self.fixed_encoder)
         self.value_range.update()
 
     def encoder_loss(self, batch: Batch) -> Tensor:
-        """Return the mean squared error of the predicted embedding of the next state, which is not trained here."""
+        """Return the mean squared error of the predicted embedding of the next state, which gets no gradient itself."""
         with torch.no_grad():
             next_z_s = self.encoder.embed_state(batch.next_obs)
         prediction = self.encoder.embed_action(self.encoder.embed_state(batch.obs), batch.action)
@@ -171,7 +171,7 @@ class TD7(TD3):
 
     @torch.no_grad()
     def _embed(self, obs: Tensor) -> Tensor:
-        """Return z_s of the fixed encoder, which one update computes once per batch."""
+        """Return z_s of the fixed encoder. An update computes it once per batch."""
         if self._embedded is not None and self._embedded[0] is obs:
             return self._embedded[1]
         return self.fixed_encoder.embed_state(obs)

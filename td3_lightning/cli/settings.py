@@ -47,10 +47,10 @@ KEPT = {
 }
 
 LEAVES = (type(None), bool, int, float, str)
-OF_ENVIRONMENT = ("obs_dim", "action_low", "action_high")
+ENV_SIZES = ("obs_dim", "action_low", "action_high")
 
 SIZES = (
-    *(*OF_ENVIRONMENT, "hidden_dims", "critic_hidden_dims"),
+    *(*ENV_SIZES, "hidden_dims", "critic_hidden_dims"),
     *("num_critics", "layer_norm", "encoder", "critic_encoder", "zs_dim"),
 )
 
@@ -202,7 +202,7 @@ def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
         if name in model.hparams and held.get(name) != model.hparams[name]
     }
     if other:
-        of_env = other.keys() & OF_ENVIRONMENT
+        of_env = other.keys() & ENV_SIZES
         fix = "Use the environment in which the checkpoint was trained." if of_env else "Remove the setting."
         raise UsageError(f"{'; '.join(other.values())}. {fix}")
     try:

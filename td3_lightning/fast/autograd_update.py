@@ -67,7 +67,7 @@ class AutogradUpdate:
 
 
 class GradientStep:
-    """Backward pass and optimizer step of one network, with what one epoch does not change looked up in advance.
+    """Backward pass and optimizer step of one network, whose parameters and hooks are looked up once per epoch.
 
     Args:
         module: The agent.

@@ -248,7 +248,7 @@ class Replay(IterableDataset[Batch]):
 
         Otherwise, it is the largest one since the last call, whose transition may have a smaller priority now.
         """
-        self._require_priorities().reset_largest()
+        self._require_priorities().reset_max_priority()
 
     def _require_priorities(self) -> Priorities:
         if self.priorities is None:

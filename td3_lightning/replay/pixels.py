@@ -24,6 +24,9 @@ class Pixels:
         height: Rows of a frame to keep, from the top.
         width: Columns of a frame to keep, from the center.
         shift: Largest random shift of sampled frames in pixels, in each direction; 0 disables it.
+
+    Raises:
+        UsageError: A setting is too small, or the size of a frame is not a multiple of 4 bytes.
     """
 
     stack: int = 4

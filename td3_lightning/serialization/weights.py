@@ -77,6 +77,7 @@ def _check_policy(checkpoint: Mapping[str, Any], ours: Mapping[str, Tensor]) -> 
 
 
 def check_shape(value: Any, like: Tensor, name: str) -> None:
+    """Check for a real tensor with the shape of another one."""
     form.check_tensor(value, name)
     if value.shape != like.shape or value.is_complex():
         raise InvalidValueError(name, f"a tensor of shape {tuple(like.shape)}", value)

@@ -21,6 +21,9 @@ class AveragedWeights(WeightAveraging):
 
     Args:
         decay: Weight of the old average per update, in [0, 1). The average covers about `1 / (1 - decay)` updates.
+
+    Raises:
+        UsageError: The decay is out of range.
     """
 
     UPDATE_INTERVAL = 10
