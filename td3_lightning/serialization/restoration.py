@@ -38,7 +38,10 @@ def check_restoration(checkpoint: dict[str, Any], module: L.LightningModule, str
     Raises:
         UsageError: A part is missing, malformed, or of another module.
     """
-    trainer = module._trainer
+    try:
+        trainer: L.Trainer | None = module.trainer
+    except RuntimeError:  # Lightning raises it for a module without a Trainer
+        trainer = None
     training = trainer is not None and trainer.state.fn == TrainerFn.FITTING
     try:
         check_checkpoint(checkpoint)

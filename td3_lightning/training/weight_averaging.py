@@ -56,8 +56,7 @@ class AveragedWeights(WeightAveraging):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Update the average at every tenth update."""
         if pl_module.updates % self.UPDATE_INTERVAL == 0:
-            assert self._average_model is not None
-            self._average_model.update_parameters(pl_module)
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Do nothing: the average changes per update, not per epoch."""
