@@ -39,7 +39,7 @@ _LOST = re.compile("|".join((*GLOO, *SYSTEM, *STORE, *NCCL)), re.IGNORECASE)
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Return whether an error of torch.distributed says that another process of this run has ended."""
+    """Return whether an error of torch.distributed reports that another process of this run has ended."""
     if type(error).__name__ in ("DistNetworkError", "DistStoreError"):  # torch may be built without them
         return True
     # An OSError with the same text may come from a user's own connection.

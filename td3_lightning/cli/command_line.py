@@ -174,7 +174,7 @@ class CommandLine(LightningCLI):
             check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
         config = self.config[self.subcommand]
         self.given = config.clone()  # config.yaml keeps the paths as the user wrote them
-        config.model.pop("class_path")  # the parser knows the class
+        config.model.pop("class_path")  # the parser was made for the class
         make_absolute(config)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -16,7 +16,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
-GRACE = 30.0  # seconds for a collective operation to fail, which says more
+GRACE = 30.0  # seconds for a collective operation to fail, whose error is more specific
 CLOSING = b"closing"
 KEY = "peers"  # in the store: port and password
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # find a lost machine in 25 seconds

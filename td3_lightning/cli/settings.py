@@ -96,7 +96,7 @@ def saved_settings(
 
 
 def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
-    """Return a function that tells whether the user wrote a text: in a file for the same setting, or as a flag."""
+    """Return a predicate: whether the user wrote a text, in a file for the same setting or as a flag."""
     words = {found for word in typed for found in _texts(_read(word.split("=", 1)[-1]))}
     contents = [content for file in files if isinstance(content := _read(file), dict)]
 

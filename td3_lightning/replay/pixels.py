@@ -12,7 +12,7 @@ from td3_lightning.errors import UsageError, require_int
 from td3_lightning.replay.batch import Batch, SampledIndices
 from td3_lightning.replay.buffer import Replay
 
-CHANNELS = 3
+CHANNELS = 3  # colors of a frame
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ class Ring:
         """Index every row that starts a transition: all except pending rows and last observations of episodes."""
         numbers = np.arange(self.valid_rows.start, self.written - self.pending)
         follows_end = self.rows[(numbers - 1) % self.length, -1] != RUNNING
-        # The oldest row may be a last observation whose step was overwritten. Only the stored count tells.
+        # The oldest row may be a last observation whose step was overwritten. Only `transitions` shows it.
         starts = numbers[~follows_end | (numbers == self.valid_rows.start)]
         if transitions > len(starts):
             raise UsageError(

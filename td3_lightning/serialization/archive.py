@@ -103,7 +103,7 @@ class PickleScanner(pickle._Unpickler):  # the C version allocates as much memor
         storages: Bytes that the pickle claims for each storage, by the name of its record.
     """
 
-    # The instructions that torch's own safe unpickler knows, without those that no checkpoint needs.
+    # The instructions that torch's own safe unpickler supports, without those that no checkpoint needs.
     dispatch = {  # noqa: RUF012
         code[0]: pickle._Unpickler.dispatch[code[0]]
         for code in (

@@ -16,7 +16,7 @@ from td3_lightning.serialization.configurable import Configurable
 from td3_lightning.serialization.values import InvalidValueError, brief, flag, integer, number, text
 
 Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote this text for this setting
-OURS = "td3_lightning."
+PACKAGE = "td3_lightning."
 
 # RecordVideo writes files to a path in its arguments; the converters import other frameworks.
 WRAPPERS = frozenset(
@@ -185,7 +185,7 @@ def allowed_class(path: str, kind: type) -> type | None:
         allowed = found is not None and module in ("gymnasium.wrappers", found.__module__)
     else:
         found = _ours(module, name)
-        allowed = isinstance(found, type) and found.__module__.startswith(OURS) and not inspect.isabstract(found)
+        allowed = isinstance(found, type) and found.__module__.startswith(PACKAGE) and not inspect.isabstract(found)
     return found if allowed and isinstance(found, type) and issubclass(found, kind) else None
 
 
