@@ -24,7 +24,7 @@ from benchmarks.records import markdown_table, speedup
 from benchmarks.workloads import WORKLOADS, Workload
 from td3_lightning import ReplayData
 from td3_lightning.algorithm.settings import Gradients
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 
 MANUAL = get_args(Gradients)[0]  # the name of the manual gradients
 TUNED = "CleanRL-style loop, tuned"

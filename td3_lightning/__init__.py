@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
     from td3_lightning.errors import UsageError
     from td3_lightning.interop.policy import Policy
-    from td3_lightning.replay.buffer import Batch, Replay
+    from td3_lightning.replay.batch import Batch
+    from td3_lightning.replay.buffer import Replay
     from td3_lightning.replay.pixels import Pixels
     from td3_lightning.reporting.episode_lines import PrintEpisodes
     from td3_lightning.reporting.eval_video import EvalVideo
@@ -39,7 +40,7 @@ _MODULES = {
     "ActionRepeat": "envs.wrappers",
     "Actor": "algorithm.networks",
     "AveragedWeights": "training.weight_averaging",
-    "Batch": "replay.buffer",
+    "Batch": "replay.batch",
     "Collector": "training.collector",
     "Constant": "schedules",
     "Convolutions": "algorithm.pixel_encoder",

@@ -39,8 +39,8 @@ def run(args: Sequence[str] | None = None) -> int:
 def import_main() -> Main:
     """Import the command line without garbage collection.
 
-    The imports create a million objects that stay. Collections during the imports take a fifth of the time to the
-    first update, and would visit these objects again later.
+    The imports create a million objects that stay. Collections during the imports would delay the first update, and
+    later collections would visit these objects again.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -54,7 +54,7 @@ def described(error: BaseException) -> str:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Tell whether an exception is one of this package, for example a `UsageError` or the exit after a signal."""
+    """Return whether an exception is one of this package, for example a `UsageError` or the exit after a signal."""
     return isinstance(error, UsageError | RunError) or type(error).__module__.split(".")[0] == __name__.split(".")[0]
 
 

@@ -21,6 +21,9 @@ class Constant(Schedule):
 
     Args:
         value: The value.
+
+    Raises:
+        UsageError: The value is not a finite number.
     """
 
     def __init__(self, value: float) -> None:
@@ -38,6 +41,9 @@ class Linear(Schedule):
         end: Value at and after `begin + steps`.
         steps: Length of the change in environment steps.
         begin: Start of the change in environment steps.
+
+    Raises:
+        UsageError: A value is not a finite number, or a number of steps is out of range.
     """
 
     def __init__(self, start: float, end: float, steps: int, begin: int = 0) -> None:
@@ -47,9 +53,9 @@ class Linear(Schedule):
 
     def __call__(self, env_steps: int) -> float:
         done = min(max((env_steps - self.begin) / self.steps, 0.0), 1.0)
-        return (
-            self.end if done == 1 else self.start + done * (self.end - self.start)
-        )  # the sum may differ from end by rounding
+        if done == 1:  # the sum below may differ from the end by rounding
+            return self.end
+        return self.start + done * (self.end - self.start)
 
 
 def varies(value: Any) -> bool:

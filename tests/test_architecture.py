@@ -41,6 +41,7 @@ IMPORTERS_OF_FAST = {"__init__", "cli"}
 PRIVATE_LIGHTNING_ALLOWED = ("fast/", "checkpointing/", "reporting/logger.py")
 
 LIGHTNING_OBJECT = re.compile(r"(trainer|loop|logger|fetcher|strategy|connector|pl_module)$")
+LIGHTNING_NAMES = {"_trainer", "_average_model"}  # of a LightningModule and of WeightAveraging, on any object
 
 MAX_FILE_LINES = 300
 MAX_BODY_LINES = 30
@@ -140,7 +141,9 @@ def private_names(tree: ast.AST) -> set[str]:
             prefix = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules = [".".join([*prefix, alias.name]) for alias in node.names]
             found.update(part for module in modules if module.startswith("lightning.") for part in module.split("."))
-        elif isinstance(node, ast.Attribute) and LIGHTNING_OBJECT.search(ast.unparse(node.value)):
+        elif isinstance(node, ast.Attribute) and (
+            node.attr in LIGHTNING_NAMES or LIGHTNING_OBJECT.search(ast.unparse(node.value))
+        ):
             found.add(node.attr)
     return {name for name in found if is_private(name)}
 
@@ -174,6 +177,12 @@ def test_imports_follow_the_table() -> None:
             for imported in imported_packages(tree, path) - ALLOWED.get(package_of(path), set())
         },
     )
+
+
+def test_algorithm_imports_only_batch_from_replay() -> None:
+    files = {path: tree for path, tree in trees().items() if package_of(path) == "algorithm"}
+    modules = {name for path, tree in files.items() for name in imported_modules(tree, path)}
+    assert {name for name in modules if ".replay." in name} == {"td3_lightning.replay.batch.Batch"}
 
 
 def test_every_package_is_in_the_table() -> None:
@@ -264,6 +273,8 @@ def test_every_form_of_import_is_found(source: str, packages: set[str]) -> None:
         ("import lightning._private", {"_private"}),
         ("trainer._callback_connector", {"_callback_connector"}),
         ("self.trainer.strategy._launcher", {"_launcher"}),
+        ("module._trainer", {"_trainer"}),
+        ("self._average_model.update_parameters(module)", {"_average_model"}),
         ("self._logger", set()),
         ("trainer.logger", set()),
         ("from torch import _C", set()),

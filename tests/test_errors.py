@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import torch
 
 from td3_lightning import TD3, TD7, Actor, Collector, Constant, Critics, Linear, Replay, ReplayData, Trunk, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
-from td3_lightning.algorithm.settings import SCHEDULED
 from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.envs.lifetime import StepTimeout
 from td3_lightning.envs.wrappers import ActionRepeat, SymmetricActionBounds
@@ -137,7 +137,8 @@ def test_integers_have_a_range(make: Callable[..., Any], argument: str, name: st
 def test_numbers(make: Callable[..., Any], argument: str, name: str) -> None:
     for good in (1, np.float32(0.5), np.float64(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5)):
         make(**{argument: good})
-    is_schedule = argument in (*SCHEDULED, "encoder_lr", "exploration_noise", "gamma", "updates_per_step")
+    known = [signature(kind).parameters for kind in (TD3, TD7, Collector, ReplayData, Replay)]
+    is_schedule = any("Schedule" in str(each[argument].annotation) for each in known if argument in each)
     kinds = "a number or a Schedule" if is_schedule else "a number"
     for wrong in ("0.5", True, [0.5], 1j):
         assert refused(make, argument, wrong).startswith(f"{name} must be {kinds}, got {wrong!r}. Use ")

@@ -229,13 +229,14 @@ class Agent(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and restore the clocks, the exploration noise and this process's noise generators.
 
-        A run that continues takes the weights that were trained. Averaged weights restore both themselves.
+        A run that continues trains the trained weights, not the averaged or copied ones that `state_dict` contains.
+        `WeightAveraging` restores the averaged and the trained weights itself.
         """
         check_restoration(checkpoint, self, self.strict_loading)
-        if self._is_trained():
+        if self._is_in_fit():
             _restore_trained_policy(checkpoint)
-        if "current_model_state" in checkpoint and self._trains_without_mean():
-            checkpoint["state_dict"] = checkpoint["current_model_state"]
+            if "current_model_state" in checkpoint and not self._averages_weights():
+                checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name, value in checkpoint["clocks"].items():
             setattr(self, name, value)
         self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
@@ -243,15 +244,13 @@ class Agent(L.LightningModule):
         _restore(self.noise_generator, checkpoint["target_noise"])
         _restore(self.act_generator, checkpoint.get("act_noise", []))
 
-    def _trains_without_mean(self) -> bool:
-        """Return whether a Trainer is about to train the module without a running mean of its weights."""
-        if not self._is_trained():
-            return False
+    def _averages_weights(self) -> bool:
+        """Return whether a callback of the Trainer averages the weights."""
         callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]
-        return not any(isinstance(callback, WeightAveraging) for callback in callbacks)
+        return any(isinstance(callback, WeightAveraging) for callback in callbacks)
 
-    def _is_trained(self) -> bool:
-        """Return whether a Trainer is about to train the module."""
+    def _is_in_fit(self) -> bool:
+        """Return whether a Trainer trains the module, or is about to train it."""
         try:
             return self.trainer is not None and self.trainer.state.fn == "fit"
         except RuntimeError:  # Lightning raises it for a module without a Trainer

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 
 from td3_lightning.errors import RunError, one_line
 
-# Texts of torch 2.10 to 2.13. gloo reports the system's errno in its own words or in the C library's.
+# Texts of torch 2.10 to 2.13. gloo describes an errno by its own text or by that of the C library.
 GLOO = (
     *("Connection closed by peer", "Socket closed", "Socket unexpectedly closed", "Pair is not connected"),
     *("Read error", "Read timeout", "Write error", "Write timeout", "Connect timeout"),
@@ -39,10 +39,10 @@ _LOST = re.compile("|".join((*GLOO, *SYSTEM, *STORE, *NCCL)), re.IGNORECASE)
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Return whether an error of torch.distributed says that another process of this run has ended."""
+    """Return whether an error of torch.distributed reports that another process of this run has ended."""
     if type(error).__name__ in ("DistNetworkError", "DistStoreError"):  # torch may be built without them
         return True
-    # OSError has the same words for a user's own connections.
+    # An OSError with the same text may come from a user's own connection.
     return isinstance(error, RuntimeError) and _LOST.search(str(error)) is not None
 
 

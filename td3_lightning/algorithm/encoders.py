@@ -15,7 +15,7 @@ from td3_lightning.serialization.configurable import Configurable, from_config
 
 
 class Encoder(Configurable, ABC):
-    """Recipe for a network that computes features of observations.
+    """Settings of a network that computes features of observations, and the method that builds it.
 
     As `model.encoder`, it serves all critics, and their loss trains it. The actor either sees the same features without
     training them, or has its own network. As `model.critic_encoder`, each critic has its own network. Layers such as
@@ -35,6 +35,9 @@ class Trunk(Encoder):
     Args:
         widths: Width of each layer; the last one's is the number of features.
         shared: Whether the actor uses the critics' features instead of a separate trunk.
+
+    Raises:
+        UsageError: There is no width, or one is smaller than 1.
     """
 
     def __init__(self, widths: Sequence[int], shared: bool = True) -> None:

@@ -11,7 +11,7 @@ from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
 ACTOR, CRITICS = 0, 1  # places in `configure_optimizers`

@@ -200,7 +200,8 @@ class Critics(nn.Module):
     def _is_batched(self, inputs: Tensor) -> bool:
         """Return whether one product per layer computes all critics.
 
-        A product per critic is faster on one thread of a CPU. Hooks of a layer expect the outputs of all critics.
+        A product per critic is faster on one thread of a CPU, and equal up to rounding. Hooks of a layer expect the
+        outputs of all critics.
         """
         one_thread = inputs.device.type == "cpu" and not torch.compiler.is_compiling() and torch.get_num_threads() == 1
         return not one_thread or any(map(has_hooks, self.layers))

@@ -59,7 +59,7 @@ class RunningNormalizer(nn.Module):
         self.mean.lerp_(mean, share)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move the statistics to another device, but keep their type: bfloat16 cannot count."""
+        """Move the statistics to another device, but keep their type: bfloat16 cannot represent the count."""
         keep_type: Any = super()._apply  # untyped in torch
         return keep_type(lambda tensor: tensor.to(fn(tensor).device), recurse)
 

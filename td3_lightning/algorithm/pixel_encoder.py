@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import UsageError, require_bool, require_int
-from td3_lightning.replay.pixels import CHANNELS, SMALLEST
+
+CHANNELS = 3  # colors of a frame
+MIN_SIDE = 36  # smallest height and width for the three convolutions
 
 
 class Convolutions(Encoder):
@@ -19,6 +21,9 @@ class Convolutions(Encoder):
         height: Rows of a frame.
         width: Columns of a frame.
         shared: Whether the actor uses the critics' features instead of a separate encoder.
+
+    Raises:
+        UsageError: A size is too small.
     """
 
     def __init__(
@@ -26,8 +31,8 @@ class Convolutions(Encoder):
     ) -> None:
         self.features = require_int("Convolutions.features", features, least=1)
         self.stack = require_int("Convolutions.stack", stack, least=1)
-        self.height = require_int("Convolutions.height", height, least=SMALLEST)
-        self.width = require_int("Convolutions.width", width, least=SMALLEST)
+        self.height = require_int("Convolutions.height", height, least=MIN_SIDE)
+        self.width = require_int("Convolutions.width", width, least=MIN_SIDE)
         self.shared = require_bool("Convolutions.shared", shared)
 
     def build(self, obs_dim: int) -> nn.Module:

@@ -17,7 +17,7 @@ EPSILON = 1e-8  # smallest mean that `avg_l1_norm` divides by
 
 
 def avg_l1_norm(inputs: Tensor) -> Tensor:
-    """Divide each vector by the mean of its absolute values."""
+    """Divide each vector of inputs (..., n) by the mean of its absolute values."""
     return inputs / inputs.abs().mean(-1, keepdim=True).clamp(min=EPSILON)
 
 

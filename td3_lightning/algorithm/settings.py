@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.algorithm.critic_losses import CriticLoss
 from td3_lightning.algorithm.encoders import as_encoder
 from td3_lightning.algorithm.exploration import MAX_NOISE
+from td3_lightning.algorithm.losses import CriticLoss
 from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import (
     UsageError,
@@ -22,7 +22,6 @@ from td3_lightning.schedules import Constant, Schedule, as_int_schedule, as_sche
 from td3_lightning.serialization.primitives import to_primitives
 
 Gradients = Literal["manual", "autograd", "compiled"]
-SCHEDULED = ("actor_lr", "critic_lr", "tau", "policy_noise", "noise_clip", "policy_freq", "max_grad_norm", "bc_weight")
 INTEGERS = ("policy_freq", "target_update_freq")  # rounded values of schedules
 
 

@@ -6,14 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from td3_lightning.algorithm.behavior_cloning import td3_bc_loss
-from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.learner import Learner
+from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td3_bc_loss
 from td3_lightning.algorithm.networks import build_networks
 from td3_lightning.algorithm.settings import Gradients, TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.behavior_cloning import td7_bc_loss
-from td3_lightning.algorithm.critic_losses import CRITIC_LOSSES, CriticLoss
 from td3_lightning.algorithm.learner import Learner
+from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td7_bc_loss
 from td3_lightning.algorithm.sale import SALE, SALEActor, SALECritics, ValueRange
 from td3_lightning.algorithm.settings import TD7Settings
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
 ENCODER = 2  # place in `configure_optimizers`, after the actor and the critics
@@ -130,12 +129,12 @@ class TD7(TD3):
     def update_targets(self) -> None:
         """Update the targets, replace the fixed encoders, and use the range of the targets seen so far."""
         super().update_targets()
-        _copy(self.fixed_encoder, self.fixed_encoder_target)  # first: it takes the parameters that are replaced next
+        _copy(self.fixed_encoder, self.fixed_encoder_target)  # first, because the next line replaces its source
         _copy(self.encoder, self.fixed_encoder)
         self.value_range.update()
 
     def encoder_loss(self, batch: Batch) -> Tensor:
-        """Return the mean squared error of the predicted embedding of the next state, which is not trained here."""
+        """Return the mean squared error of the predicted embedding of the next state, which gets no gradient itself."""
         with torch.no_grad():
             next_z_s = self.encoder.embed_state(batch.next_obs)
         prediction = self.encoder.embed_action(self.encoder.embed_state(batch.obs), batch.action)
@@ -172,7 +171,7 @@ class TD7(TD3):
 
     @torch.no_grad()
     def _embed(self, obs: Tensor) -> Tensor:
-        """Return z_s of the fixed encoder, which one update computes once per batch."""
+        """Return z_s of the fixed encoder. An update computes it once per batch."""
         if self._embedded is not None and self._embedded[0] is obs:
             return self._embedded[1]
         return self.fixed_encoder.embed_state(obs)

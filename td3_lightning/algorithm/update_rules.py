@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from td3_lightning.replay.buffer import Batch
+    from td3_lightning.replay.batch import Batch
 
 _FACTORIES: dict[str, str] = {}  # value of `gradients` -> "module:function"
 

@@ -26,6 +26,9 @@ class BestCheckpoint(ModelCheckpoint):
         save_top_k: Number of checkpoints to keep; -1 keeps all.
         filename: Name of the checkpoints, with metrics in braces.
         dirpath: Folder of the checkpoints; None uses `checkpoints` in the run's folder.
+
+    Raises:
+        UsageError: `filename` cannot be formatted, contains a folder, or is the name of the last checkpoint.
     """
 
     def __init__(

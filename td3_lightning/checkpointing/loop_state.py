@@ -67,7 +67,7 @@ def start_with_evaluation(checkpoint: dict[str, Any]) -> None:
 def force_evaluation_on_resume(progress: dict[str, Any], completed: int) -> None:
     """Make the resumed run begin with an evaluation.
 
-    The counters say that an evaluation was interrupted in its first episode.
+    The counters become those of an evaluation that was interrupted in its first episode.
 
     Args:
         progress: The evaluation's progress in the checkpoint, which is changed in place.

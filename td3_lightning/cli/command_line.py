@@ -53,7 +53,7 @@ from td3_lightning.reporting.summary import command_lines, start_lines
 from td3_lightning.reporting.tensorboard_summary import TensorBoardSummary
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.launcher import check_launcher
+from td3_lightning.training.run_checks import check_launcher
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="An integer from 0 to 2**32 - 1.")
 
@@ -174,7 +174,7 @@ class CommandLine(LightningCLI):
             check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
         config = self.config[self.subcommand]
         self.given = config.clone()  # config.yaml keeps the paths as the user wrote them
-        config.model.pop("class_path")  # the parser knows the class
+        config.model.pop("class_path")  # the parser was made for the class
         make_absolute(config)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -14,10 +14,10 @@ from td3_lightning.errors import UsageError, one_line, refuse
 PACKAGE = Path(__file__).parents[1]
 SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
 SPACES = "spaces"  # folder of the search spaces
-MOST_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 100
+MAX_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 100
 
 
-class Strict(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """Refuse a mapping with the same key twice. Other YAML loaders keep the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -91,7 +91,7 @@ def without_empty_sections(path: Path) -> Path | str:
     file. `model.init_args` becomes part of `model`, beside its class_path.
     """
     text = path.read_text()
-    content = yaml.load(text, Strict)
+    content = yaml.load(text, StrictLoader)
     empty = [name for name in SECTIONS if name in content and content[name] is None]
     model = content.get("model")
     is_flat = not isinstance(model, str) and not (isinstance(model, dict) and "init_args" in model)
@@ -149,7 +149,7 @@ def _check_sections(path: Path, content: Mapping[str, Any]) -> None:
 def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> dict[Any, Any]:
     """Return the mapping in a YAML file."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Strict)
+        content = yaml.load(path.read_text(encoding="utf-8"), StrictLoader)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} must be UTF-8, got another encoding at byte {error.start}. Convert it.") from error
     except RecursionError as error:
@@ -180,6 +180,6 @@ def _check_size(path: Path, content: Any) -> None:
     while parts:
         part = parts.pop()
         count += 1
-        if count > MOST_VALUES:
-            raise UsageError(f"{path} must have at most {MOST_VALUES:,} values, got aliases to more. Remove them.")
+        if count > MAX_VALUES:
+            raise UsageError(f"{path} must have at most {MAX_VALUES:,} values, got aliases to more. Remove them.")
         parts.extend(part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())

@@ -164,7 +164,7 @@ def _about_values(message: str, words: Sequence[str]) -> str | None:
     if restriction := _first(r"Not of type \w+: (.*)", message):
         return f"{key} must be in its range: {restriction}. Use another value."
     if path := _first(r"Expected a dot import path string: (\S+)", message):
-        return _no_class(key, path, _first(r"Expected a <class '(int|float)'>", message), words)
+        return _no_class(key, path, _first(r"Expected a <class '(int|float)'>", message))
     if problem := _first(r"((?:module '[^']+' has no attribute|No module named) '[^']+')", message):
         path = _first(r"class_path'?:? '([\w.]+)", message) or _first(r"Given value: (.*)", message)
         hint = suggestions.class_path(path, key) if path else ""
@@ -241,7 +241,7 @@ def _missing(names: str, key: str, owner: str) -> str:
     return f"{names} {verb} required. Set {it} in a configuration (--config car.yaml) or with --{flags}."
 
 
-def _no_class(key: str, path: str, number: str, words: Sequence[str]) -> str:
+def _no_class(key: str, path: str, number: str) -> str:
     hint = suggestions.class_path(path, key)
     if number:
         written = number == "int" and suggestions.integer(path)

@@ -16,8 +16,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
-GRACE = 30.0  # seconds for a collective operation to fail, which says more
-FAREWELL = b"farewell"
+GRACE = 30.0  # seconds for a collective operation to fail, whose error is more specific
+CLOSING = b"closing"
 KEY = "peers"  # in the store: port and password
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # find a lost machine in 25 seconds
 
@@ -30,7 +30,7 @@ class PeerWatch:
     Args:
         rank: Number of this process.
         world_size: Number of processes.
-        store: Key-value store of all processes, in which rank 0 says where it listens.
+        store: Key-value store of all processes, in which rank 0 stores its port and password.
         address: Address of rank 0.
     """
 
@@ -48,9 +48,9 @@ class PeerWatch:
         threading.Thread(target=run, args=arguments, name="peer-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Tell the other processes that this one ends as planned."""
+        """Announce to the other processes that this one ends as planned."""
         self._closed = True
-        self._tell(FAREWELL)
+        self._send(CLOSING)
 
     def _serve(self, listener: Listener, world_size: int) -> None:
         while len(self._peers) < world_size - 1:
@@ -85,19 +85,19 @@ class PeerWatch:
                     message = peer.recv_bytes()  # type: ignore[union-attr]
                 except (EOFError, OSError):
                     message = str(rank).encode()
-                if message != FAREWELL and not self._closed:  # a process that was told farewell closes its end
+                if message != CLOSING and not self._closed:  # a process that has received CLOSING closes its end
                     self._end(int(message))
 
     def _end(self, rank: int) -> None:
         """End this process and all others, because a process has died."""
-        self._tell(str(rank).encode())
+        self._send(str(rank).encode())
         time.sleep(GRACE)
         if not self._closed:
             text = f"Another process of this run has ended, so this one ends too. Read the output of rank {rank}.\n"
             os.write(sys.stderr.fileno(), text.encode())
             os._exit(1)  # the main thread may be blocked in torch
 
-    def _tell(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         for peer in list(self._peers):
             with suppress(OSError):
                 peer.send_bytes(message)

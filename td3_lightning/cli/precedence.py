@@ -51,7 +51,7 @@ class Precedence:
         self._printing = [word for word in typed if word.startswith("--print_config")]  # parsing ends there
         self._typed = [word for word in typed if word not in self._printing]
         self._typed_path: str | None = named.ckpt_path
-        self._asks_for_help = not {"-h", "--help"}.isdisjoint(words)
+        self._prints_help = not {"-h", "--help"}.isdisjoint(words)
         self.checkpoint: dict[str, Any] | None = None
         self.run_dir: Path | None = None
 
@@ -63,7 +63,7 @@ class Precedence:
         """
         if self._typed_path is not None and not is_name(self._typed_path):
             return self._with_checkpoint(expand("ckpt_path", self._typed_path))
-        given = self._typed_path or self._files or self._printing or self._asks_for_help
+        given = self._typed_path or self._files or self._printing or self._prints_help
         require_checkpoint(self._command, given)
         # The environment may be in the checkpoint, which has not been found yet.
         unknown_env = ["--data.env_id=unknown"] if self._typed_path or self._printing else []

@@ -26,14 +26,14 @@ from torch import distributed
 from td3_lightning.cli.peers import PeerWatch
 from td3_lightning.errors import RunError, UsageError, one_line
 
-PATIENCE = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds from the first to the last report
-FAREWELL = 15.0  # seconds in which the other processes can read why this one failed
-PAUSE = 0.1  # seconds between two reads of the store
+START_TIMEOUT = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds from the first to the last report
+EXIT_TIMEOUT = 15.0  # seconds in which the other processes can read why this one failed
+POLL_INTERVAL = 0.1  # seconds between two reads of the store
 _numbers = itertools.count()
 
 
 class Rendezvous:
-    """The place where the processes of a run report that they are ready, or why they cannot start.
+    """Exchange the reports of the processes of a run: that each is ready, or why it cannot start.
 
     Args:
         rank: Number of this process.
@@ -119,7 +119,7 @@ class Rendezvous:
 
     def _wait(self) -> dict[int, Any]:
         reports: dict[int, Any] = {}
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + START_TIMEOUT
         while len(reports) < self.world_size:
             reports.update(self._new_reports(reports))
             failed = [rank for rank in sorted(reports) if "failure" in reports[rank]]
@@ -131,10 +131,10 @@ class Rendezvous:
             if time.monotonic() > until:
                 silent = ", ".join(str(rank) for rank in range(self.world_size) if rank not in reports)
                 raise RunError(
-                    f"Every process must start within {PATIENCE:g} seconds, got no report from rank {silent}. "
+                    f"Every process must start within {START_TIMEOUT:g} seconds, got no report from rank {silent}. "
                     "Read its output, or set TD3_LIGHTNING_START_TIMEOUT to more seconds."
                 )
-            time.sleep(PAUSE)
+            time.sleep(POLL_INTERVAL)
         return reports
 
     def _new_reports(self, known: Mapping[int, Any]) -> dict[int, Any]:
@@ -146,14 +146,14 @@ class Rendezvous:
         """Report why this process cannot start, and give the others time to read it while the store is served."""
         self._reported = True
         is_usage = isinstance(error, Exception) and not isinstance(error, RunError)  # not Ctrl-C
-        is_own = isinstance(error, UsageError | RunError)  # whose message is one sentence with a path, perhaps
+        is_own = isinstance(error, UsageError | RunError)  # its message is one sentence already
         failure = (str(error) if is_own else one_line(error)) or type(error).__name__
         self._report({"host": socket.gethostname(), "failure": failure, "is_usage": is_usage})
         self._leave()
         gone = [f"left {rank}" for rank in range(self.world_size)]
-        until = time.monotonic() + FAREWELL
+        until = time.monotonic() + EXIT_TIMEOUT
         while not self._connect().check(gone) and time.monotonic() < until:
-            time.sleep(PAUSE)
+            time.sleep(POLL_INTERVAL)
 
     def _leave(self) -> None:
         self._connect().set(f"left {self.rank}", "")
@@ -171,18 +171,18 @@ class Rendezvous:
 
 def _end_without_group() -> None:
     """End this process if the group does not form, because another process ended after its report."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + START_TIMEOUT
     while not distributed.is_initialized():
         if time.monotonic() > until:
-            text = f"The processes of this run must form a group within {PATIENCE:g} seconds. Read their output.\n"
+            text = f"The processes of this run must form a group within {START_TIMEOUT:g} seconds. Read their output.\n"
             os.write(2, text.encode())
             os._exit(1)  # the main thread is blocked in torch
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
 
 
 def serve_store(address: str, port: int) -> Any:
     """Serve a key-value store at an address, and return it."""
-    return _store(address, port, PATIENCE, is_master=True)
+    return _store(address, port, START_TIMEOUT, is_master=True)
 
 
 def join_store(address: str, port: int) -> Any:
@@ -192,10 +192,10 @@ def join_store(address: str, port: int) -> Any:
     in time.
 
     Raises:
-        DistError: No process serves the store within `PATIENCE` seconds.
+        DistError: No process serves the store within `START_TIMEOUT` seconds.
     """
-    attempt = PATIENCE / 9
-    until = time.monotonic() + PATIENCE - 3 * attempt
+    attempt = START_TIMEOUT / 9
+    until = time.monotonic() + START_TIMEOUT - 3 * attempt
     while True:
         try:
             store = _store(address, port, attempt, is_master=False)
@@ -203,7 +203,7 @@ def join_store(address: str, port: int) -> Any:
             if time.monotonic() > until:
                 raise
         else:
-            store.set_timeout(timedelta(seconds=PATIENCE))
+            store.set_timeout(timedelta(seconds=START_TIMEOUT))
             return store
 
 

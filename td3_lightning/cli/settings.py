@@ -47,10 +47,10 @@ KEPT = {
 }
 
 LEAVES = (type(None), bool, int, float, str)
-OF_ENVIRONMENT = ("obs_dim", "action_low", "action_high")
+ENV_SIZES = ("obs_dim", "action_low", "action_high")
 
 SIZES = (
-    *(*OF_ENVIRONMENT, "hidden_dims", "critic_hidden_dims"),
+    *(*ENV_SIZES, "hidden_dims", "critic_hidden_dims"),
     *("num_critics", "layer_norm", "encoder", "critic_encoder", "zs_dim"),
 )
 
@@ -96,7 +96,7 @@ def saved_settings(
 
 
 def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
-    """Return a function that tells whether the user wrote a text: in a file for the same setting, or as a flag."""
+    """Return a predicate: whether the user wrote a text, in a file for the same setting or as a flag."""
     words = {found for word in typed for found in _texts(_read(word.split("=", 1)[-1]))}
     contents = [content for file in files if isinstance(content := _read(file), dict)]
 
@@ -202,7 +202,7 @@ def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
         if name in model.hparams and held.get(name) != model.hparams[name]
     }
     if other:
-        of_env = other.keys() & OF_ENVIRONMENT
+        of_env = other.keys() & ENV_SIZES
         fix = "Use the environment in which the checkpoint was trained." if of_env else "Remove the setting."
         raise UsageError(f"{'; '.join(other.values())}. {fix}")
     try:

@@ -25,7 +25,7 @@ from td3_lightning.tuning.study import OBJECTIVES, PRUNERS, import_optuna, run_s
 from td3_lightning.tuning.trials import Search
 
 # Options that only a search has.
-OF_SEARCH = ("trials", "storage", "objective", "pruner", "pruner_warmup")
+SEARCH_OPTIONS = ("trials", "storage", "objective", "pruner", "pruner_warmup")
 ENGINES = ("local", "ray")
 
 
@@ -65,7 +65,7 @@ def sweep(args: Sequence[str]) -> None:
         if any(word.split("=")[0] == f"--{name}" for word in words):
             raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")
     import_optuna()
-    given = {name: getattr(options, name) for name in OF_SEARCH if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in SEARCH_OPTIONS if getattr(options, name) is not None}
     plan = _plan(options, words, files, [flags(each) for each in space.corners()])
     _run(partial(run_study, plan, Search(space, **given)), plan, options)
 
@@ -138,7 +138,7 @@ def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
         raise UsageError("sweep requires --space or --seeds, got none. Use --space td3.yaml or --seeds 0 1 2 3 4.")
     if options.space is not None and options.seeds is not None:
         raise UsageError("sweep requires either --space or --seeds, got both. Use --seeds for the best trial later.")
-    for name in OF_SEARCH if options.space is None else ():
+    for name in SEARCH_OPTIONS if options.space is None else ():
         if getattr(options, name) is not None:
             raise refuse(name, "used with --space", getattr(options, name), "Remove it, or replace --seeds by --space.")
     for name, least in {"workers": 1, "trials": 1, "pruner_warmup": 0}.items():

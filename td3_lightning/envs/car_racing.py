@@ -201,7 +201,7 @@ class CarRacing(car_racing.CarRacing):
         bearings = _bearings(to_car, self._middle, len(self.track))
         # Box2D's angles are positive to the left.
         scaled: Observation = np.array([speed, *distances, -wheel, *bearings], np.float32) / SCALES
-        return np.minimum(np.maximum(scaled, LOW), HIGH)  # np.clip is 3x slower here
+        return np.minimum(np.maximum(scaled, LOW), HIGH)  # np.clip is slower for small arrays
 
     def _to_car(self) -> Floats:
         """Return the matrix (2, 3) that maps world coordinates (x, y, 1) to (right, ahead) of the car."""

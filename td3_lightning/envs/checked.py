@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from td3_lightning.envs.lifetime import Lifetime, StepTimeoutError, must_pass, name_of
 from td3_lightning.errors import EnvError, as_float, described, shown
 
-LARGEST = np.float64(np.finfo(np.float32).max)  # float64, because comparison with float16 would round a Python float
-LARGEST_NUMBER = float(LARGEST)  # comparison of Python floats is faster
-SAFE_SQUARES = 1e70  # a sum of squares below this holds no number above LARGEST
+MAX_FLOAT32 = np.float64(
+    np.finfo(np.float32).max
+)  # float64, because comparison with float16 would round a Python float
+MAX_REWARD = float(MAX_FLOAT32)  # comparison of Python floats is faster
+SAFE_SQUARES = 1e70  # a sum of squares below this holds no number above MAX_FLOAT32
 DEFAULT_ADVICE = "Correct the environment, or wrap it."
 
 # Words in MuJoCo's errors.
@@ -86,8 +88,8 @@ class CheckedEnv(gym.Wrapper):
             got, expected = f"shape {values.shape} and type {values.dtype}", self.observation_space
             promised = f"shape {expected.shape} and type {expected.dtype}"
             raise self._fault(f"returned an observation of {got}, expected {promised} from its observation_space,")
-        if kind == "f" and not _is_small(values) and not np.abs(values).max() <= LARGEST:
-            first = int(np.argmin(np.abs(values.ravel()) <= LARGEST))
+        if kind == "f" and not _is_small(values) and not np.abs(values).max() <= MAX_FLOAT32:
+            first = int(np.argmin(np.abs(values.ravel()) <= MAX_FLOAT32))
             raise self._fault(f"returned an observation that is not finite, {values.flat[first]} at index {first},")
         return values
 
@@ -99,7 +101,7 @@ class CheckedEnv(gym.Wrapper):
             if number is None:
                 raise self._fault(f"returned a reward of {shown(value)}, expected one number,")
             value = number
-        if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
+        if not -MAX_REWARD <= value <= MAX_REWARD:
             raise self._fault(f"returned a reward that is not finite, {value},")
         return float(value)
 
@@ -163,7 +165,7 @@ def check_tuple(fault: Callable[..., EnvError], result: Any, length: int) -> Non
 
 def _is_small(values: NDArray[Any]) -> bool:
     """Return whether all numbers are finite and far below the bound. This is faster than the exact check."""
-    flat = values.ravel()  # its method `dot` takes half the time of np.vdot
+    flat = values.ravel()  # its method `dot` is faster than np.vdot
     return values.itemsize > 2 and float(flat.dot(flat)) < SAFE_SQUARES
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from td3_lightning.envs.checked import DEFAULT_ADVICE, LARGEST, checked_call
+from td3_lightning.envs.checked import DEFAULT_ADVICE, MAX_FLOAT32, checked_call
 from td3_lightning.envs.lifetime import Alarm
 from td3_lightning.errors import EnvError, described, shown
 
@@ -106,16 +106,16 @@ class CheckedVector:
         expected = (len(envs), *(self.env.single_observation_space.shape or ()))
         if values.shape != expected or values.dtype.kind not in "biuf":
             self._fail(f"returned observations of shape {values.shape} and type {values.dtype}, expected {expected},")
-        if values.dtype.kind == "f" and not np.abs(values).max() <= LARGEST:
-            row, index = np.argwhere(~(np.abs(values) <= LARGEST))[0]
+        if values.dtype.kind == "f" and not np.abs(values).max() <= MAX_FLOAT32:
+            row, index = np.argwhere(~(np.abs(values) <= MAX_FLOAT32))[0]
             what = f"an observation that is not finite, {values[row, index]} at index {index},"
             self._fail(f"returned {what} in environment {envs[row]}")
         return np.array(values, np.float32)
 
     def _checked_reward(self, reward: Any) -> NDArray[np.float64]:
         values = self._column("reward", reward, "biuf")
-        if not np.abs(values).max() <= LARGEST:
-            env = int(np.argmin(np.abs(values) <= LARGEST))
+        if not np.abs(values).max() <= MAX_FLOAT32:
+            env = int(np.argmin(np.abs(values) <= MAX_FLOAT32))
             self._fail(f"returned a reward that is not finite, {values[env]}, in environment {env}")
         return values.astype(np.float64)
 

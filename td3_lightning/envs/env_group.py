@@ -79,7 +79,7 @@ class Envs(Protocol):
 class EnvGroup:
     """Step several environments in this process, and reset each one in the step that ends its episode.
 
-    Gymnasium's `SyncVectorEnv` does the same but takes twice the time.
+    Gymnasium's `SyncVectorEnv` does the same more slowly.
 
     Args:
         make: Function that makes one environment.

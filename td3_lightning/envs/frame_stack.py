@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError
 
-CHANNELS = 3
+CHANNELS = 3  # colors of a frame
 
 
 class FrameStack(gym.Wrapper):

@@ -5,7 +5,7 @@ import logging
 import signal
 import threading
 import weakref
-from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal takes 6 us to find no enum member
+from _signal import getsignal  # type: ignore[import-not-found]  # signal.getsignal is slow: it looks for an enum member
 from types import FrameType
 from typing import Any, SupportsFloat
 
@@ -91,7 +91,7 @@ class Clock:
     """The active alarm. Its values are not attributes of a class, because setting those is slow."""
 
     seconds = 0.0  # time limit
-    rings = 0  # number of times that the timer has expired
+    expirations = 0  # number of times that the timer has expired
 
 
 CLOCK = Clock()
@@ -115,7 +115,7 @@ class Alarm:
         self.armed = False
         if self.limit is None or threading.get_ident() != threading.main_thread().ident:
             return
-        if getsignal(signal.SIGALRM) is RING or self._install():
+        if getsignal(signal.SIGALRM) is HANDLER or self._install():
             remaining, interval = signal.setitimer(signal.ITIMER_REAL, self.half, self.half)
             if remaining:  # other code uses the timer
                 signal.setitimer(signal.ITIMER_REAL, remaining, interval)
@@ -126,32 +126,32 @@ class Alarm:
         if not self.armed:
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
-        rings, CLOCK.rings = CLOCK.rings, 0
-        if rings > 1 and not (error is not None and is_ours(error) and not isinstance(error, IgnoredAlarm)):
+        expirations, CLOCK.expirations = CLOCK.expirations, 0
+        if expirations > 1 and not (error is not None and is_ours(error) and not isinstance(error, IgnoredAlarm)):
             raise StepTimeoutError(CLOCK.seconds) from error
 
     def _install(self) -> bool:
         """Install the handler of the timer. Return False if other code uses the signal or the timer."""
         is_free = getsignal(signal.SIGALRM) == signal.SIG_DFL and not signal.getitimer(signal.ITIMER_REAL)[0]
         if is_free:
-            signal.signal(signal.SIGALRM, RING)
+            signal.signal(signal.SIGALRM, HANDLER)
         return is_free
 
     @staticmethod
-    def _ring(number: int, frame: FrameType | None) -> None:
+    def _expire(number: int, frame: FrameType | None) -> None:
         if frame is not None and frame.f_code is Alarm.__exit__.__code__:
             return  # the call is over
-        CLOCK.rings += 1
-        if CLOCK.rings == 2:
+        CLOCK.expirations += 1
+        if CLOCK.expirations == 2:
             raise StepTimeoutError(CLOCK.seconds)
-        if CLOCK.rings == MAX_SLOW_ALARMS:
+        if CLOCK.expirations == MAX_SLOW_ALARMS:
             # Only an alarm outside the `try` ends a loop around `try: ... except BaseException: pass`.
             signal.setitimer(signal.ITIMER_REAL, 50e-6, 50e-6)
-        if CLOCK.rings > 2:
+        if CLOCK.expirations > 2:
             raise IgnoredAlarm
 
 
-RING = Alarm._ring  # the handler of SIGALRM
+HANDLER = Alarm._expire  # the handler of SIGALRM
 
 
 def close_env(env: gym.Env | gym.vector.VectorEnv, name: str, seconds: float | None = None) -> None:

@@ -94,7 +94,7 @@ class WorkerProcess:
         return self.names[turn - self.indices.start]
 
     def _lost(self) -> EnvError:
-        """Return an error that says how the process ended."""
+        """Return an error that names how the process ended."""
         self.busy = True  # it does not answer any more
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(GRACE)

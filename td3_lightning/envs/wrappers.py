@@ -15,6 +15,9 @@ class ActionRepeat(gym.Wrapper):
     Args:
         env: The environment to wrap.
         repeat: Frames per action, at least 1.
+
+    Raises:
+        UsageError: `repeat` is smaller than 1.
     """
 
     def __init__(self, env: gym.Env, repeat: int) -> None:
@@ -41,6 +44,9 @@ class SymmetricActionBounds(gym.Wrapper):
     Args:
         env: The environment to wrap.
         bound: Largest magnitude of an action, greater than 0.
+
+    Raises:
+        UsageError: `bound` is not greater than 0.
     """
 
     def __init__(self, env: gym.Env, bound: float = 1.0) -> None:
@@ -59,6 +65,9 @@ class FlattenAction(gym.Wrapper):
 
     Args:
         env: The environment to wrap. Its action space must be a `Box`.
+
+    Raises:
+        UsageError: The action space is not a `Box`.
     """
 
     def __init__(self, env: gym.Env) -> None:

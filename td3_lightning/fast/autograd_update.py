@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
 from td3_lightning.fast.eligibility import has_hook, is_plain_trainer, overrides
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
 # Methods that this file replaces: a subclass that overrides one of them keeps it. Losses and targets are the module's.
@@ -67,7 +67,7 @@ class AutogradUpdate:
 
 
 class GradientStep:
-    """Backward pass and optimizer step of one network, with what one epoch does not change looked up in advance.
+    """Backward pass and optimizer step of one network, whose parameters and hooks are looked up once per epoch.
 
     Args:
         module: The agent.

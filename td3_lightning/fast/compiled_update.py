@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.eligibility import overrides
-from td3_lightning.replay.buffer import Batch
+from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import varies
 
 

@@ -36,7 +36,7 @@ class TracedFunction:
         return self._run(*inputs)
 
     def _first(self, *inputs: Tensor) -> Any:
-        """Call the function: one that is called only once is not worth a trace."""
+        """Call the function. A trace would take longer than a single call."""
         self._run = self._trace if CAN_TRACE and _traces < MAX_TRACES else self.function
         return self.function(*inputs)
 

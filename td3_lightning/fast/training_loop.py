@@ -1,6 +1,6 @@
 """Training epoch loop that calls only the hooks that are overridden.
 
-For every batch, Lightning offers each hook to every callback, the module, the datamodule, the strategy and the loggers,
+For every batch, Lightning calls each hook of every callback, the module, the datamodule, the strategy and the loggers,
 and collects logged values. This loop calls the implemented hooks in the same order, with the same results.
 """
 

@@ -19,7 +19,7 @@ from td3_lightning.replay.dataset_spaces import are_equal, array_name, describe_
 from td3_lightning.replay.datasets import RecordedEpisode, datasets_folder, import_minari
 from td3_lightning.serialization.observation_parts import PartError, leaf_numbers, leaves
 
-OTHERS = ("actions", "rewards", "terminations", "truncations")  # arrays of an episode besides the observations
+STEP_ARRAYS = ("actions", "rewards", "terminations", "truncations")  # arrays of an episode besides the observations
 SAME_ENV = "Use the environment and the wrappers of the dataset."
 
 
@@ -127,7 +127,7 @@ class _Source:
         The sizes are checked before the arrays are read, because a small file may claim any size.
         """
         kinds = {array_name(path): kind for path, kind in leaves(space)}
-        parts, shapes, steps = self._find(file, number, [*kinds, *OTHERS])
+        parts, shapes, steps = self._find(file, number, [*kinds, *STEP_ARRAYS])
         expected = [(steps + 1, *kind.get("shape", ())) for kind in kinds.values()]
         expected += [(steps, action_dim), *[(steps,)] * 3]
         if shapes != expected or not all(is_numeric(part, file) for part in parts.values()):
@@ -143,7 +143,7 @@ class _Source:
             raise self.refusal(f"a readable episode {number}", one_line(error)[:80], "Use another copy.") from error
         self._check_finite(arrays, number)
         obs = [self._numbers(kind, arrays[name], f"{name} of episode {number}") for name, kind in kinds.items()]
-        return [np.concatenate(obs, axis=1), *(arrays[name] for name in OTHERS)]
+        return [np.concatenate(obs, axis=1), *(arrays[name] for name in STEP_ARRAYS)]
 
     def _find(self, file: Any, number: int, names: Sequence[str]) -> tuple[dict[str, Any], list[Any], int]:
         """Return the arrays of an episode, which are not read yet, their shapes, and the number of steps."""

@@ -188,7 +188,7 @@ def write_dataset(
 
 @contextlib.contextmanager
 def _absolute_datasets_folder() -> Iterator[None]:
-    """Give Minari the absolute path of its folder. Version 0.5.4 fails with a relative one."""
+    """Make the path in Minari's environment variable absolute. Version 0.5.4 fails with a relative one."""
     before = os.environ.get(ROOT)
     os.environ[ROOT] = str(datasets_folder())
     try:

@@ -3,7 +3,8 @@
 import torch
 
 from td3_lightning.errors import require_float, require_int
-from td3_lightning.replay.buffer import Batch, Replay
+from td3_lightning.replay.batch import Batch
+from td3_lightning.replay.buffer import Replay
 
 
 def split_batch(batch_size: int, share: float) -> tuple[int, int]:

@@ -12,8 +12,7 @@ from td3_lightning.errors import UsageError, require_int
 from td3_lightning.replay.batch import Batch, SampledIndices
 from td3_lightning.replay.buffer import Replay
 
-CHANNELS = 3
-SMALLEST = 36  # smallest height and width for three convolutions
+CHANNELS = 3  # colors of a frame
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,9 @@ class Pixels:
         height: Rows of a frame to keep, from the top.
         width: Columns of a frame to keep, from the center.
         shift: Largest random shift of sampled frames in pixels, in each direction; 0 disables it.
+
+    Raises:
+        UsageError: A setting is too small, or the size of a frame is not a multiple of 4 bytes.
     """
 
     stack: int = 4

@@ -13,7 +13,7 @@ from td3_lightning.replay.ring import Ring
 from td3_lightning.replay.sum_tree import SumTree
 
 MIN_PRIORITY = 1.0  # also the threshold of the Huber loss
-LARGEST = np.finfo(np.float32).max
+MAX_FLOAT32 = np.finfo(np.float32).max
 
 
 class Priorities:
@@ -29,7 +29,7 @@ class Priorities:
 
     def __init__(self, rings: Sequence[Ring], alpha: float) -> None:
         self.rings, self.alpha = rings, alpha
-        self.largest = MIN_PRIORITY  # since the last call of `reset_largest`
+        self.max_priority = MIN_PRIORITY  # since the last call of `reset_max_priority`
         self._clear()
 
     def _clear(self) -> None:
@@ -67,25 +67,25 @@ class Priorities:
                 f"update_priorities must be called once {expected}, got {got}. Use the TD errors of the last batch."
             )
         # np.fmax and np.fmin keep NaN and inf of a diverged run, which is about to be stopped, out of the sums.
-        priorities = np.fmin(np.fmax(td_error, np.float32(MIN_PRIORITY)), LARGEST) ** np.float32(self.alpha)
-        self.largest = max(self.largest, float(priorities.max()))
+        priorities = np.fmin(np.fmax(td_error, np.float32(MIN_PRIORITY)), MAX_FLOAT32) ** np.float32(self.alpha)
+        self.max_priority = max(self.max_priority, float(priorities.max()))
         present = drawn >= 0
         self._tree.set(drawn[present], priorities[present])
 
-    def reset_largest(self) -> None:
+    def reset_max_priority(self) -> None:
         """Set the priority of new transitions to the largest one in the replay buffer."""
         self.synchronize()
-        self.largest = max(float(self._tree.values.max()), MIN_PRIORITY)
+        self.max_priority = max(float(self._tree.values.max()), MIN_PRIORITY)
 
     def synchronize(self) -> None:
-        """Give the priority of new transitions to those that the rings have added, and 0 to those that are gone."""
+        """Set the priorities of transitions that the rings have added to `max_priority`, and of removed ones to 0."""
         changes = [self._changes(env) for env in range(len(self.rings))]
         gone, new = (np.concatenate(places) for places in zip(*changes, strict=True))
         if not len(gone) + len(new):
             return
         if self._drawn is not None:
             self._drawn = np.where(np.isin(self._drawn, gone), -1, self._drawn)
-        priorities = np.full(len(gone) + len(new), self.largest, np.float32)
+        priorities = np.full(len(gone) + len(new), self.max_priority, np.float32)
         priorities[: len(gone)] = 0.0  # a new transition may start at the place of one that is gone
         self._tree.set(np.concatenate([gone, new]), priorities)
 
@@ -112,7 +112,7 @@ class Priorities:
         """Return the largest priority, and the priorities (transitions,) of each ring, oldest first."""
         self.synchronize()
         values = [torch.from_numpy(self._tree.values[self._starts(env)]) for env in range(len(self.rings))]
-        return {"largest": self.largest, "rings": values}
+        return {"largest": self.max_priority, "rings": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict` after the rings; an empty state gives all transitions the same priority.
@@ -121,9 +121,9 @@ class Priorities:
             UsageError: The state has another number of priorities than there are transitions.
         """
         self._clear()
-        self.largest = MIN_PRIORITY
+        self.max_priority = MIN_PRIORITY
         self.synchronize()
-        self.largest = state.get("largest", MIN_PRIORITY)
+        self.max_priority = state.get("largest", MIN_PRIORITY)
         for env, values in enumerate(state.get("rings", [])):
             starts = self._starts(env)
             if len(values) != len(starts):

@@ -11,7 +11,7 @@ from td3_lightning.errors import UsageError
 
 SHIFT = 12
 BLOCK = 1 << SHIFT  # transitions with one block offset
-MOST = 2**16 - 1 - BLOCK  # largest offset at the start of a block that still fits into two bytes at its end
+MAX_OFFSET = 2**16 - 1 - BLOCK  # largest offset at the start of a block that still fits into two bytes at its end
 
 
 class TransitionIndex:
@@ -81,8 +81,8 @@ class TransitionIndex:
         self.offsets[places] = offsets - self.block_offsets[places >> SHIFT]
 
     def _begin_block(self, block: int, offset: int) -> None:
-        self.block_offsets[block] = offset if offset > MOST else 0
-        self.has_block_offsets = self.has_block_offsets or offset > MOST
+        self.block_offsets[block] = offset if offset > MAX_OFFSET else 0
+        self.has_block_offsets = self.has_block_offsets or offset > MAX_OFFSET
 
 
 RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # last value of a row: how its step ended
@@ -225,14 +225,14 @@ class Ring:
         self._rebuild_index(state["transitions"])
 
     def _put(self, first: int, rows: NDArray[np.float32]) -> None:
-        before, behind = self.parts(range(first, first + len(rows)))
-        before[:], behind[:] = rows[: len(before)], rows[len(before) :]
+        before_end, after_start = self.parts(range(first, first + len(rows)))
+        before_end[:], after_start[:] = rows[: len(before_end)], rows[len(before_end) :]
 
     def _rebuild_index(self, transitions: int) -> None:
         """Index every row that starts a transition: all except pending rows and last observations of episodes."""
         numbers = np.arange(self.valid_rows.start, self.written - self.pending)
         follows_end = self.rows[(numbers - 1) % self.length, -1] != RUNNING
-        # The oldest row may be a last observation whose step was overwritten. Only the stored count tells.
+        # The oldest row may be a last observation whose step was overwritten. Only `transitions` shows it.
         starts = numbers[~follows_end | (numbers == self.valid_rows.start)]
         if transitions > len(starts):
             raise UsageError(

@@ -52,7 +52,7 @@ def _call(method: Callable[..., Any], logger: str, reported: list[Exception], /,
     """Call a method of a logger. Warn of the first exception instead of raising it, and return None."""
     try:
         return method(*args, **kwargs)
-    except Exception as error:  # a service may raise anything, and training is worth more
+    except Exception as error:  # a service may raise anything, and its failure must not end the training
         if not reported:
             reported.append(error)
             rank_zero_warn(f"{logger} failed: {described(error)}. The run continues; metrics.csv has every row.")

@@ -28,7 +28,10 @@ class EvalVideo(Callback):
     Args:
         every_n_evaluations: Evaluations per animation.
         height: Height of the images in pixels, at most that of the environment.
-        max_frames: Number of images. More of them are thinned out evenly.
+        max_frames: Largest number of images. A longer episode is thinned out evenly.
+
+    Raises:
+        UsageError: A setting is too small.
     """
 
     def __init__(self, every_n_evaluations: int = 5, height: int = 160, max_frames: int = 200) -> None:

@@ -98,11 +98,11 @@ class RunSummary:
     def next_lines(self, data: ReplayData, trainer: L.Trainer) -> list[str]:
         """List commands that test, record and resume the run, for a shell."""
         commands: dict[str, str | None] = {}
-        judged = self.best or self.last
-        if judged:
-            commands["test"] = command("test", "--ckpt_path", shown(judged, self.start), start=self.start)
-        if judged and "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
-            commands["record"] = command("record", "--ckpt_path", shown(judged, self.start), start=self.start)
+        checkpoint = self.best or self.last
+        if checkpoint:
+            commands["test"] = command("test", "--ckpt_path", shown(checkpoint, self.start), start=self.start)
+        if checkpoint and "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
+            commands["record"] = command("record", "--ckpt_path", shown(checkpoint, self.start), start=self.start)
         most = trainer.max_epochs
         if most is not None and 0 < most <= trainer.current_epoch:  # otherwise a stopping criterion ended the run
             commands["resume"] = self.resume_command("--trainer.max_epochs", str(2 * most))

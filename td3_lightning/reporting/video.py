@@ -119,14 +119,10 @@ class Camera(gym.Wrapper):
         return result
 
 
-def record(
-    module: TD3,
-    data: ReplayData,
-    episodes: int = 3,
-    folder: str | Path = "videos",
-    env_kwargs: dict[str, Any] | None = None,
-) -> list[Video]:
-    """Record episodes without exploration noise, with the seeds of `test`.
+def record_each(
+    module: TD3, data: ReplayData, episodes: int, folder: str | Path, env_kwargs: dict[str, Any] | None = None
+) -> Iterator[Video]:
+    """Record episodes without exploration noise, with the seeds of `test`, and yield each video after it is complete.
 
     Args:
         module: Agent that acts.
@@ -135,19 +131,12 @@ def record(
         folder: Folder of the videos. A file name is, for example, episode-1-return-917.5-frames-825.mp4.
         env_kwargs: Additional keyword arguments of the environment, for example draw_rays of CarRacing.
 
-    Returns:
+    Yields:
         The path, return and number of frames of each video.
 
     Raises:
         UsageError: The environment cannot render images, or does not accept the keyword arguments.
     """
-    return list(record_each(module, data, episodes, folder, env_kwargs))
-
-
-def record_each(
-    module: TD3, data: ReplayData, episodes: int, folder: str | Path, env_kwargs: dict[str, Any] | None
-) -> Iterator[Video]:
-    """Record episodes like `record`, and yield each video after it is complete."""
     folder = absolute("folder", folder)  # before the environment can change the working directory
     camera, env = make_filmed_env(data, env_kwargs or {})
     folder.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ NAMES = {
 }
 
 BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
-MOST_PICKLED = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
+MAX_PICKLE_BYTES = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
 END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
 
 
@@ -73,17 +73,17 @@ def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | 
         or not all(name.startswith(f"{folder}/") for name in sizes)
     ):
         return "is not a checkpoint, or is damaged"
-    if pickled > MOST_PICKLED:
-        return f"holds {pickled:,} bytes besides its tensors, which is more than {MOST_PICKLED:,}"
-    survey = Survey(io.BytesIO(archive.read(f"{folder}/data.pkl")))
-    survey.load()
-    for key, claimed in survey.storages.items():
+    if pickled > MAX_PICKLE_BYTES:
+        return f"holds {pickled:,} bytes besides its tensors, which is more than {MAX_PICKLE_BYTES:,}"
+    scanner = PickleScanner(io.BytesIO(archive.read(f"{folder}/data.pkl")))
+    scanner.load()
+    for key, claimed in scanner.storages.items():
         if sizes.get(f"{folder}/data/{key}") != claimed:
             return f"claims a tensor of {claimed:,} bytes, which it does not hold"
     return None
 
 
-class Inert:
+class InertObject:
     """Replace every class that a pickle refers to, so that nothing is imported or run."""
 
     def __init__(self, *args: Any) -> None:
@@ -96,14 +96,14 @@ class Inert:
         """Ignore a state."""
 
 
-class Survey(pickle._Unpickler):  # the C version allocates as much memory as the file claims
+class PickleScanner(pickle._Unpickler):  # the C version allocates as much memory as the file claims
     """Read a pickle without creating its objects, and note the sizes of its storages.
 
     Attributes:
         storages: Bytes that the pickle claims for each storage, by the name of its record.
     """
 
-    # The instructions that torch's own safe unpickler knows, without those that no checkpoint needs.
+    # The instructions that torch's own safe unpickler supports, without those that no checkpoint needs.
     dispatch = {  # noqa: RUF012
         code[0]: pickle._Unpickler.dispatch[code[0]]
         for code in (
@@ -128,7 +128,7 @@ class Survey(pickle._Unpickler):  # the C version allocates as much memory as th
         )
         if not (storage or dtype or (module, name) in NAMES):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-        return type(name, (Inert,), {})
+        return type(name, (InertObject,), {})
 
     def persistent_load(self, pid: Any) -> Any:
         """Note how many bytes a storage claims."""
@@ -137,4 +137,4 @@ class Survey(pickle._Unpickler):  # the C version allocates as much memory as th
         if not isinstance(key, str) or not isinstance(elements, int) or self.storages.get(key, claimed) != claimed:
             raise pickle.UnpicklingError("a storage is malformed")
         self.storages[key] = claimed
-        return Inert()
+        return InertObject()

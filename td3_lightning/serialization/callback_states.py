@@ -55,7 +55,7 @@ def stopping_reason(value: Any, name: str) -> None:
 
 
 def collector_generator(value: Any, name: str) -> None:
-    """Check for the state of numpy's default generator."""
+    """Check for the state of NumPy's default generator."""
     numpy_generator(value, name)
     if value["bit_generator"] != "PCG64":
         raise InvalidValueError(f"{name}.bit_generator", "'PCG64'", value["bit_generator"])

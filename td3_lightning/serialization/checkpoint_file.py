@@ -11,7 +11,7 @@ import torch
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization.archive import check_archive
 from td3_lightning.serialization.checkpoint_schema import check_checkpoint
-from td3_lightning.serialization.renamed import use_current_names
+from td3_lightning.serialization.old_names import use_current_names
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 from td3_lightning.serialization.values import InvalidValueError
 

@@ -11,7 +11,7 @@ from td3_lightning.serialization.primitives import as_arrays
 from td3_lightning.serialization.values import InvalidValueError
 
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-BUFFERED = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}  # positions that numpy does not check
+BUFFERED = {"MT19937": ("pos", 624), "Philox": ("buffer_pos", 4)}  # positions that NumPy does not check
 
 
 def torch_generator(value: Any, name: str) -> None:
@@ -24,7 +24,7 @@ def torch_generator(value: Any, name: str) -> None:
 
 
 def numpy_generator(value: Any, name: str) -> None:
-    """Check for the state of a numpy bit generator, or of a `RandomState` that uses it."""
+    """Check for the state of a NumPy bit generator, or of a `RandomState` that uses it."""
     form.mapping(value, name)
     kind = value.get("bit_generator")
     if not isinstance(kind, str) or kind not in BIT_GENERATORS:

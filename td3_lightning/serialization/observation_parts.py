@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, require_rows, shown
 
-MOST = 2**53  # the largest number of a discrete space
+MAX_DISCRETE = 2**53  # the largest number of a discrete space
 
 
 class PartError(ValueError):
@@ -53,11 +53,13 @@ def _flat_size(space: Any) -> int:
             return sum(_flat_size(part) for _, part in parts)
         case {"type": "Tuple", "parts": [*parts]}:
             return sum(map(_flat_size, parts))
-        case {"type": "Discrete", "n": int(n), "start": int(start)} if n > 0 and abs(start) <= MOST:
+        case {"type": "Discrete", "n": int(n), "start": int(start)} if n > 0 and abs(start) <= MAX_DISCRETE:
             return n
         case {"type": "MultiDiscrete", "shape": [*shape], "nvec": [*nvec], "start": [*start]}:
             sizes = prod(shape) if _are_counts([*shape, *nvec]) else -1, len(start)
-            if sizes == (len(nvec), len(nvec)) and all(isinstance(one, int) and abs(one) <= MOST for one in start):
+            if sizes == (len(nvec), len(nvec)) and all(
+                isinstance(one, int) and abs(one) <= MAX_DISCRETE for one in start
+            ):
                 return sum(nvec)
         case {"type": "Box" | "MultiBinary", "shape": [*shape]} if _are_counts(shape):
             return prod(shape)

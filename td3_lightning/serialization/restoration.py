@@ -38,7 +38,10 @@ def check_restoration(checkpoint: dict[str, Any], module: L.LightningModule, str
     Raises:
         UsageError: A part is missing, malformed, or of another module.
     """
-    trainer = module._trainer
+    try:
+        trainer: L.Trainer | None = module.trainer
+    except RuntimeError:  # Lightning raises it for a module without a Trainer
+        trainer = None
     training = trainer is not None and trainer.state.fn == TrainerFn.FITTING
     try:
         check_checkpoint(checkpoint)
@@ -79,11 +82,11 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
     try:
         form.mapping(stored, "hyper_parameters")
         check_algorithm(checkpoint, kind)
-        for taker in _constructors(kind):
-            known = inspect.signature(taker).parameters
+        for constructor in _constructors(kind):
+            known = inspect.signature(constructor).parameters
             _check_required(known, {*stored, *given})
             part = {key: value for key, value in stored.items() if key in known and key not in (*own, *given)}
-            check_arguments(part, taker, "hyper_parameters", _is_imported)
+            check_arguments(part, constructor, "hyper_parameters", _is_imported)
             own.update(part)
         check_sizes_of(own, checkpoint.get("state_dict"), "hyper_parameters")
     except InvalidValueError as error:

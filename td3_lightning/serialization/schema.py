@@ -16,7 +16,7 @@ from td3_lightning.serialization.configurable import Configurable
 from td3_lightning.serialization.values import InvalidValueError, brief, flag, integer, number, text
 
 Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote this text for this setting
-OURS = "td3_lightning."
+PACKAGE = "td3_lightning."
 
 # RecordVideo writes files to a path in its arguments; the converters import other frameworks.
 WRAPPERS = frozenset(
@@ -44,12 +44,12 @@ class NotNamedError(UsageError):
         self.named, self.setting = named, setting
 
 
-def check_arguments(values: Any, taker: Callable[..., Any], setting: str, named: Named) -> None:
+def check_arguments(values: Any, function: Callable[..., Any], setting: str, named: Named) -> None:
     """Check keyword arguments against the parameters and annotations of a function or a class.
 
     Args:
         values: The arguments, as `values.plain` returns them.
-        taker: The function or class.
+        function: The function or class.
         setting: Name of the arguments, such as "model".
         named: Returns whether the user named a value.
 
@@ -59,7 +59,7 @@ def check_arguments(values: Any, taker: Callable[..., Any], setting: str, named:
     """
     if not isinstance(values, dict):
         raise InvalidValueError(setting, "a mapping", values)
-    known, hints = inspect.signature(taker).parameters, _hints(taker)
+    known, hints = inspect.signature(function).parameters, _hints(function)
     for name, value in values.items():
         if name not in known:
             raise InvalidValueError(f"a key of {setting}", f"one of {', '.join(known)}", name)
@@ -185,7 +185,7 @@ def allowed_class(path: str, kind: type) -> type | None:
         allowed = found is not None and module in ("gymnasium.wrappers", found.__module__)
     else:
         found = _ours(module, name)
-        allowed = isinstance(found, type) and found.__module__.startswith(OURS) and not inspect.isabstract(found)
+        allowed = isinstance(found, type) and found.__module__.startswith(PACKAGE) and not inspect.isabstract(found)
     return found if allowed and isinstance(found, type) and issubclass(found, kind) else None
 
 
@@ -199,10 +199,10 @@ def _ours(module: str, name: str) -> Any:
         return None
 
 
-def _hints(taker: Callable[..., Any]) -> dict[str, Any]:
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of the parameters of a function or constructor; empty if they cannot be resolved."""
-    function: Any = type.__getattribute__(taker, "__init__") if isinstance(taker, type) else taker
+    called: Any = type.__getattribute__(function, "__init__") if isinstance(function, type) else function
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(called)
     except (NameError, TypeError):
         return {}

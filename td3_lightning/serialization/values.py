@@ -10,7 +10,7 @@ from torch import Tensor
 
 from td3_lightning.errors import MAX_BITS, UsageError
 
-MOST = 2**53  # the largest count; float64 represents every integer up to it
+MAX_COUNT = 2**53  # the largest count; float64 represents every integer up to it
 DEPTH = 32  # levels of nesting
 NODES = 20_000  # values in one group of settings
 LENGTH = 10_000  # characters of a string in the settings
@@ -145,8 +145,8 @@ def _plain_key(key: Any, name: str) -> Any:
 
 
 def count(value: Any, name: str) -> None:
-    """Check for an integer from 0 to `MOST`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+    """Check for an integer from 0 to `MAX_COUNT`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
         raise InvalidValueError(name, "a non-negative integer", value)
 
 

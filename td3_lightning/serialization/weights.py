@@ -10,7 +10,7 @@ from torch import Tensor
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.values import InvalidValueError
 
-FEW = 10_000  # any setting may be as large
+MAX_UNCHECKED = 10_000  # a setting up to this size is accepted with any number of weights
 
 
 def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None:
@@ -45,7 +45,7 @@ def _check_widths(value: Any, most: int, name: str) -> None:
             raise InvalidValueError(name, f"of at most {most:,} weights, as many as the checkpoint holds", value)
         for held in value:
             _check_widths(held, most, name)
-    elif isinstance(value, int) and value > max(most, FEW):
+    elif isinstance(value, int) and value > max(most, MAX_UNCHECKED):
         raise InvalidValueError(name, f"at most {most:,}, as many weights as the checkpoint holds", value)
 
 
@@ -77,6 +77,7 @@ def _check_policy(checkpoint: Mapping[str, Any], ours: Mapping[str, Tensor]) -> 
 
 
 def check_shape(value: Any, like: Tensor, name: str) -> None:
+    """Check for a real tensor with the shape of another one."""
     form.check_tensor(value, name)
     if value.shape != like.shape or value.is_complex():
         raise InvalidValueError(name, f"a tensor of shape {tuple(like.shape)}", value)

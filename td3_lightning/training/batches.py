@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from td3_lightning.replay.buffer import Batch, Replay
+from td3_lightning.replay.batch import Batch
+from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.mixed import MixedReplay
 

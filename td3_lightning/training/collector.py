@@ -17,16 +17,14 @@ from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeding import derive_seed
-from td3_lightning.training.agent_checks import check_dimensions, check_trainable
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import MAX_STEPS
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
-from td3_lightning.training.launcher import check_launcher
-from td3_lightning.training.normalizer_inputs import NormalizerInputs, check_normalizers
-from td3_lightning.training.offline import check_offline, warn_of_unused
+from td3_lightning.training.normalizer_inputs import NormalizerInputs
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
-from td3_lightning.training.prioritization import TD_ERROR, check_critic_loss, update_priorities
+from td3_lightning.training.prioritization import TD_ERROR, update_priorities
+from td3_lightning.training.run_checks import check_agent, check_dimensions, check_launcher, check_offline, warn_unused
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
@@ -86,13 +84,11 @@ class Collector(Callback):
             module, data = _module_and_data(trainer)
             check_dimensions(module, data)
             if stage == "fit":
-                check_trainable(module)
-                check_critic_loss(module, data.replay)
-                check_normalizers(module, data)
+                check_agent(module, data)
                 self._check_env_mode(data)
                 if data.offline:
                     check_offline(trainer, varying_settings(module, data, self.exploration_noise))
-                    warn_of_unused(type(self), warmup_steps=self.warmup_steps, collect=self.collect)
+                    warn_unused(type(self), warmup_steps=self.warmup_steps, collect=self.collect)
 
     def _check_env_mode(self, data: ReplayData) -> None:
         if data.env_mode == "lockstep":

@@ -21,7 +21,8 @@ from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.vector_source import VectorName, VectorSource, vector_source
 from td3_lightning.errors import UsageError
-from td3_lightning.replay.buffer import Batch, Replay
+from td3_lightning.replay.batch import Batch
+from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule

@@ -1,7 +1,7 @@
 """Flushing of denormal numbers in Adam's state to zero.
 
 The gradient of a weight of a dormant unit is 0, and Adam's moving averages of it decay into denormal numbers (below
-1e-38) after about 800 updates. CPUs handle denormals up to 100x more slowly, and Adam takes up to 6x as long.
+1e-38) after about 800 updates. CPUs handle denormals much more slowly than other numbers.
 `torch.set_flush_denormal` reaches the calling thread only (torch 2.13), not the threads that run Adam.
 """
 

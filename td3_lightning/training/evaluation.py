@@ -24,6 +24,9 @@ class StopWhenSolved(Callback):
     Args:
         threshold: Mean return above which the task is solved.
         window: Number of most recent episodes in the mean.
+
+    Raises:
+        UsageError: The threshold is not finite, or the window is smaller than 1.
     """
 
     def __init__(self, threshold: float, window: int = 100) -> None:

@@ -13,16 +13,6 @@ TD_ERROR = "td_error"  # name in the outputs of a training step
 RESET_INTERVAL = Constant(250)  # updates; that of the authors' TD7
 
 
-def check_critic_loss(module: TD3, replay: Replay) -> None:
-    """Raise `UsageError` if the replay is prioritized and the critic loss does not correct for it."""
-    loss = module.settings.critic_loss
-    if replay.priorities is not None and loss != "huber":
-        raise UsageError(
-            f"model.critic_loss must be huber if data.priority_alpha is above 0, got {loss}. Use --model.critic_loss "
-            "huber, or --data.priority_alpha 0."
-        )
-
-
 def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]) -> None:
     """Set the priorities of the last batch, if the replay is prioritized, before the next batch is sampled.
 

@@ -16,12 +16,14 @@ class AveragedWeights(WeightAveraging):
 
     The `state_dict` of a checkpoint contains the average, which `test` and `act` use. A resumed run restores both the
     average and the trained weights. In addition to Lightning's `WeightAveraging`, runs that stop during an evaluation
-    or within an epoch resume exactly. The average changes at every tenth update, because one change takes 0.4 ms for a
-    small agent. This callback must precede the Collector, so that the average includes the last update before a stop
-    or a failure of an environment.
+    or within an epoch resume exactly. To save time, the average changes at every tenth update only. This callback must
+    precede the Collector, so that the average includes the last update before a stop or a failure of an environment.
 
     Args:
         decay: Weight of the old average per update, in [0, 1). The average covers about `1 / (1 - decay)` updates.
+
+    Raises:
+        UsageError: The decay is out of range.
     """
 
     UPDATE_INTERVAL = 10
@@ -54,8 +56,7 @@ class AveragedWeights(WeightAveraging):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Update the average at every tenth update."""
         if pl_module.updates % self.UPDATE_INTERVAL == 0:
-            assert self._average_model is not None
-            self._average_model.update_parameters(pl_module)
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Do nothing: the average changes per update, not per epoch."""

@@ -13,7 +13,7 @@ from td3_lightning.tuning import node
 from td3_lightning.tuning.plan import Plan, given_threads
 from td3_lightning.tuning.run import Run
 
-ANSWER = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "20"))  # seconds in which a cluster must answer
+CONNECT_TIMEOUT = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "20"))  # seconds in which a cluster must answer
 KILLED = -int(signal.SIGKILL)  # exit code of a run whose worker or node was lost
 # Ray tries for two minutes, and then ends its process. Therefore, another process tries first.
 PROBE = """
@@ -100,7 +100,7 @@ class RemoteProcess:
         return int(code)
 
     def stop(self) -> None:
-        """Ask the run to save itself and to end, or remove it from the queue."""
+        """Stop the run, which first saves a checkpoint, or remove it from the queue."""
         if self._is_done(self._ready):
             self._worker.stop.remote()
         else:
@@ -120,7 +120,7 @@ def connect(ray: Any, address: str) -> None:
     try:
         reason = reason or _probe(address)
     except subprocess.TimeoutExpired:
-        reason = f"no answer in {ANSWER:.0f} seconds"
+        reason = f"no answer in {CONNECT_TIMEOUT:.0f} seconds"
     if reason:
         raise UsageError(
             f"ray_address must be the address of a running Ray cluster, got {address} ({one_line(reason)}). Use ray "
@@ -134,7 +134,7 @@ def connect(ray: Any, address: str) -> None:
 def _probe(address: str) -> str:
     """Return the reason why a cluster cannot be used, "" if it can."""
     line = [sys.executable, "-c", PROBE, address]
-    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ANSWER)
+    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=CONNECT_TIMEOUT)
     return (done.stderr.strip() or "an error").splitlines()[-1].removesuffix(".") if done.returncode else ""
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 PROGRAM = ["-m", "td3_lightning"]  # words after the name of the interpreter
 SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the process that a run watches
-LOCKED = 120.0  # seconds until the locks of a lost node are free; a server of NFS 4 waits for 90
-INTERVAL = 0.1  # seconds between two looks at the run
+LOCK_TIMEOUT = 120.0  # seconds until the locks of a lost node are free; a server of NFS 4 waits for 90
+INTERVAL = 0.1  # seconds between two checks of the run
 
 
 def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | None = None) -> "subprocess.Popen[bytes]":
@@ -67,7 +67,7 @@ class Worker:
         """
         if not Path(folder, "claim").exists() or not Path(start).is_dir():
             return f"{start} must be shared by all nodes, got none on {platform.node()}. Mount it there."
-        deadline = time.monotonic() + LOCKED
+        deadline = time.monotonic() + LOCK_TIMEOUT
         while any(map(is_locked, Path(folder).glob("version_*"))):  # by a worker that was lost and still saves the run
             if time.monotonic() > deadline:
                 return f"{folder} must be unused, got a run in progress. Stop that process."
@@ -76,11 +76,11 @@ class Worker:
         while process.poll() is None and not self._stopped.wait(INTERVAL):
             pass
         if process.returncode is None:
-            process.terminate()  # the run saves itself
+            process.terminate()  # the run saves a checkpoint
         return process.wait()
 
     def stop(self) -> None:
-        """Ask the run to save itself and to end."""
+        """Stop the run, which first saves a checkpoint."""
         self._stopped.set()
 
 

@@ -15,9 +15,9 @@ from td3_lightning.tuning.progress import Progress
 from td3_lightning.tuning.result import Points, Result
 from td3_lightning.tuning.run import INTERRUPTED, Claim, LocalProcess, Process, Run, Start
 
-POLL = 0.5  # seconds between two looks at the processes
-READING = 0.02  # largest part of the time that is spent on reading metrics
-MOST_KILLS = 2  # kills without a new evaluation after which a run has failed
+POLL_INTERVAL = 0.5  # seconds between two checks of the processes
+MAX_READ_SHARE = 0.02  # largest share of the time in which metrics are read
+MAX_KILLS = 2  # kills without a new evaluation after which a run has failed
 
 
 class Source(Protocol):
@@ -55,7 +55,7 @@ class Active:
         if now < self.next_read:
             return False
         before, self.points = len(self.points), self.run.evaluations(metric)
-        self.next_read = time.monotonic() + (time.monotonic() - now) / READING
+        self.next_read = time.monotonic() + (time.monotonic() - now) / MAX_READ_SHARE
         if len(self.points) and self.points[-1, 0] > self.reached:
             self.reached, self.kills = float(self.points[-1, 0]), 0
         return len(self.points) != before
@@ -82,7 +82,7 @@ def run_all(source: Source, plan: Plan, progress: Progress, start: Start = Local
                 has_changed |= _advance(each, active, source, plan, start)
             if has_changed:
                 progress.update(source.results())
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
     except BaseException:
         _stop(active)
         raise
@@ -98,7 +98,7 @@ def _fill(active: list[Active], source: Source, plan: Plan, start: Start) -> boo
 
 
 def _advance(each: Active, active: list[Active], source: Source, plan: Plan, start: Start) -> bool:
-    """Look at an active run, and return whether its result has changed."""
+    """Check an active run, and return whether its result has changed."""
     try:
         code = each.process.poll()
     except RunError:  # it cannot be started there
@@ -115,7 +115,7 @@ def _advance(each: Active, active: list[Active], source: Source, plan: Plan, sta
         return has_changed
     if code in INTERRUPTED and not each.is_stopped:
         each.kills += 1
-        if each.kills < MOST_KILLS:
+        if each.kills < MAX_KILLS:
             each.process = start(each.run, plan)
             return has_changed
     active.remove(each)
@@ -141,7 +141,7 @@ def _stop(active: Sequence[Active]) -> None:
         echo(f"Saving {len(active)} active runs.")
     waiting = list(active)
     while waiting := [each for each in waiting if each.process.poll() is None]:
-        time.sleep(POLL)
+        time.sleep(POLL_INTERVAL)
     for each in active:
         each.claim.release()
     echo("All runs are saved. The same command continues them.")

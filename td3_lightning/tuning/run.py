@@ -20,9 +20,9 @@ from td3_lightning.tuning.node import start_fit
 from td3_lightning.tuning.plan import Plan, command
 from td3_lightning.tuning.result import Points
 
-# Exit codes of a run that a signal has ended: by default, and after it has saved itself.
+# Exit codes of a run that a signal has ended: by default, and after it has saved a checkpoint.
 INTERRUPTED = {-number for number in signal.Signals} | {75, 129, 130, 143}
-SAVING = 40.0  # seconds after which a run that has lost its sweep has ended
+SAVE_TIMEOUT = 40.0  # seconds after which a run that has lost its sweep has ended
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Claim:
             ) from error
 
     def release(self) -> None:
-        """Let other sweeps start the run."""
+        """Release the run, so that other sweeps can start it."""
         os.close(self._descriptor)
 
 
@@ -133,7 +133,7 @@ class Process(Protocol):
         """
 
     def stop(self) -> None:
-        """Ask the run to save itself and to end."""
+        """Stop the run, which first saves a checkpoint."""
 
 
 Start = Callable[[Run, Plan], Process]  # starts a run from its last checkpoint if it has one
@@ -150,7 +150,7 @@ class LocalProcess:
     def __init__(self, run: Run, plan: Plan) -> None:
         self._run, self._words, self._start = run, run.words(plan), time.monotonic()
         for version in run.folder.glob("version_*"):
-            RunLock(version, SAVING).release()  # a process that has lost its sweep may still save it
+            RunLock(version, SAVE_TIMEOUT).release()  # a process that has lost its sweep may still save it
         self._process = start_fit(self._words, run.folder, plan.threads)
 
     def poll(self) -> int | None:
@@ -161,5 +161,5 @@ class LocalProcess:
         return code
 
     def stop(self) -> None:
-        """Ask the run to save itself and to end."""
+        """Stop the run, which first saves a checkpoint."""
         self._process.terminate()

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -18,7 +19,6 @@ from lightning.pytorch.loggers import CSVLogger
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Linear, ReplayData, UsageError
-from td3_lightning.algorithm.settings import SCHEDULED
 from td3_lightning.errors import EnvError
 
 
@@ -525,7 +525,9 @@ def test_a_checkpoint_alone_gives_a_policy_that_acts_the_same(settings: str, mak
     assert (loaded.env_steps, loaded.updates, loaded.episodes) == (30, 20, module.episodes)
     obs = np.random.default_rng(0).normal(size=(50, data.obs_dim))
     np.testing.assert_array_equal(loaded.act(obs), module.act(obs))
-    for name in (*SCHEDULED, "target_update_freq"):
+    scheduled = [name for name, each in signature(TD3).parameters.items() if "Schedule" in str(each.annotation)]
+    assert len(scheduled) == 9
+    for name in scheduled:
         kept, given = getattr(loaded.settings, name), getattr(module.settings, name)
         assert (kept is None) == (given is None)
         if given is not None:

@@ -94,14 +94,14 @@ def test_processes_with_the_same_error_do_not_wait() -> None:
 
 
 def test_silent_process_ends_all_others_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "PATIENCE", 1.0)
+    monkeypatch.setattr(rendezvous, "START_TIMEOUT", 1.0)
     raised = meet(ready(), lambda _: None)
     assert isinstance(raised[0], RunError)
     assert "within 1 seconds, got no report from rank 1. Read its output" in str(raised[0])
 
 
 def test_missing_store_ends_a_process_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "PATIENCE", 1.8)
+    monkeypatch.setattr(rendezvous, "START_TIMEOUT", 1.8)
     began = time.monotonic()
     with pytest.raises(RunError, match="could not connect"):
         Rendezvous(1, 2, partial(join_store, "127.0.0.1", free_port())).agree({})

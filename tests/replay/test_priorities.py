@@ -103,7 +103,7 @@ class PrioritizedWorld(World):
         values |= {place: self.priority[name] for name, place in self.positions().items()}
         np.testing.assert_array_equal(priorities._tree.values[: len(values)], np.float32(list(values.values())))
         assert not priorities._tree.values[len(values) :].any()
-        assert priorities.largest == self.largest
+        assert priorities.max_priority == self.largest
         rebuilt = SumTree(len(values))
         rebuilt.set(np.arange(len(values)), priorities._tree.values[: len(values)])
         assert all(map(np.array_equal, priorities._tree.levels, rebuilt.levels))
@@ -180,7 +180,7 @@ def test_loaded_replay_continues_bit_exactly(num_envs: int) -> None:
         world.replay.update_priorities(torch.full((BATCH,), 2.0))
         again.replay.update_priorities(torch.full((BATCH,), 2.0))
         world.priority = dict(zip(world.priority, values_of(world.replay), strict=True))
-        world.largest = one.largest
+        world.largest = one.max_priority
         world.replay = again.replay
 
 

@@ -12,7 +12,7 @@ from td3_lightning import ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.errors import RunError
 from td3_lightning.reporting.frames import FrameReader, frames_per_second
-from td3_lightning.reporting.video import Mp4, record
+from td3_lightning.reporting.video import Mp4, record_each
 from tests.cli.test_app import SMALL, folder, run  # noqa: F401  # the fixture
 from tests.reporting.test_video import Painter, greys, policy_for
 
@@ -90,7 +90,8 @@ def film(tmp_path, monkeypatch):
     def record_shown(shown, **kwargs):
         monkeypatch.setattr(Gallery, "shown", staticmethod(shown) if callable(shown) else shown)
         data = ReplayData("toys/Gallery-v0", {"length": 3}, capacity=10)
-        return record(policy_for(data), data, 1, tmp_path / "films", **kwargs)[0]
+        (video,) = record_each(policy_for(data), data, 1, tmp_path / "films", **kwargs)
+        return video
 
     return record_shown
 

@@ -157,11 +157,11 @@ def test_environment_that_changes_the_directory_moves_no_file(root, folder, else
 
 
 def test_folder_of_a_recording_is_that_of_the_call(folder, elsewhere):  # noqa: F811
-    from td3_lightning.reporting.video import record
+    from td3_lightning.reporting.video import record_each
 
     data = ReplayData("toys/Wanderer-v0", {"length": 3}, capacity=10)
     os.chdir(folder)
-    (video,) = record(policy_for(data), data, 1, "films")
+    (video,) = record_each(policy_for(data), data, 1, "films")
     assert video.path.parent == folder / "films"
     assert os.listdir(elsewhere) == []
 

@@ -20,7 +20,7 @@ from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.cli.error_messages import user_message
 from td3_lightning.envs.wrappers import ActionRepeat
-from td3_lightning.reporting.video import record
+from td3_lightning.reporting.video import record_each
 from tests.cli.test_app import SMALL
 
 
@@ -58,7 +58,7 @@ def greys(path: Path) -> tuple[tuple[int, int], float, list[int]]:
 def test_video_has_every_frame_in_order(tmp_path: Path) -> None:
     Painter.log.clear()
     data = ReplayData("toys/Painter-v0", {"length": 11}, capacity=10, test_seed=70, test_episodes=1)
-    videos = record(policy_for(data), data, episodes=2, folder=tmp_path / "new" / "videos")
+    videos = list(record_each(policy_for(data), data, episodes=2, folder=tmp_path / "new" / "videos"))
     # The return is 11 * 10 * episode + (1 + 2 + ... + 11).
     assert [(video.path.name, video.episode_return, video.frames) for video in videos] == [
         ("episode-1-return-66.0-frames-11.mp4", 66.0, 11),
@@ -75,7 +75,7 @@ def test_video_has_every_frame_in_order(tmp_path: Path) -> None:
 def test_video_has_the_frames_of_repeated_actions(tmp_path: Path) -> None:
     repeat: Any = functools.partial(ActionRepeat, repeat=4)
     data = ReplayData("toys/Painter-v0", {"length": 11}, wrappers=[repeat], capacity=10)
-    (video,) = record(policy_for(data), data, episodes=1, folder=tmp_path)
+    (video,) = record_each(policy_for(data), data, episodes=1, folder=tmp_path)
     assert video.path.name == "episode-1-return-66.0-frames-11.mp4"
     np.testing.assert_allclose(greys(video.path)[2], np.arange(10, 111, 10), atol=2)
     assert data.wrappers == [repeat]
@@ -86,14 +86,14 @@ def test_recorded_environment_is_closed(tmp_path: Path, monkeypatch: pytest.Monk
     closed: list[gym.Env[Any, Any]] = []
     monkeypatch.setattr(Painter, "close", lambda env: closed.append(env))
     data = ReplayData("toys/Painter-v0", {"length": 2}, capacity=10)
-    record(policy_for(data), data, 1, tmp_path)
+    list(record_each(policy_for(data), data, 1, tmp_path))
     assert len(closed) == 1
     assert closed[0] is not data.eval_env.unwrapped
 
 
 def test_odd_sizes_are_cropped_to_even_sizes(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", capacity=10)
-    (video,) = record(policy_for(data), data, 1, tmp_path, {"height": 51, "width": 73, "length": 3})
+    (video,) = record_each(policy_for(data), data, 1, tmp_path, {"height": 51, "width": 73, "length": 3})
     size, _, means = greys(video.path)
     assert size == (72, 50)
     np.testing.assert_allclose(means, [10, 20, 30], atol=2)
@@ -106,7 +106,7 @@ def test_car_is_recorded_without_a_display(tmp_path: Path, monkeypatch: pytest.M
     repeat: Any = functools.partial(ActionRepeat, repeat=4)
     settings = {"track_seed": 123, "max_episode_steps": 10}
     data = ReplayData("td3_lightning/CarRacing-v0", settings, wrappers=[repeat], capacity=10)
-    (video,) = record(policy_for(data), data, 1, tmp_path, {"draw_rays": draw_rays})
+    (video,) = record_each(policy_for(data), data, 1, tmp_path, {"draw_rays": draw_rays})
     assert video.frames == 10
     reader = imageio_ffmpeg.read_frames(str(video.path))
     assert next(reader)["size"] == (600, 400)
@@ -122,7 +122,7 @@ def test_interrupted_recording_leaves_no_partial_video(tmp_path: Path) -> None:
     policy = policy_for(data)
     policy.act = lambda obs: (_ for _ in ()).throw(KeyboardInterrupt) if obs[1] == 3 else np.zeros(1)  # type: ignore
     with pytest.raises(KeyboardInterrupt):
-        record(policy, data, 1, tmp_path)
+        list(record_each(policy, data, 1, tmp_path))
     assert os.listdir(tmp_path) == []
 
 
@@ -131,7 +131,7 @@ def test_environment_without_rgb_array_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r'^render_modes of toys/Counter-v0 must contain "rgb_array", got \[\]\. Use an'
     ):
-        record(policy_for(data), data, 1, tmp_path / "videos")
+        list(record_each(policy_for(data), data, 1, tmp_path / "videos"))
     assert os.listdir(tmp_path) == []
 
 
@@ -139,20 +139,21 @@ def test_invalid_folder_gives_one_line_error(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file") as caught:
-        record(policy_for(data), data, 1, tmp_path / "file")
+        list(record_each(policy_for(data), data, 1, tmp_path / "file"))
     said = user_message(caught.value.with_traceback(None))  # without the frames of this test
     assert said == f"{tmp_path / 'file'} cannot be used (File exists). Use another path."
 
 
 def test_render_mode_is_always_rgb_array(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
-    assert record(policy_for(data), data, 1, tmp_path, {"render_mode": "human"})[0].frames == 5
+    (video,) = record_each(policy_for(data), data, 1, tmp_path, {"render_mode": "human"})
+    assert video.frames == 5
 
 
 def test_unknown_env_kwargs_are_refused(tmp_path: Path) -> None:
     data = ReplayData("toys/Painter-v0", capacity=10)
     with pytest.raises(UsageError, match="draw_rays"):
-        record(policy_for(data), data, 1, tmp_path / "videos", {"draw_rays": True})
+        list(record_each(policy_for(data), data, 1, tmp_path / "videos", {"draw_rays": True}))
     assert os.listdir(tmp_path) == []
 
 

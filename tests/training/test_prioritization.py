@@ -14,7 +14,7 @@ from torch import Tensor
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Constant, Replay, ReplayData, UsageError
-from td3_lightning.algorithm.critic_losses import huber
+from td3_lightning.algorithm.losses import huber
 from td3_lightning.replay.pixels import Pixels
 from td3_lightning.replay.priorities import Priorities
 from td3_lightning.reporting.logger import RunLogger
@@ -29,7 +29,7 @@ INTERVAL = 7
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the calls of the priorities, in their order, and check each update."""
     seen: list[str] = []
-    draw, update, reset = Priorities.draw, Priorities.update, Priorities.reset_largest
+    draw, update, reset = Priorities.draw, Priorities.update, Priorities.reset_max_priority
 
     def record_update(self: Priorities, td_error: Any) -> None:
         assert self._drawn is not None
@@ -41,7 +41,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Priorities, "draw", lambda *args: seen.append("draw") or draw(*args))
     monkeypatch.setattr(Priorities, "update", record_update)
-    monkeypatch.setattr(Priorities, "reset_largest", lambda self: seen.append("reset") or reset(self))
+    monkeypatch.setattr(Priorities, "reset_max_priority", lambda self: seen.append("reset") or reset(self))
     monkeypatch.setattr(prioritization, "RESET_INTERVAL", Constant(INTERVAL))
     return seen
 

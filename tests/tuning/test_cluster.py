@@ -134,7 +134,7 @@ def test_run_waits_for_the_process_of_a_lost_node(plan: Plan, cluster: Cluster, 
 
 
 def test_run_in_use_ends_the_sweep(plan: Plan, cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "LOCKED", 0.05)
+    monkeypatch.setattr(node, "LOCK_TIMEOUT", 0.05)
     (run.folder / "version_0").mkdir()
     lock = RunLock(run.folder / "version_0")
     with pytest.raises(RunError, match=r"trial_0 must be unused, got a run in progress\. Stop that process\.$"):
@@ -188,7 +188,7 @@ def error_of(
     """Return the only line of an invalid command, which has created no file."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(module, "PROBE", probe)
-    monkeypatch.setattr(module, "ANSWER", 1.0)
+    monkeypatch.setattr(module, "CONNECT_TIMEOUT", 1.0)
     Path("tiny.yaml").write_text(TINY)
     assert main(["sweep", "--config", "tiny.yaml", "--seeds", "1", *shlex.split(words)]) == 2
     (line,) = capsys.readouterr().err.splitlines()

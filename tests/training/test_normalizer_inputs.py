@@ -14,7 +14,7 @@ import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, TD7, Batch, Collector, ReplayData, Trunk, UsageError
 from td3_lightning.envs.env_group import Step
-from td3_lightning.training.unseen_returns import UnseenReturns
+from td3_lightning.training.normalizer_inputs import UnseenReturns
 from tests.algorithm.test_normalization import AGENTS, new_agent, new_batch
 
 

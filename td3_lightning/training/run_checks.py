@@ -1,0 +1,140 @@
+"""Checks that the parts of a run fit together, before its first step."""
+
+import inspect
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.utilities import rank_zero_warn
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.errors import UsageError
+from td3_lightning.replay.buffer import Replay
+from td3_lightning.schedules import Schedule
+from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.evaluation import StopWhenSolved
+from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
+
+_MULTIPROCESSING = "lightning.pytorch.strategies.launchers.multiprocessing"
+
+
+def check_launcher(trainer: L.Trainer) -> None:
+    """Refuse a strategy that forks or spawns processes.
+
+    The random generators of this process already exist, so every copy of it would draw the same numbers.
+
+    Raises:
+        UsageError: The strategy starts its processes from this one.
+    """
+    kinds = type(trainer.strategy.launcher).__mro__
+    if any(kind.__module__ == _MULTIPROCESSING for kind in kinds):
+        raise UsageError(
+            "trainer.strategy must start each process independently, got a strategy that forks or spawns them. Use "
+            "ddp, in a script or on the command line."
+        )
+
+
+def check_dimensions(module: TD3, data: ReplayData) -> None:
+    """Raise `UsageError` if the agent was built for other observations or actions."""
+    got: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
+    expected: list[Any] = [data.obs_dim, data.action_low, data.action_high]
+    if not all(np.array_equal(np.float32(one), np.float32(other)) for one, other in zip(got, expected, strict=True)):
+        raise UsageError(
+            f"obs_dim, action_low and action_high of the agent must be those of {data.env_id}, {expected}, got {got}. "
+            "Use TD3(data.obs_dim, data.action_low, data.action_high)."
+        )
+
+
+def check_agent(module: TD3, data: ReplayData) -> None:
+    """Check that an agent can be trained with a data module.
+
+    Raises:
+        UsageError: The agent has no trainable weight, its critic loss does not correct for the priorities, or it
+            normalizes frames or rewards that it cannot normalize.
+    """
+    _check_trainable(module)
+    _check_critic_loss(module, data.replay)
+    _check_not_pixels(module, data)
+    _check_rewards_are_raw(module, data)
+
+
+def _check_trainable(module: TD3) -> None:
+    """Raise `UsageError` if the actor or the critics have no trainable weight."""
+    for name, network in (("actor", module.actor), ("critics", module.critics)):
+        if not any(weight.requires_grad for weight in network.parameters()):
+            raise UsageError(
+                f"The {name} must have a trainable weight, got only weights with requires_grad=False. Use "
+                "agent.unfreeze() before fit."
+            )
+
+
+def _check_critic_loss(module: TD3, replay: Replay) -> None:
+    """Raise `UsageError` if the replay is prioritized and the critic loss does not correct for it."""
+    loss = module.settings.critic_loss
+    if replay.priorities is not None and loss != "huber":
+        raise UsageError(
+            f"model.critic_loss must be huber if data.priority_alpha is above 0, got {loss}. Use --model.critic_loss "
+            "huber, or --data.priority_alpha 0."
+        )
+
+
+def _check_not_pixels(module: TD3, data: ReplayData) -> None:
+    """Raise `UsageError` if an agent normalizes frames."""
+    if module.settings.normalize_observations and data.pixels is not None:
+        raise UsageError(
+            "model.normalize_observations must be false with data.pixels, got true. Omit it: the encoder scales frames."
+        )
+
+
+def _check_rewards_are_raw(module: TD3, data: ReplayData) -> None:
+    """Raise `UsageError` if an agent normalizes rewards of a dataset, or rewards that have a factor."""
+    if not module.settings.normalize_rewards:
+        return
+    if data.offline:
+        raise UsageError(
+            "model.normalize_rewards must be false with data.offline, got true. Use a constant data.reward_scale: the "
+            "estimate requires environment steps."
+        )
+    if data.replay.reward_scale != 1:
+        raise UsageError(
+            f"data.reward_scale must be 1 with model.normalize_rewards, got {data.replay.reward_scale}. Omit one of "
+            "them."
+        )
+
+
+def check_offline(trainer: L.Trainer, schedules: dict[str, Schedule]) -> None:
+    """Check a run that takes no environment steps.
+
+    Args:
+        trainer: Trainer of the run.
+        schedules: Settings that are schedules and not constant.
+
+    Raises:
+        UsageError: A callback requires training episodes, or a setting requires environment steps.
+    """
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without a type
+    for each in callbacks:
+        if isinstance(each, PolicyCheckpoint | StopWhenSolved):
+            raise UsageError(
+                f"data.offline must be false with {type(each).__name__}, which requires training episodes, got true. "
+                "Remove the callback."
+            )
+    for name, schedule in schedules.items():
+        raise UsageError(
+            f"{name} must be a number if data.offline is true, because env_steps do not grow, got "
+            f"{schedule}. Use a number."
+        )
+
+
+def warn_unused(kind: type, **settings: Any) -> None:
+    """Warn of settings of the Collector that an offline run does not use.
+
+    Args:
+        kind: Class of the Collector, whose constructor has the defaults.
+        settings: Values of its settings.
+    """
+    defaults = inspect.signature(kind).parameters
+    unused = [f"collector.{name}" for name, value in settings.items() if value != defaults[name].default]
+    if unused:
+        has = "has" if len(unused) == 1 else "have"
+        rank_zero_warn(f"{' and '.join(unused)} {has} no effect with data.offline, which takes no environment steps.")
