@@ -25,27 +25,27 @@ class TD3(Learner):
         action_high: Largest value of each action; taken from the environment.
         hidden_dims: Width of each hidden layer of the actor, and of every critic without `critic_hidden_dims`.
         critic_hidden_dims: Width of each hidden layer of every critic; None for `hidden_dims`.
-        num_critics: Number of Q-functions, whose minimum is the target; the paper uses 2.
+        num_critics: Number of critics; the target uses the minimum of their values. The paper uses 2.
         layer_norm: Normalize each hidden layer before its ReLU.
-        encoder: Network before these layers, shared by actor and critics or one for each. None means no encoder.
+        encoder: Network before the hidden layers, shared by actor and critics or one for each. None means no encoder.
         critic_encoder: Network before the critics' layers, one for each critic; None for `encoder`.
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
         tau: Share of the online parameters in each Polyak average, in (0, 1], a number or a schedule over env_steps.
         policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
-        noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
+        noise_clip: Bound of the target policy's noise in half-widths of the action box, or a schedule.
         policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets; a number
             or a schedule.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient, or a schedule; None for no clipping.
         gradients: "manual", "autograd" or "compiled". "manual" computes the same gradients faster for plain networks in
-            one process on a CPU; in other cases, it is "autograd". "compiled" uses torch.compile (experimental).
+            one process on a CPU; other cases use "autograd". "compiled" uses torch.compile (experimental).
         target_update_freq: Critic updates per update of the targets, a number or a schedule; None means `policy_freq`.
             With tau = 1, the targets become copies (hard updates).
         critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
-        bc_weight: Weight of behavior cloning in the actor loss (TD3+BC), for offline data: 1 / alpha of that paper,
-            which uses 0.4, or a schedule. A larger value keeps the policy closer to the data. None for TD3's loss.
+        bc_weight: Weight of behavior cloning in the actor loss, for offline data, or a schedule: 1 / alpha of the
+            TD3+BC paper, which uses 0.4. A larger value keeps the policy closer to the data. None for TD3's loss.
         normalize_rewards: Divide rewards by the standard deviation of all discounted training returns so far.
 
     Raises:

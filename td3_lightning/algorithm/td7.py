@@ -34,22 +34,22 @@ class TD7(TD3):
         action_high: Largest value of each action; taken from the environment.
         hidden_dims: Width of each hidden layer of the encoder, the actor and every critic.
         zs_dim: Numbers in an embedding.
-        num_critics: Number of Q-functions, whose minimum is the target; the paper uses 2.
+        num_critics: Number of critics; the target uses the minimum of their values. The paper uses 2.
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
         encoder_lr: Learning rate of the encoder's Adam, a number or a schedule over env_steps.
         tau: Share of the online parameters in each update of the targets, in (0, 1], a number or a schedule over
             env_steps. The paper copies the parameters (1).
         policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
-        noise_clip: Bound of that noise in half-widths of the action box, or a schedule.
+        noise_clip: Bound of the target policy's noise in half-widths of the action box, or a schedule.
         policy_freq: Critic updates per update of the actor, a number or a schedule.
         target_update_freq: Critic updates per update of the targets and of the fixed encoders, a number or a schedule.
         max_grad_norm: Largest norm of each network's gradient, or a schedule; None for no clipping.
         critic_loss: "huber", LAP's, or "mse", TD3's.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
-        bc_weight: Weight of behavior cloning in the actor loss, for offline data: the paper's lambda, which is 0.1. A
-            larger value keeps the policy closer to the data. None for online training.
+        bc_weight: Weight of behavior cloning in the actor loss, for offline data, or a schedule: the paper's lambda,
+            which is 0.1. A larger value keeps the policy closer to the data. None for online training.
         normalize_rewards: Divide rewards by the standard deviation of all discounted training returns so far.
 
     Raises:

@@ -99,7 +99,7 @@ class CommandLine(LightningCLI):
             trainer_class=Trainer,
             trainer_defaults={"accelerator": accelerator, **TRAINER_DEFAULTS},
             parser_kwargs={
-                "description": "TD3 and TD7 on Lightning. The commands `curves` and `sweep` have their own --help.",
+                "description": "Train and use TD3 and TD7 agents. See also `curves --help` and `sweep --help`.",
                 "prog": "td3-lightning",
                 "allow_abbrev": False,  # an abbreviation could be a misspelled flag
                 "exit_on_error": False,  # errors become exceptions, and each of them one sentence
@@ -121,11 +121,11 @@ class CommandLine(LightningCLI):
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the settings of the run."""
         parser.add_argument(
-            "--name", default="default", help="Folder of the run in lightning_logs; by default the first --config."
+            "--name", default="default", help="Folder in lightning_logs; by default the name of the first --config."
         )
         parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all random numbers.")
         parser.add_argument(
-            "--ckpt_path", type=str | None, help="Checkpoint to resume, evaluate or record; last finds the newest one."
+            "--ckpt_path", type=str | None, help="Checkpoint to resume or use: a path, or last for the newest run."
         )
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:

@@ -34,7 +34,7 @@ def draw_curves(args: Sequence[str]) -> None:
 def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "td3-lightning curves",
-        description="Draw learning curves of several runs, their mean and its 95% interval.",
+        description="Draw the learning curves of several runs with their mean and its 95% interval.",
         allow_abbrev=False,
         exit_on_error=False,
     )

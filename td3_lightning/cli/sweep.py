@@ -115,14 +115,14 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--space", help="YAML file with a range or choices for each setting, for example td3.yaml")
     parser.add_argument("--seeds", type=int, nargs="+", help="random seeds, one run each")
     parser.add_argument("--workers", type=int, default=1, help="simultaneous runs (default: 1); they share the cores")
-    parser.add_argument("--engine", default="local", help="place of the runs: local (default) or ray, a Ray cluster")
-    parser.add_argument("--ray_address", help="address of the Ray cluster (default: auto, the one of this machine)")
+    parser.add_argument("--engine", default="local", help="where to train: local (default), or ray for a Ray cluster")
+    parser.add_argument("--ray_address", help="address of the Ray cluster (default: auto, that of this machine)")
     parser.add_argument(
         "--name", help="folder in lightning_logs (default: the names of the configurations, and sweep or seeds)"
     )
     parser.add_argument("--trials", type=int, help="trials of the study (default: 20)")
     parser.add_argument("--storage", help="journal file or database URL (default: study.journal in the folder)")
-    parser.add_argument("--objective", help=f"rating of a trial: {', '.join(OBJECTIVES)} (default: last_10)")
+    parser.add_argument("--objective", help=f"evaluations that count: {', '.join(OBJECTIVES)} (default: last_10)")
     parser.add_argument("--pruner", help=f"stops bad trials: {', '.join(PRUNERS)} (default: median)")
     parser.add_argument("--pruner_warmup", type=int, help="evaluations before a trial can be pruned (default: 10)")
     try:

@@ -47,6 +47,20 @@ class Trainer(L.Trainer):
             torch.set_float32_matmul_precision(float32_matmul_precision)
         super().__init__(*args, **kwargs)
 
+    # The first sentence of a method is the description of its command.
+
+    def fit(self, *args: Any, **kwargs: Any) -> None:
+        """Train an agent, or resume a run from `--ckpt_path`."""
+        super().fit(*args, **kwargs)
+
+    def validate(self, *args: Any, **kwargs: Any) -> Any:
+        """Play the evaluation episodes of training with the policy of a checkpoint."""
+        return super().validate(*args, **kwargs)
+
+    def test(self, *args: Any, **kwargs: Any) -> Any:
+        """Play episodes with the policy of a checkpoint, on seeds that training does not use."""
+        return super().test(*args, **kwargs)
+
     def record(
         self,
         model: TD3,
@@ -110,7 +124,7 @@ class Trainer(L.Trainer):
     def plot(
         self, model: TD3, datamodule: ReplayData, ckpt_path: str, episodes: int = 3, folder: str = "plots"
     ) -> None:
-        """Draw value estimates beside observed returns, the actions, and for CarRacing the driven line.
+        """Draw value estimates against observed returns, the actions, and for CarRacing the driven line.
 
         The episodes have the seeds of `test`.
 

@@ -33,7 +33,7 @@ from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restor
 
 
 class ReplayData(L.LightningDataModule):
-    """Own the training and evaluation environments and the replay buffer.
+    """Hold the training and evaluation environments and the replay buffer.
 
     Args:
         env_id: Gymnasium id of the environment, for example "Pendulum-v1" or "package:Name-v0". Python users may pass
@@ -50,7 +50,7 @@ class ReplayData(L.LightningDataModule):
             of an older policy. The latter requires `env_workers`.
         vector_env: Vector environment for all training environments: "envpool", or "module:function", which is called
             as `function(env_id, num_envs=num_envs, **kwargs)`. Python users may pass the function.
-        vector_kwargs: Additional keyword arguments of that call, after env_kwargs and train_kwargs.
+        vector_kwargs: Additional keyword arguments of the call of `vector_env`, after env_kwargs and train_kwargs.
         capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
         batch_size: Transitions per batch.
         gamma: Discount factor per environment step, or a schedule.
@@ -72,7 +72,7 @@ class ReplayData(L.LightningDataModule):
             requires `model.critic_loss: huber`.
         dataset: Id or folder of a Minari dataset, whose transitions are in the replay buffer before the warm-up.
         dataset_share: Share of each batch that is drawn from the dataset, in [0, 1]. The replay buffer then has the
-            agent's transitions only. None keeps all transitions in one replay buffer.
+            agent's transitions only. None means that the replay buffer has the transitions of both.
         offline: Learn from the dataset alone: no environment steps, only updates and evaluations. An epoch is
             `steps_per_epoch` * `updates_per_step` updates, and logs count updates.
 

@@ -33,6 +33,7 @@ from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error, user_message
 from td3_lightning.cli.stage import newest_version
+from td3_lightning.cli.trainer import Trainer
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
@@ -277,6 +278,15 @@ def test_help_lists_commands_and_settings(words, capsys):
         assert [group.start() for group in groups] == sorted(group.start() for group in groups)
         assert "in half-widths of the action box" in re.sub(r"\s+", " ", output)
         assert "<function" not in output  # the address of a function would change with each start
+
+
+def test_help_describes_each_command_in_one_sentence(capsys):
+    stop("--help")
+    output = re.sub(r"\s+", " ", capsys.readouterr().out)
+    for command in COMMANDS:
+        sentence = (vars(Trainer)[command].__doc__ or "").partition("\n")[0]
+        assert re.fullmatch(r"[A-Z].*[\w`]\.", sentence), command
+        assert f" {command} {sentence} " in f"{output} "
 
 
 # Checkpoints.
