@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from td3_lightning.envs.lifetime import Lifetime, StepTimeoutError, must_pass, name_of
 from td3_lightning.errors import EnvError, as_float, described, shown
 
-MAX_FLOAT32 = np.float64(
-    np.finfo(np.float32).max
-)  # float64, because comparison with float16 would round a Python float
+# float64, because comparison with float16 would round a Python float.
+MAX_FLOAT32 = np.float64(np.finfo(np.float32).max)
 MAX_REWARD = float(MAX_FLOAT32)  # comparison of Python floats is faster
 SAFE_SQUARES = 1e70  # a sum of squares below this holds no number above MAX_FLOAT32
 DEFAULT_ADVICE = "Correct the environment, or wrap it."
