@@ -117,6 +117,12 @@ def test_public_path_names_the_class() -> None:
     assert type(as_encoder("encoder", {"class_path": "td3_lightning.Trunk", "init_args": {"widths": [3]}})) is Trunk
 
 
+@pytest.mark.parametrize("wrong", ["x" * 5000, np.zeros((2, 2))])
+def test_value_that_is_no_encoder_is_shown_in_one_line(wrong: Any) -> None:
+    with refused("encoder", "", "Use Trunk"):
+        as_encoder("encoder", wrong)
+
+
 def test_schedule_for_a_number_is_refused() -> None:
     expected = (
         r"^num_critics must be an integer, got Linear\(start=1\.0, end=2\.0, steps=3, begin=0\)\. Use an integer\.$"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
+from td3_lightning.reporting.metrics_csv import Points, axis_of, column_of, read_header, read_metrics
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
 STYLES = "-", "--", ":"  # of the means: each for as many groups as there are colors
@@ -98,11 +98,11 @@ def draw_seed_curves(
         if not len(steps):
             fix = "Use --group for each part of the training."
             raise UsageError(f"The runs of {name} must have {clock} in common, got none. {fix}")
-        label = name.replace("$", r"\$")  # not a formula
+        label = column_of(name).replace("$", r"\$")  # not a formula
         (means[f"{label}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
         axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
     axes.set(xlabel=clock, ylabel=metric)
-    axes.set_title(title, parse_math=False)  # a name may contain "$"
+    axes.set_title(column_of(title), parse_math=False)  # a name may contain "$"
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.legend(means.values(), means)  # Matplotlib leaves out a line whose own label starts with "_"

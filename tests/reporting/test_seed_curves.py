@@ -128,6 +128,12 @@ def test_every_group_is_in_the_legend_with_its_own_line() -> None:
     assert len({(line.get_color(), line.get_linestyle()) for line in legend.get_lines()}) == len(names)
 
 
+def test_text_that_has_no_unicode_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(CSV)
+    write_seed_curves({"\udc80": [tmp_path]}, "eval/return_mean", "a\udc80", tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").exists()
+
+
 def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "online.csv").write_text(CSV)
     (tmp_path / "offline.csv.gz").write_bytes(gzip.compress(CSV.replace("env_steps", "updates").encode()))
