@@ -220,6 +220,12 @@ def test_objects_that_raise_are_refused() -> None:
     assert as_float(torch.empty((), device="meta")) is None
 
 
+@pytest.mark.parametrize("make", [actor, critics])
+@pytest.mark.parametrize("wrong", ["x", Trunk([4]), np.zeros(3)])
+def test_encoder_of_a_network_is_a_module(make: Callable[..., Any], wrong: Any) -> None:
+    assert re.fullmatch(r"encoder must be a module, got .*\. Use Trunk.*\.", refused(make, "encoder", wrong))
+
+
 def test_intervals_are_named() -> None:
     cases: list[tuple[dict[str, float], float, str]] = [
         ({"least": 0, "most": 1}, 2, "in [0, 1], got 2. Use a smaller value."),

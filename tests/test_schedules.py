@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from one_sentence import refused
-from td3_lightning import TD3, Constant, Linear, UsageError
+from td3_lightning import TD3, Constant, Linear, Trunk, UsageError
+from td3_lightning.algorithm.encoders import as_encoder
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.serialization.configurable import known_classes
 
@@ -96,6 +97,30 @@ def test_wrong_init_args_are_refused(arguments: dict[str, Any], reason: str) -> 
         as_schedule({"class_path": path, "init_args": arguments})
     expected = f"init_args of {path} must be those of its constructor, got {arguments} ({reason})."
     assert str(caught.value) == f"{expected} Use start, end, steps, begin."
+
+
+@pytest.mark.parametrize("arguments", [[1, 0, 9], "1", 5])
+def test_init_args_must_be_a_mapping(arguments: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        as_schedule({"class_path": "td3_lightning.Linear", "init_args": arguments})
+    expected = f"init_args of td3_lightning.Linear must be a mapping, got {arguments!r}."
+    assert str(caught.value) == f"{expected} Use {{start: ..., end: ..., steps: ..., begin: ...}}."
+
+
+def test_public_path_names_the_class() -> None:
+    arguments = {"start": 1.0, "end": 0.0, "steps": 9}
+    public, full = (
+        as_schedule({"class_path": f"{module}.Linear", "init_args": arguments})
+        for module in ("td3_lightning", "td3_lightning.schedules")
+    )
+    assert repr(public) == repr(full) == "Linear(start=1.0, end=0.0, steps=9, begin=0)"
+    assert type(as_encoder("encoder", {"class_path": "td3_lightning.Trunk", "init_args": {"widths": [3]}})) is Trunk
+
+
+@pytest.mark.parametrize("wrong", ["x" * 5000, np.zeros((2, 2))])
+def test_value_that_is_no_encoder_is_shown_in_one_line(wrong: Any) -> None:
+    with refused("encoder", "", "Use Trunk"):
+        as_encoder("encoder", wrong)
 
 
 def test_schedule_for_a_number_is_refused() -> None:

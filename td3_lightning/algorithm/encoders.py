@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from td3_lightning.algorithm.network_memory import check_memory, num_weights
-from td3_lightning.errors import UsageError, require_bool, require_ints
+from td3_lightning.errors import UsageError, refuse, require_bool, require_ints
 from td3_lightning.serialization.configurable import Configurable, from_config
 
 
@@ -87,8 +87,6 @@ def as_encoder(name: str, encoder: Encoder | Mapping[str, Any] | None) -> Encode
     """Return an encoder or None unchanged, and build an encoder from plain data; `name` is the setting."""
     made = encoder if encoder is None or isinstance(encoder, Encoder) else from_config(Encoder, encoder)  # type: ignore[type-abstract]
     if encoder is not None and made is None:
-        raise UsageError(
-            f"{name} must be an Encoder, got {encoder!r}. Use Trunk(...), or import the class of your own Encoder "
-            "before a checkpoint that holds it is loaded."
-        )
+        fix = "Use Trunk(...), or import the class of your own Encoder before a checkpoint that holds it is loaded."
+        raise refuse(name, "an Encoder", encoder, fix)
     return made

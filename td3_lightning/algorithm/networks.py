@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.encoders import build
 from td3_lightning.algorithm.settings import TD3Settings
-from td3_lightning.errors import UsageError, require_bool, require_floats, require_int, require_ints
+from td3_lightning.errors import UsageError, refuse, require_bool, require_floats, require_int, require_ints
 
 Member = Callable[[Tensor], Tensor]  # a layer of one network of an ensemble
 
@@ -49,7 +49,7 @@ class Actor(nn.Module):
         obs_dim, hidden_dims = require_int("obs_dim", obs_dim, least=1), require_ints("hidden_dims", hidden_dims, 1)
         low, high = _box(action_low, action_high)
         layer_norm = require_bool("layer_norm", layer_norm)
-        self.encoder = encoder or nn.Identity()
+        self.encoder = _module(encoder)
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim, *hidden_dims]):
             layers.append(nn.Linear(fan_in, fan_out))
@@ -162,7 +162,7 @@ class Critics(nn.Module):
         obs_dim, action_dim = require_int("obs_dim", obs_dim, least=1), require_int("action_dim", action_dim, least=1)
         hidden_dims, layer_norm = require_ints("hidden_dims", hidden_dims, 1), require_bool("layer_norm", layer_norm)
         num_critics = require_int("num_critics", num_critics, least=1)
-        self.encoder = encoder or nn.Identity()
+        self.encoder = _module(encoder)
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim + action_dim, *hidden_dims]):
             layers.append(EnsembleLinear(num_critics, fan_in, fan_out))
@@ -248,6 +248,13 @@ def _linear(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
 
 def _layer_norm(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
     return nn.functional.layer_norm(inputs, weight.shape, weight, bias)
+
+
+def _module(encoder: nn.Module | None) -> nn.Module:
+    """Return an encoder, or an identity if there is none."""
+    if encoder is not None and not isinstance(encoder, nn.Module):
+        raise refuse("encoder", "a module", encoder, "Use Trunk([256]).build(obs_dim), for example, or remove it.")
+    return encoder or nn.Identity()
 
 
 def _num_features(encoder: nn.Module, obs_dim: int) -> int:

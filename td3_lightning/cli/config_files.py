@@ -22,10 +22,11 @@ class StrictLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a node."""
-        keys = [key.value for key, _ in node.value]
-        for key, _ in node.value:
-            if keys.count(key.value) > 1 and key.value != "<<":
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen and key.value != "<<":
                 raise yaml.MarkedYAMLError(None, None, f'"{key.value}" occurs twice', key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -159,11 +159,14 @@ def _about_values(message: str, words: Sequence[str]) -> str | None:
         return f"{key} must be an integer, got {number}. {_integer_fix(number)}"
     if limits := re.search(r"Not of type \w+: (\S+) does not conform to restriction (.*)", message):
         return f"{key} must be {_range(limits[2])}, got {limits[1]}. Use another value."
+    if "object has no attribute 'keys'" in message:
+        got = _first(r"'init_args': (.*?)\}", message)
+        return f"init_args of {key} must be a mapping, got {got}. Use the form {{name: value}}."
     if "Not of type" in message and "NoneType" in message:
         return f"{key} must be an integer, got null. Use 0, for example."
     if restriction := _first(r"Not of type \w+: (.*)", message):
         return f"{key} must be in its range: {restriction}. Use another value."
-    if path := _first(r"Expected a dot import path string: (\S+)", message):
+    if path := _first(r"Expected a dot import path string: (\S.*)", message):
         return _no_class(key, path, _first(r"Expected a <class '(int|float)'>", message))
     if problem := _first(r"((?:module '[^']+' has no attribute|No module named) '[^']+')", message):
         path = _first(r"class_path'?:? '([\w.]+)", message) or _first(r"Given value: (.*)", message)
@@ -245,7 +248,8 @@ def _no_class(key: str, path: str, number: str) -> str:
     hint = suggestions.class_path(path, key)
     if number:
         written = number == "int" and suggestions.integer(path)
-        use = f"Use {written or KINDS[number]}." if written or not hint else hint[:1].upper() + hint[1:]
+        form = f"Use {suggestions.LINE}." if "(" in path else hint[:1].upper() + hint[1:]
+        use = f"Use {written or KINDS[number]}." if written or not hint else form
         return f"{key} must be {KINDS[number]} or a class such as td3_lightning.Linear, got {path}. {use}"
     return f"{key} must be a class, got {path}; {hint or 'use its import path, for example package.module.Class.'}"
 
@@ -258,8 +262,6 @@ def _wrong_kind(key: str, message: str, words: Sequence[str]) -> str:
     accepted = list(dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds))
     if not accepted or accepted == ["null"]:  # jsonargparse does not name the accepted classes
         known = suggestions.known_classes(key)
-        if got in known:
-            return f"{key} does not accept these init_args of {got}; use a mapping of its arguments."
         hint = suggestions.class_path(got, key) or (f"use one of {', '.join(known)}." if 0 < len(known) < 9 else "")
         return f"{key} does not accept {got}; {hint or 'see --help for what it accepts.'}"
     fix = _fix(key, got, accepted, words)

@@ -153,7 +153,7 @@ def class_path(name: str, key: str) -> str:
     """Return a hint to the closest class for a setting, "" if none is close."""
     paths = known_classes(key) or [path for each in CLASSES for path in known_classes(each)]
     ends = {path.split(".")[-1].lower(): path for path in paths}
-    end = name.split(".")[-1].lower()
+    end = name.split("(")[0].split(".")[-1].lower()
     close = get_close_matches(end, ends, n=1, cutoff=0.7) or [each for each in ends if len(end) > 3 and end in each]
     return f"did you mean {ends[close[0]]}?" if close else ""
 

@@ -95,14 +95,22 @@ def _from_onnx(kind: type[Policy], path: Path) -> Policy:
     except Exception as error:  # the exceptions of onnxruntime have no common base class
         raise _no_policy(path, f"another file ({one_line(error)[:120]})") from error
     inputs, outputs = (
-        [(each.name, *each.shape) for each in group()] for group in (session.get_inputs, session.get_outputs)
+        [(each.name, each.type, *each.shape) for each in group()] for group in (session.get_inputs, session.get_outputs)
     )
-    if [(name, len(rest)) for name, *rest in (*inputs, *outputs)] != [("obs", 2), ("action", 2)]:
+    if not all(map(_is_batch, (inputs, outputs), ("obs", "action"))):
         raise _no_policy(path, f"a model with the inputs {inputs} and the outputs {outputs}")
-    obs_dim, parts = int(inputs[0][2]), metadata.get("observation_parts")
+    obs_dim, parts = inputs[0][3], metadata.get("observation_parts")
     if parts is not None and not has_size(parts, obs_dim):
         raise _no_policy(path, f"observation_parts without {obs_dim} numbers")
     return kind(session_act(session), obs_dim, metadata)
+
+
+def _is_batch(arrays: list[tuple[Any, ...]], name: str) -> bool:
+    """Return whether a model has one array of this name, with float32 rows of known size in any number."""
+    match arrays:
+        case [(found, "tensor(float)", rows, int(size))]:
+            return found == name and not isinstance(rows, int) and size > 0
+    return False
 
 
 def _no_policy(path: Path, got: str) -> UsageError:

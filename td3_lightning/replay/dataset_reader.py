@@ -93,7 +93,7 @@ class _Source:
             version, data_format, episodes = held["minari_version"], held["data_format"], held["total_episodes"]
             space = describe_minari(json.loads(held["observation_space"]))
             action_shape, bounds = _box_of(held["action_space"])
-        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
             said = f"{type(error).__name__}: {one_line(error)[:80]}"
             fix = "Use a dataset with the spaces of the environment, written by Minari 0.4 or later."
             raise self.refusal("a metadata.json with known spaces", said, fix) from error

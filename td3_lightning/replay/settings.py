@@ -6,8 +6,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, require_float, require_int
-from td3_lightning.schedules import Linear, Schedule, as_int_schedule, as_schedule
+from td3_lightning.errors import UsageError, refuse, require_float, require_int
+from td3_lightning.schedules import Constant, Linear, Schedule, as_int_schedule, as_schedule
 
 MAX_BATCH_SIZE = 1_000_000
 MAX_ENVS = 10_000
@@ -67,6 +67,8 @@ class ReplaySettings:
                 f"n_step must be a schedule that begins with its largest value, got {first:g} at first and "
                 f"{schedule.end:g} at last. Use a number, or a schedule that decreases."
             )
+        if round(first) == 1 and not isinstance(schedule, Constant | Linear):  # a replay of single steps never calls it
+            raise refuse("n_step", "a number, or a schedule that begins above 1", schedule, "Use 1.")
         self.n_step_schedule, self.max_n_step = as_int_schedule("n_step", schedule, most=first), round(first)
 
     @property

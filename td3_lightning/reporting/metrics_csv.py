@@ -4,7 +4,7 @@ import csv
 import gzip
 import io
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +17,7 @@ from td3_lightning.reporting.paths import check_link
 
 Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
+MAX_LINE = 1_000_000  # characters
 MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
 
@@ -119,7 +120,7 @@ def read_header(path: Path) -> list[str]:
     """Return the columns of a `metrics.csv`, which may be compressed; none if it does not exist."""
     try:
         with _open(path) as file:
-            return next(csv.reader(file), [])
+            return next(csv.reader(_lines(file)), [])
     except FileNotFoundError:
         return []
 
@@ -137,7 +138,7 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
     """
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     with _open(path) as file:
-        rows = csv.reader(file)
+        rows = csv.reader(_lines(file))
         header = next(rows, [])
         where = [(header.index(name), points[name]) for name in names if name in header]
         axis = header.index(axis_of(header) or CLOCKS[0]) if where else 0
@@ -148,6 +149,14 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
                 if row[column]:
                     series.append((float(row[axis] or "nan"), float(row[column])))
     return {name: np.array(series, dtype=np.float64).reshape(-1, 2) for name, series in points.items()}
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    """Yield lines of bounded length. A small compressed file can hold a line that does not fit into memory."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise ValueError(f"a line of more than {MAX_LINE:,} characters")
+        yield line
 
 
 def _open(path: Path) -> IO[str]:

@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
+from td3_lightning.reporting.metrics_csv import Points, axis_of, column_of, read_header, read_metrics
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
 STYLES = "-", "--", ":"  # of the means: each for as many groups as there are colors
+MAX_DRAWN = 1e100  # matplotlib and the 95% interval overflow near the largest float64, 1.8e308
 
 
 def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
     """Read a metric from run folders or metrics files.
 
     Raises:
-        UsageError: A file does not exist, cannot be read, or does not have the metric.
+        UsageError: A file does not exist, cannot be read, or does not have the metric. Or its clock decreases, or a
+            number is too large.
     """
     curves = []
     for path in paths:
@@ -37,10 +39,26 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
             raise UsageError(
                 f"{file} must be the metrics of a run, got an error: {one_line(error)}. Use a metrics.csv."
             ) from error
-        if not len(points):
+        if not np.isfinite(points[:, 1]).any():
             raise refuse("metric", f"a column with values in {file}", metric, "Use another --metric.")
-        curves.append(points)
+        _check_points(points, file, metric)
+        curves.append(np.where(np.isinf(points), np.nan, points))
     return curves
+
+
+def _check_points(points: Points, file: Path, metric: str) -> None:
+    """Check that points can be drawn. Values that are not finite leave gaps."""
+    before, after = points[:-1, 0], points[1:, 0]
+    if not np.isfinite(points[:, 0]).all():
+        raise UsageError(f"{file} must have a number as clock in each row with {metric}, got none. Remove the row.")
+    if (after < before).any():
+        place = int(np.argmax(after < before))
+        got = f"{after[place]:g} after {before[place]:g}"
+        raise UsageError(f"{file} must have a clock that never decreases, got {got}. Sort its rows.")
+    large = np.isfinite(points) & (np.abs(points) > MAX_DRAWN)
+    if large.any():
+        fix = "Use another --metric."
+        raise UsageError(f"{metric} in {file} must be at most {MAX_DRAWN:g} to be drawn, got {points[large][0]:g}. {fix}")
 
 
 def _metrics_file(run: Path) -> Path:
@@ -80,11 +98,11 @@ def draw_seed_curves(
         if not len(steps):
             fix = "Use --group for each part of the training."
             raise UsageError(f"The runs of {name} must have {clock} in common, got none. {fix}")
-        label = name.replace("$", r"\$")  # not a formula
+        label = column_of(name).replace("$", r"\$")  # not a formula
         (means[f"{label}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
         axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
     axes.set(xlabel=clock, ylabel=metric)
-    axes.set_title(title, parse_math=False)  # a name may contain "$"
+    axes.set_title(column_of(title), parse_math=False)  # a name may contain "$"
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.legend(means.values(), means)  # Matplotlib leaves out a line whose own label starts with "_"

@@ -4,7 +4,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
+
+PACKAGE = __name__.split(".")[0]
 
 
 class Configurable:
@@ -50,6 +52,9 @@ def from_config(kind: type[Kind], data: Any) -> Kind | None:
     if found is None:
         return None
     arguments, signature = data.get("init_args") or {}, inspect.signature(found)
+    if not isinstance(arguments, Mapping):
+        known = ", ".join(f"{name}: ..." for name in signature.parameters)
+        raise refuse(f"init_args of {path}", "a mapping", arguments, f"Use {{{known}}}.")
     try:
         signature.bind(**arguments)
     except TypeError as error:
@@ -61,8 +66,13 @@ def from_config(kind: type[Kind], data: Any) -> Kind | None:
 
 
 def known_classes(kind: type[Kind]) -> dict[str, type[Kind]]:
-    """Return the imported subclasses of a kind, by their import paths."""
-    return {f"{sub.__module__}.{sub.__qualname__}": sub for sub in _subclasses(kind)}
+    """Return the imported subclasses of a kind, by their import paths, and ours also as `td3_lightning.NAME`."""
+    return {path: sub for sub in _subclasses(kind) for path in _paths(sub)}
+
+
+def _paths(kind: type) -> list[str]:
+    module, name = kind.__module__, kind.__qualname__
+    return [f"{module}.{name}", *([f"{PACKAGE}.{name}"] if module.startswith(f"{PACKAGE}.") else [])]
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,14 @@ from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, require_rows, shown
 
+KEYS = {  # of the description of a space, beside its type
+    "Dict": {"parts"},
+    "Tuple": {"parts"},
+    "Box": {"shape"},
+    "MultiBinary": {"shape"},
+    "Discrete": {"n", "start"},
+    "MultiDiscrete": {"shape", "nvec", "start"},
+}
 MAX_DISCRETE = 2**53  # the largest number of a discrete space
 
 
@@ -49,6 +57,8 @@ def has_size(space: Any, obs_dim: int) -> bool:
 
 def _flat_size(space: Any) -> int:
     match space:
+        case {"type": str(kind), **rest} if rest.keys() != KEYS.get(kind):
+            pass
         case {"type": "Dict", "parts": [*parts]} if all(map(_is_named, parts)):
             return sum(_flat_size(part) for _, part in parts)
         case {"type": "Tuple", "parts": [*parts]}:
@@ -105,7 +115,8 @@ def flatten(space: Mapping[str, Any], obs: Any, name: str = "obs") -> NDArray[np
     if space["type"] == "Dict":
         names = [part for part, _ in space["parts"]]
         if not isinstance(obs, Mapping) or obs.keys() != set(names):
-            raise _refusal(name, f"a dict of {', '.join(names)}", list(obs) if isinstance(obs, Mapping) else obs)
+            expected = f"a dict of {', '.join(map(str, names))}"  # a name may be an integer
+            raise _refusal(name, expected, list(obs) if isinstance(obs, Mapping) else obs)
         return np.concatenate([flatten(part, obs[each], f"{name}[{each!r}]") for each, part in space["parts"]])
     if space["type"] == "Tuple":
         parts = space["parts"]

@@ -66,6 +66,8 @@ def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tenso
     path = folder / name
     if not NAME.fullmatch(name):
         raise UnfitError(path, "is not a valid name for a segment file")
+    if path.exists() and not path.is_file():
+        raise UnfitError(path, "is not a file")  # reading a pipe may never end
     try:
         with path.open("rb") as file:
             # A malformed checkpoint may claim more rows than memory can hold.

@@ -27,7 +27,7 @@ from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule
 from td3_lightning.training.batches import Batches
-from td3_lightning.training.data_settings import DataSettings, EnvMode, seed_range
+from td3_lightning.training.data_settings import DataSettings, EnvMode, require_kwargs, require_wrappers, seed_range
 from td3_lightning.training.dataset_source import DatasetSource
 from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_episodes, restore_replay
 
@@ -129,9 +129,10 @@ class ReplayData(L.LightningDataModule):
         self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
         self.test_seeds = seed_range("test", test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
-        self.env_kwargs, self.train_kwargs, self.eval_kwargs = env_kwargs or {}, train_kwargs or {}, eval_kwargs or {}
-        self.wrappers, self.pixels, self.step_timeout = wrappers or [], pixels, step_timeout
-        self._vector = self._vector_source(vector_env, vector_kwargs)
+        given = {"env_kwargs": env_kwargs, "train_kwargs": train_kwargs, "eval_kwargs": eval_kwargs}
+        self.env_kwargs, self.train_kwargs, self.eval_kwargs = (require_kwargs(*each) for each in given.items())
+        self.wrappers, self.pixels, self.step_timeout = require_wrappers(wrappers), pixels, step_timeout
+        self._vector, self._names = self._vector_source(vector_env, vector_kwargs), ReportNames()
         self.eval_env = self._make_checked_eval_env()
         make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
         self.replay = make_replay(
@@ -145,11 +146,11 @@ class ReplayData(L.LightningDataModule):
             reward_scale=reward_scale,
             priority_alpha=priority_alpha,
         )
-        self._names = ReportNames()  # names in the evaluation reports
 
     def _vector_source(self, vector_env: VectorName | None, kwargs: dict[str, Any] | None) -> VectorSource | None:
         others = {"env_workers": self.env_workers, "wrappers": self.wrappers, "pixels": self.pixels}
-        return vector_source(vector_env, self._source, {**self.env_kwargs, **self.train_kwargs}, kwargs, others)
+        settings, own = {**self.env_kwargs, **self.train_kwargs}, require_kwargs("vector_kwargs", kwargs)
+        return vector_source(vector_env, self._source, settings, own, others)
 
     def _make_checked_eval_env(self) -> gym.Env:
         """Make the evaluation environment and read the sizes of its spaces."""

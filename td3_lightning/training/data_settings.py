@@ -1,10 +1,12 @@
 """Validated settings of the data module."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from td3_lightning.errors import UsageError, refuse, require_bool, require_int
 from td3_lightning.replay.mixed import split_batch
+from td3_lightning.replay.pixels import Pixels
 from td3_lightning.schedules import Schedule, as_schedule
 
 EnvMode = Literal["lockstep", "overlapped"]
@@ -50,7 +52,7 @@ class DataSettings:
         self.on_device = require_bool("on_device", self.on_device)
 
     def _check_env_mode(self) -> None:
-        if self.env_mode not in get_args(EnvMode):
+        if not isinstance(self.env_mode, str) or self.env_mode not in get_args(EnvMode):
             raise refuse("env_mode", "lockstep or overlapped", self.env_mode, "Use lockstep, for example.")
         if self.env_mode == "overlapped" and not self.env_workers:
             fix = "Use 1, or data.env_mode lockstep."
@@ -60,7 +62,9 @@ class DataSettings:
             raise refuse("env_mode", "lockstep with data.offline", self.env_mode, fix)
 
     def check_dataset(self, batch_size: int, priority_alpha: float, pixels: object) -> None:
-        """Check the settings of the dataset, and set the parts of a batch."""
+        """Check the settings of the dataset and the frames, and set the parts of a batch."""
+        if pixels is not None and not isinstance(pixels, Pixels):
+            raise refuse("pixels", "a Pixels", pixels, "Use Pixels(), or remove it.")
         if self.dataset is not None and (not isinstance(self.dataset, str) or not self.dataset):
             raise refuse("data.dataset", "an id or a folder", self.dataset, "Use lander/expert-v0, for example.")
         self.offline = require_bool("data.offline", self.offline)
@@ -83,13 +87,32 @@ class DataSettings:
             "pixels": pixels is not None and self.dataset is not None,
             "offline": self.offline and is_shared,
             "on_device": self.on_device and is_shared,
-            "priority_alpha": bool(priority_alpha) and is_shared,
+            "priority_alpha": is_shared and bool(priority_alpha),
         }
 
     @property
     def updates_per_epoch(self) -> int:
         """Return the number of updates between two evaluations, which is that of the schedule's first value."""
         return round(self.steps_per_epoch * self.updates_schedule(0))
+
+
+def require_kwargs(name: str, kwargs: Any) -> dict[str, Any]:
+    """Return keyword arguments; None stands for no arguments."""
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise refuse(name, "a mapping with names as keys", kwargs, "Use {'max_episode_steps': 500}, for example.")
+    return dict(kwargs)
+
+
+def require_wrappers(wrappers: Any) -> list[Any]:
+    """Return functions that wrap an environment; None stands for no wrappers."""
+    if wrappers is None:
+        return []
+    if not isinstance(wrappers, list | tuple) or not all(map(callable, wrappers)):
+        fix = "Use [lambda env: ActionRepeat(env, 2)], for example."
+        raise refuse("wrappers", "a list of functions of an environment", wrappers, fix)
+    return list(wrappers)
 
 
 def seed_range(stage: str, seed: int, episodes: int) -> range:

@@ -1,5 +1,6 @@
 """One run of a sweep: its folder, its claim and its process."""
 
+import csv
 import fcntl
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from td3_lightning.atomic_files import atomic_write, make_folder
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.reporting.run_dir import RunLock
 from td3_lightning.tuning.node import start_fit
@@ -22,6 +23,7 @@ from td3_lightning.tuning.result import Points
 
 # Exit codes of a run that a signal has ended: by default, and after it has saved a checkpoint.
 INTERRUPTED = {-number for number in signal.Signals} | {75, 129, 130, 143}
+RECORD = {"exit_code": int, "seconds": float, "last_line": str}  # of run.json
 SAVE_TIMEOUT = 40.0  # seconds after which a run that has lost its sweep has ended
 
 
@@ -46,7 +48,16 @@ class Run:
     def record(self) -> dict[str, Any]:
         """Return `seconds` of all starts, `exit_code` and `last_line`; empty before the first start has ended."""
         path = self.folder / "run.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        if not path.exists():
+            return {}
+        try:
+            record = dict(json.loads(path.read_text()))
+            is_valid = all(isinstance(record.get(name, kind()), kind | int) for name, kind in RECORD.items())
+        except (ValueError, TypeError, RecursionError):  # damaged, or edited by hand
+            is_valid = False
+        if not is_valid:
+            raise UsageError(f"{path} must hold the end of a run, got another file. Delete it to continue the run.")
+        return record
 
     @property
     def finished(self) -> bool:
@@ -56,9 +67,9 @@ class Run:
     def evaluations(self, metric: str) -> Points:
         """Return a metric of all versions, (n, 2). A later version replaces the steps that it has repeated."""
         merged: dict[float, float] = {}
-        paths = self.folder.glob("version_*/metrics.csv")
-        for path in sorted(paths, key=lambda path: int(path.parent.name.removeprefix("version_"))):
-            points = read_metrics(path, [metric])[metric]
+        found = {path.parent.name.removeprefix("version_"): path for path in self.folder.glob("version_*/metrics.csv")}
+        for number in sorted((name for name in found if name.isdecimal()), key=int):  # another name is a user's copy
+            points = _read(found[number], metric)
             if len(points):
                 merged = {step: value for step, value in merged.items() if step < points[0, 0]}
                 merged.update({float(step): float(value) for step, value in points})
@@ -88,6 +99,14 @@ class Run:
             "last_line": next(reversed(self.log_lines()), ""),
         }
         atomic_write(self.folder / "run.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
+
+
+def _read(path: Path, metric: str) -> Points:
+    try:
+        return read_metrics(path, [metric])[metric]
+    except (ValueError, csv.Error) as error:
+        got = f"an error: {one_line(error)}"
+        raise UsageError(f"{path} must be the metrics of a run, got {got}. Delete the folder of the run.") from error
 
 
 class Claim:

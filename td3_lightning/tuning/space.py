@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 KEYS = ("low", "high", "log", "step", "choices")
+MOST_STEPS = 10**9  # of a range; Optuna fails with many more
 FIXED = ("config", "name", "ckpt_path", "help", "print_config")  # flags of `fit` that the sweep itself decides
 
 
@@ -138,6 +139,12 @@ def _choices(name: str, entry: Mapping[str, Any]) -> Choices:
         raise refuse(name, "either a range or choices in the space", dict(entry), "Remove one of them.")
     if not isinstance(values, list) or not values:
         raise refuse(f"{name}.choices", "a list of values", values, "Use choices: [64, 256], for example.")
+    for value in values:
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:  # bytes or a set, which YAML has
+            expected = "a list of numbers, strings, lists and mappings"
+            raise refuse(f"{name}.choices", expected, value, "Write the value as text.") from error
     return Choices(tuple(values))
 
 
@@ -154,4 +161,7 @@ def _range(name: str, entry: Mapping[str, Any]) -> Range:
     if found.step is not None and (found.log or not found.step > 0):
         got = "both" if found.log else found.step
         raise refuse(f"{name}.step", "greater than 0 and used without log", got, "Remove step or log.")
+    if found.step is not None and not 1 <= (found.high - found.low) / found.step <= MOST_STEPS:
+        expected = f"between (high - low) / {MOST_STEPS:,} and high - low"
+        raise refuse(f"{name}.step", expected, found.step, "Use another step, or remove it.")
     return found

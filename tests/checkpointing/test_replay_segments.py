@@ -243,6 +243,15 @@ def test_swapped_or_missing_file_is_refused_by_name(folder: Path, world: World) 
         check_rows(state, folder)
 
 
+def test_pipe_is_not_read_as_a_segment(folder: Path, world: World) -> None:
+    state = saved(world.replay, folder)
+    path = folder / state["rings"][0]["segments"][0]["name"]
+    path.unlink()
+    os.mkfifo(path)  # reading would wait for a writer
+    with pytest.raises(UnfitError, match="is not a file"):
+        check_rows(state, folder)
+
+
 @pytest.mark.parametrize("name", ["../x.rows", "/etc/passwd", "0123456789ab-0-0-1.rows/../../x", "a.rows", ""])
 def test_segment_name_outside_the_folder_is_refused(folder: Path, world: World, name: str) -> None:
     state = saved(world.replay, folder)

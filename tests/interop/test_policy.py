@@ -155,7 +155,11 @@ def test_pt2_file_is_for_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "metadata"), [("x", [1, 3], "{}"), ("obs", [3], "{}"), ("obs", ["batch", 3], "no JSON")]
+    ("name", "shape", "metadata"),
+    [
+        *(("x", ["batch", 3], "{}"), ("obs", [3], "{}"), ("obs", ["batch", 3], "no JSON"), ("obs", [1, 3], "{}")),
+        *(("obs", ["batch", "size"], "{}"), ("obs", [None, None], "{}"), ("obs", ["batch", 0], "{}")),
+    ],
 )
 def test_onnx_file_of_another_program_is_refused(name: str, shape: list[Any], metadata: str, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
@@ -163,6 +167,17 @@ def test_onnx_file_of_another_program_is_refused(name: str, shape: list[Any], me
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", [name], ["action"])], "g", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     model.metadata_props.add(key="env_id", value=metadata)
+    onnx.save(model, tmp_path / "a.onnx")
+    with refused("a.onnx", "", "another file"):
+        Policy.load(tmp_path / "a.onnx")
+
+
+def test_onnx_file_with_other_numbers_is_refused(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    kind = onnx.TensorProto.DOUBLE
+    ends = [onnx.helper.make_tensor_value_info(each, kind, ["batch", 3]) for each in ("obs", "action")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["obs"], ["action"])], "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, tmp_path / "a.onnx")
     with refused("a.onnx", "", "another file"):
         Policy.load(tmp_path / "a.onnx")

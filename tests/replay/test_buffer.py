@@ -415,6 +415,23 @@ def test_increasing_n_step_schedule_is_refused() -> None:
         Replay(1, 1, n_step=Linear(start=1, end=5, steps=10))
 
 
+class Later(Schedule):
+    """Schedule of a user that starts with a given value."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+
+    def __call__(self, env_steps: int) -> float:
+        return self.start if env_steps < 10 else 5
+
+
+@pytest.mark.parametrize("start", [1, 1.4])
+def test_own_n_step_schedule_that_begins_with_one_is_refused(start: float) -> None:
+    with refused("n_step", f"Later(start={start})", "Use 1."):
+        Replay(1, 1, n_step=Later(start))
+    assert Replay(1, 1, n_step=Later(2)).n_step == 2
+
+
 def test_gamma_zero_and_one() -> None:
     assert drawn(filled(3, [""] * 3, gamma=0.0)) == {0: (1.0, 0.0, 3.0)}
     assert drawn(filled(3, [""] * 3, gamma=1.0)) == {0: (111.0, 1.0, 3.0)}

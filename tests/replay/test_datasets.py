@@ -186,6 +186,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "actions": (lambda data: metadata(data, action_space=SPACE % (1, "-1", "1")), "[[-1.0], [1.0]]"),
     "discrete": (lambda data: metadata(data, action_space='{"type": "Discrete", "n": 3}'), "Discrete"),
     "no space": (lambda data: metadata(data, action_space=None), "TypeError"),
+    "parts": (lambda data: metadata(data, observation_space='{"type": "Dict", "subspaces": [1]}'), "AttributeError"),
     "no episode": (lambda data: metadata(data, total_episodes=0), "0"),
     "missing episode": (lambda data: metadata(data, total_episodes=5), "KeyError"),
     "no steps": (lambda data: metadata(data, total_episodes=-1), "-1"),

@@ -1,6 +1,7 @@
 """Check the learning curves of several runs."""
 
 import gzip
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,41 @@ def test_missing_data_is_refused(name: str, metric: str, expected: str, tmp_path
         read_curves([tmp_path / name], metric)
 
 
+HEADER = "env_steps,eval/return_mean\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            "1,1\n2,1e308\n",
+            "eval/return_mean in .* must be at most 1e+100 to be drawn, got 1e+308. Use another --metric.",
+        ),
+        ("1,-2e100\n", "eval/return_mean in .* must be at most 1e+100 to be drawn, got -2e+100. Use another --metric."),
+        (
+            "1,1\n1e300,1\n",
+            "eval/return_mean in .* must be at most 1e+100 to be drawn, got 1e+300. Use another --metric.",
+        ),
+        ("3,1\n5,1\n2,1\n", ".* must have a clock that never decreases, got 2 after 5. Sort its rows."),
+        ("nan,1\n2,1\n", ".* must have a number as clock in each row with eval/return_mean, got none. Remove the row."),
+        (",1\n2,1\n", ".* must have a number as clock in each row with eval/return_mean, got none. Remove the row."),
+        ("1,nan\n2,inf\n", "metric must be a column with values in .*, got 'eval/return_mean'. Use another --metric."),
+    ],
+)
+def test_rows_that_cannot_be_drawn_are_refused(rows: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(HEADER + rows)
+    with pytest.raises(UsageError) as error:
+        read_curves([tmp_path], "eval/return_mean")
+    assert re.fullmatch(expected.replace("+", r"\+"), str(error.value))
+
+
+def test_values_that_are_not_finite_leave_gaps(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(f"{HEADER}1,1\n2,nan\n2,inf\n3,1e100\n")
+    (curve,) = read_curves([tmp_path], "eval/return_mean")
+    assert len(curve) == 4
+    write_seed_curves({"runs": [tmp_path, tmp_path]}, "eval/return_mean", "title", tmp_path / "curves.png")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -59,6 +95,7 @@ def test_missing_data_is_refused(name: str, metric: str, expected: str, tmp_path
         ("binary.csv", bytes(range(256)), "codec can't decode byte 0x80"),
         ("plain.csv.gz", CSV.encode(), "Not a gzipped file"),
         ("short.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:30], "ended before the end-of-stream marker"),
+        ("bomb.csv.gz", gzip.compress(HEADER.encode() + bytes(10**7)), "a line of more than 1,000,000 characters"),
         ("changed.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-8] + bytes(8), "CRC check failed"),
     ],
 )
@@ -89,6 +126,12 @@ def test_every_group_is_in_the_legend_with_its_own_line() -> None:
     shown = [text.get_text().replace(r"\$", "$") for text in legend.get_texts()]
     assert shown == [f"{name}, mean of 1" for name in names]
     assert len({(line.get_color(), line.get_linestyle()) for line in legend.get_lines()}) == len(names)
+
+
+def test_text_that_has_no_unicode_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(CSV)
+    write_seed_curves({"\udc80": [tmp_path]}, "eval/return_mean", "a\udc80", tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").exists()
 
 
 def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:

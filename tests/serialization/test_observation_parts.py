@@ -111,6 +111,8 @@ MALFORMED: list[Any] = [
     ),
     {"type": "MultiDiscrete", "shape": [2], "nvec": [6, 7], "start": [0]},
     {"type": "Discrete", "n": 13, "start": 10**30},
+    {"type": "Discrete", "n": 13, "start": 0, "shape": 5},
+    {"type": "Box", "shape": [13], "nvec": 5},
 ]
 
 
@@ -146,6 +148,13 @@ def test_malformed_observations_are_refused(name: str, obs: Any, setting: str, g
     with pytest.raises(ValueError, match=rf"{setting}.* must be .* got ") as caught:
         flatten(describe_space(SPACES[name]), obs)
     assert got in str(caught.value)
+
+
+def test_names_of_a_dict_may_be_integers() -> None:
+    space = {"type": "Dict", "parts": [[1, {"type": "Box", "shape": [2]}], ["a", {"type": "Box", "shape": [1]}]]}
+    assert flatten(space, {1: [5.0, 6.0], "a": [7.0]}).tolist() == [5, 6, 7]
+    with refused("obs", "[2]", "Use an observation"):
+        flatten(space, {2: [5.0, 6.0]})
 
 
 def test_numbers_are_structured_only_in_the_shape_of_the_space() -> None:

@@ -214,6 +214,10 @@ def test_frozen_normalization_is_accepted(wrapper: Any) -> None:
         {"step_timeout": 0},
         {"step_timeout": float("inf")},
         {"step_timeout": float("nan")},
+        *({name: 3} for name in ("env_kwargs", "train_kwargs", "eval_kwargs", "vector_kwargs", "wrappers", "pixels")),
+        *({name: {1: 2}} for name in ("env_kwargs", "vector_kwargs", "wrappers")),
+        {"wrappers": [3]},
+        {"env_mode": ["lockstep"]},
     ],
     ids=str,
 )

@@ -34,6 +34,26 @@ def test_resumed_version_overrides_earlier_evaluations(tmp_path: Path) -> None:
     assert points.tolist() == [[100, 1], [200, 2.5], [300, 3.5], *([100 * n, n] for n in range(4, 13))]
 
 
+def test_other_names_of_versions_are_left_out(tmp_path: Path) -> None:
+    for name, value in {"version_0": 1.0, "version_0_copy": 2.0, "version_": 3.0}.items():
+        MetricsFile(tmp_path / name / "metrics.csv").append({"env_steps": 100, METRIC: value})
+    assert Run(tmp_path, ()).evaluations(METRIC).tolist() == [[100, 1]]
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"[" * 10**5, b"\xff", b'{"exit_code": "0"}', b'{"seconds": null}'])
+def test_damaged_record_of_a_run_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(UsageError, match=r"run\.json must hold the end of a run, got another file\. Delete it"):
+        assert Run(tmp_path, ()).finished
+
+
+def test_damaged_metrics_of_a_run_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "version_0").mkdir()
+    (tmp_path / "version_0" / "metrics.csv").write_bytes(b"env_steps,eval/return_mean\n1,\xff\n")
+    with pytest.raises(UsageError, match=r"metrics\.csv must be the metrics of a run, got an error: .* Delete the"):
+        Run(tmp_path, ()).evaluations(METRIC)
+
+
 def test_table_has_every_seed_and_summary_the_ended_ones() -> None:
     results = [
         result(1, 10, 30, 20, seconds=3723),

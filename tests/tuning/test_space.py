@@ -59,6 +59,8 @@ def test_corners_have_every_end_and_every_choice() -> None:
         ({"a": {"low": 1, "high": 2, "lag": 1}}, "a must be described by low, .* got 'lag'. Did you mean log?"),
         ({"a": {"low": 1, "choices": [2]}}, "a must be either a range or choices in the space"),
         ({"a": {"choices": []}}, r"a.choices must be a list of values, got \[\]."),
+        ({"a": {"choices": [1, b"x"]}}, r"a.choices must be a list of numbers, .* got b'x'. Write the value as text."),
+        ({"a": {"choices": [{1, 2}]}}, r"a.choices must be a list of numbers, .* got {1, 2}. Write the value as text."),
         ({"a": {"low": "x", "high": 2}}, "a.low must be a number, got 'x'. Use choices"),
         ({"a": {"low": float("nan"), "high": 2}}, "a.low must be a finite number, got nan. Use a finite number."),
         ({"a": {"low": 1, "high": float("inf")}}, "a.high must be finite, got inf."),
@@ -66,6 +68,14 @@ def test_corners_have_every_end_and_every_choice() -> None:
         ({"a": {"low": 0, "high": 2, "log": True}}, "a.low must be greater than 0 if log is true, got 0"),
         ({"a": {"low": 1, "high": 2, "log": "x"}}, "a.log must be true or false, got 'x'"),
         ({"a": {"low": 1, "high": 2, "step": 0}}, "a.step must be greater than 0 and used without log, got 0"),
+        (
+            {"a": {"low": 0.1, "high": 0.2, "step": 1e-300}},
+            r"a.step must be between \(high - low\) / .*, got 1e-300. Use",
+        ),
+        (
+            {"a": {"low": 1, "high": 2, "step": 5}},
+            r"a.step must be between \(high - low\) / .*, got 5. Use another step",
+        ),
         ({"a": {"low": 1, "high": 2, "step": 1, "log": True}}, "a.step must be .* got 'both'"),
     ],
 )
