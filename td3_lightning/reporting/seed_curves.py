@@ -57,8 +57,8 @@ def _check_points(points: Points, file: Path, metric: str) -> None:
         raise UsageError(f"{file} must have a clock that never decreases, got {got}. Sort its rows.")
     large = np.isfinite(points) & (np.abs(points) > MAX_DRAWN)
     if large.any():
-        fix = "Use another --metric."
-        raise UsageError(f"{metric} in {file} must be at most {MAX_DRAWN:g} to be drawn, got {points[large][0]:g}. {fix}")
+        bound = f"at most {MAX_DRAWN:g} to be drawn"
+        raise UsageError(f"{metric} in {file} must be {bound}, got {points[large][0]:g}. Use another --metric.")
 
 
 def _metrics_file(run: Path) -> Path:
