@@ -93,7 +93,7 @@ def metrics_of_cars() -> list[Path]:
     return [path for folder in (REFERENCE / "superseded").glob("car*") for path in sorted(folder.glob("*.csv.gz"))]
 
 
-RUNS = ["halfcheetah 701", "hopper 714", "walker2d 715", "walker2d 717", "ant 716"]
+RUNS = ["halfcheetah 701", "halfcheetah 702", "hopper 714", "walker2d 715", "walker2d 717", "ant 716", "ant 718"]
 RUNS += ["td7_halfcheetah 1", "td7_halfcheetah 2", "td7_walker2d 1", "td7_walker2d 2", "td7_ant 1"]
 
 
@@ -113,6 +113,18 @@ def evaluations(path: Path) -> str:
     step = max(returns, key=lambda step: returns[step])
     last = list(returns.values())[-10:]
     return f"{max(returns):,} | {returns[step]:,.1f}, {step:,} | {sum(last) / 10:,.1f}"
+
+
+def test_rows_of_td3_beside_td7_follow_from_the_metrics() -> None:
+    page = (DOCS / "results" / "td7.md").read_text()
+    for run in ("halfcheetah 701", "halfcheetah 702", "walker2d 715", "walker2d 717", "ant 716", "ant 718"):
+        task, seed = run.split()
+        path = REFERENCE / task / "seeds" / f"{seed}.csv.gz"
+        returns = {int(each["env_steps"]): float(each["eval/return_mean"]) for each in read_evaluations(path)}
+        returns = {step: value for step, value in returns.items() if step <= 301_000}
+        step, last = max(returns, key=lambda step: returns[step]), list(returns.values())
+        cells = f"{returns[step]:,.1f}, {step:,} | {sum(last[-10:]) / 10:,.1f} | {last[-1]:,.1f}"
+        assert f"[{seed}]({task}.md) | {cells} | " in page, run
 
 
 def test_table_of_the_ablation_follows_from_the_metrics() -> None:
