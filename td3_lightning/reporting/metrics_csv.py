@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import to_float
+from td3_lightning.errors import UsageError, one_line, to_float
 from td3_lightning.reporting.paths import check_link
 
 Points = NDArray[np.float64]  # (n, 2), clock and value
@@ -29,6 +29,9 @@ class MetricsFile:
 
     Args:
         path: Path of the file. The file and its folder are created with the first row.
+
+    Raises:
+        UsageError: The path is a folder, or the file is not text.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,11 +69,17 @@ class MetricsFile:
         self.rows = rows
 
     def _continue(self) -> None:
-        content = self.path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            content = self.path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            columns = next(csv.reader(whole.decode("utf-8").split("\n")), [])
+        except (IsADirectoryError, UnicodeDecodeError, csv.Error) as error:
+            raise UsageError(
+                f"{self.path} must be the metrics of the run, got {one_line(error)}. Move it to another folder."
+            ) from error
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
-        self.columns = next(csv.reader(whole.decode("utf-8").split("\n")), [])
+        self.columns = columns
         self.rows = max(whole.count(b"\n") - 1, 0)
 
     def _widen(self, new: list[str]) -> None:

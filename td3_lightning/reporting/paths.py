@@ -81,16 +81,18 @@ def check_links(folder: Path) -> None:
     """Refuse a run's folder in which a file is a symlink to a place outside it: a resume would write there.
 
     Raises:
-        UsageError: A file is such a symlink.
+        UsageError: A file is such a symlink, or a pipe, a socket or a device.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         check_link(path)
 
 
 def check_link(path: Path) -> None:
-    """Raise `UsageError` if a file is a symlink to a place outside its folder."""
+    """Raise `UsageError` if a file is a symlink to a place outside its folder, or no regular file."""
     if path.is_symlink() and not path.is_dir() and not path.resolve().is_relative_to(path.parent.resolve()):
         raise UsageError(
             f"{path} must be a file of the run, got a symlink to {os.readlink(path)}. Replace the link with a copy of "
             "the file."
         )
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading a pipe may never end
+        raise UsageError(f"{path} must be a file of the run, got a pipe, a socket or a device. Remove it.")

@@ -1,5 +1,6 @@
 """Order of a run's callbacks, and Lightning's counters that exact resume depends on."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,27 @@ def test_metrics_file_refuses_a_symlink_out_of_its_folder(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"metrics\.csv must be a file of the run, got a symlink to \.\./outside\.csv"):
         MetricsFile(tmp_path / "run" / "metrics.csv")
     assert (tmp_path / "outside.csv").read_text() == "env_steps\n1\nhalf"
+
+
+def test_metrics_file_refuses_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.csv")
+    with pytest.raises(UsageError, match=r"metrics\.csv must be a file of the run, got a pipe, a socket or a device\."):
+        MetricsFile(tmp_path / "metrics.csv")
+    with pytest.raises(UsageError, match=r"metrics\.csv must be a file of the run"):
+        check_links(tmp_path)
+
+
+def test_metrics_file_refuses_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"env_steps\n\xff\xfe\n1\nincomplete")
+    with pytest.raises(UsageError, match=r"metrics\.csv must be the metrics of the run, got 'utf-8' codec can't"):
+        MetricsFile(path)
+    assert path.read_bytes().endswith(b"incomplete")
+
+
+def test_metrics_file_refuses_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"must be the metrics of the run, got \[Errno 21\] Is a directory"):
+        MetricsFile(tmp_path)
 
 
 def test_links_inside_the_run_and_folders_are_allowed(tmp_path: Path) -> None:
