@@ -61,8 +61,9 @@ def explain_constructor_error(
 
 
 def _short(error: BaseException) -> str:
-    """Return the first sentence of an error."""
-    return one_line(str(error).split(". ")[0].removesuffix("."))
+    """Return the first sentence of an error, at most 200 characters."""
+    text = one_line(str(error).split(". ")[0].removesuffix("."))
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def _original(error: BaseException) -> BaseException:
@@ -145,6 +146,7 @@ def _install(error: BaseException, source: str | Creator) -> str:
 
 def _suggest_id(env_id: str) -> str:
     """Suggest the id of an environment."""
+    env_id = env_id[:100]  # no id is longer
     if "Bullet" in env_id and ":" not in env_id:
         return f"Use pybullet_envs_gymnasium:{env_id} with td3_lightning[bullet]."
     if env_id.startswith(("Fetch", "Hand", "Adroit", "PointMaze", "AntMaze")) and ":" not in env_id:

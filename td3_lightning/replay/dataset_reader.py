@@ -25,9 +25,12 @@ SAME_ENV = "Use the environment and the wrappers of the dataset."
 
 def find_dataset(name: str) -> Path | None:
     """Return the folder of the data, given the folder or the id of a dataset; None if it does not exist."""
-    own = Path(name).expanduser().absolute()
-    places = [own / "data", own, datasets_folder() / name / "data"]
-    return next((place for place in places if (place / "metadata.json").is_file()), None)
+    try:
+        own = Path(name).expanduser().absolute()
+        places = [own / "data", own, datasets_folder() / name / "data"]
+        return next((place for place in places if (place / "metadata.json").is_file()), None)
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, has an unknown user or a null character
+        return None
 
 
 def read_dataset(

@@ -129,12 +129,13 @@ def new_dataset_id(name: str) -> str:
     found = name if re.search(r"-v\d+$", name) else f"{name}-v0"
     try:
         parse_dataset_id(found)
-    except (TypeError, ValueError) as error:
+        exists = (datasets_folder() / found).exists()
+    except (OSError, TypeError, ValueError) as error:
         raise UsageError(
             f"dataset must be a name such as lander/expert-v0, got {shown(name)}. Use letters, digits, - and _, "
             "at least two in each part, and / after a namespace."
         ) from error
-    if (datasets_folder() / found).exists():
+    if exists:
         raise UsageError(
             f"dataset must be a new name, got {found}, which is in {datasets_folder()}. Use another version."
         )

@@ -89,6 +89,11 @@ def test_unknown_id_suggests_another_id(env_id: str, fix: str) -> None:
     assert f", got {env_id!r}. {fix}" in said
 
 
+def test_message_on_a_long_id_is_short() -> None:
+    assert len(message("x" * 5000, UsageError)) < 400
+    assert len(message("Bullet" * 5000, UsageError)) < 600
+
+
 @pytest.mark.parametrize("source", [5, None, ["Pendulum-v1"]])
 def test_env_id_must_be_id_or_function(source: Any) -> None:
     said = message(source, UsageError)

@@ -249,6 +249,13 @@ def test_name_of_a_new_dataset_must_be_an_id(name: str) -> None:
         new_dataset_id(name)
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "~no-such-user/x"], ids=["long", "null", "user"])
+def test_name_that_no_file_can_have_is_no_dataset(name: str) -> None:
+    assert find_dataset(name) is None
+    with refused("dataset", ""):
+        new_dataset_id(name)
+
+
 def test_new_dataset_must_not_exist(data: Path) -> None:
     assert new_dataset_id("recorded-v1") == "recorded-v1"
     assert new_dataset_id("other/recorded") == "other/recorded-v0"
