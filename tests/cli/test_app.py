@@ -889,10 +889,12 @@ INVALID_FILES = {
         )
         for value, got in (
             ("{class_path: torch.nn.Linear, init_args: {bias: 1}}", "torch.nn.Linear"),
-            ("{class_path: td3_lightning.Linear, init_args: [1, 0, 9]}", "td3_lightning.Linear"),
             ("{start: 1, end: 0, steps: 9}", "{'start': 1, 'end': 0, 'steps': 9}"),
         )
     },
+    "data: {env_id: Pendulum-v1}\nmodel: {tau: {class_path: td3_lightning.Linear, init_args: [1, 0, 9]}}": (
+        "init_args of model.tau must be a mapping, got [1, 0, 9]. Use the form {name: value}."
+    ),
     "data: {env_id: Pendulum-v1, n_step: many}": (
         "n_step must be an integer or a class such as td3_lightning.Linear, got many."
     ),
