@@ -53,7 +53,7 @@ class Run:
         try:
             record = dict(json.loads(path.read_text()))
             is_valid = all(isinstance(record.get(name, kind()), kind | int) for name, kind in RECORD.items())
-        except (ValueError, TypeError, RecursionError):  # damaged, or edited by hand
+        except (ValueError, TypeError, RecursionError):  # damaged or edited
             is_valid = False
         if not is_valid:
             raise UsageError(f"{path} must hold the end of a run, got another file. Delete it to continue the run.")
