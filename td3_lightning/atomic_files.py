@@ -26,7 +26,6 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
         OSError: The file cannot be written. The previous content of `path` is unchanged.
     """
     make_folder(path.parent)
-    remove(temp_path(path))  # a killed process may have left it
     _write(path, write)
 
 
@@ -40,13 +39,15 @@ def remove_temp_files(folder: Path) -> None:
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     temporary = temp_path(path)
     try:
+        remove(temporary)  # a killed process may have left it
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        remove(temporary)
+        with contextlib.suppress(OSError):
+            remove(temporary)
         if isinstance(error, OSError) and error.filename == str(temporary):
             error.filename = str(path)  # the name that the user knows
         raise _reason(error) from None

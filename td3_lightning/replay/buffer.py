@@ -141,7 +141,11 @@ class Replay(IterableDataset[Batch]):
             truncated: Whether the episode was cut off, for example by a time limit.
             next_obs: Observation (obs_dim,) after the action. At the end of an episode it is the final observation,
                 not the observation of the reset.
+
+        Raises:
+            UsageError: The index of the environment or a shape is wrong.
         """
+        self.settings.check_step(env, obs, action, next_obs)
         end = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
         self.steps_stored += 1
         self.rings[env].add(obs, action, reward * self.reward_scale, end, next_obs)

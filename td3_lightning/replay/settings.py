@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from td3_lightning.errors import UsageError, refuse, require_float, require_int
 from td3_lightning.schedules import Constant, Linear, Schedule, as_int_schedule, as_schedule
 
+Array = NDArray[np.float32]
 MAX_BATCH_SIZE = 1_000_000
 MAX_ENVS = 10_000
 MAX_REWARD_SCALE = 1e10  # squares of larger rewards can exceed float32
@@ -70,6 +71,18 @@ class ReplaySettings:
         if round(first) == 1 and not isinstance(schedule, Constant | Linear):  # a replay of single steps never calls it
             raise refuse("n_step", "a number, or a schedule that begins above 1", schedule, "Use 1.")
         self.n_step_schedule, self.max_n_step = as_int_schedule("n_step", schedule, most=first), round(first)
+
+    def check_step(self, env: int, obs: Array, action: Array, next_obs: Array) -> None:
+        """Check that a step fits a row: an array of one number, for example, would fill it without an error."""
+        if not 0 <= env < self.num_envs:
+            raise refuse("env", f"in [0, {self.num_envs})", env, "Use another index, or increase num_envs.")
+        shapes = np.shape(obs), np.shape(action), np.shape(next_obs)
+        expected = (self.obs_dim,), (self.action_dim,), (self.obs_dim,)
+        if shapes != expected:
+            raise UsageError(
+                f"obs, action and next_obs must be arrays of shapes {expected}, got {shapes}. Use "
+                "arrays of those shapes, or create the replay buffer with other sizes."
+            )
 
     @property
     def ring_length(self) -> int:

@@ -1,7 +1,6 @@
 """Draw the learning curve of a run."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
+from td3_lightning.reporting.pictures import png_writer
 
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
 BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
@@ -73,7 +73,7 @@ def write_curve(metrics: Path) -> Path:
     path = metrics.with_name("curve.png")
     name = " / ".join(metrics.absolute().parent.parts[-2:])
     figure = draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name, axis_of(read_header(metrics)) or "env_steps")
-    atomic_write(path, partial(figure.savefig, format="png"))
+    atomic_write(path, png_writer(figure))
     return path
 
 

@@ -1,7 +1,6 @@
 """Draw what a policy does: its value estimates beside the observed returns, its actions, and the line of the car."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.envs.episode import Episode
 from td3_lightning.replay.datasets import RecordedEpisode
+from td3_lightning.reporting.pictures import png_writer
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.recorded_policy import TransitionRecorder
 
@@ -69,7 +69,7 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
     finally:
         recorder.close()
     for name, figure in figures.items():
-        atomic_write(folder / name, partial(figure.savefig, format="png"))
+        atomic_write(folder / name, png_writer(figure))
         yield folder / name
 
 

@@ -6,7 +6,6 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.make import Wrapper, wrapper_class
 from td3_lightning.envs.noise import MAX_STD, ActionNoise, Noise, ObservationNoise
 from td3_lightning.errors import UsageError, require_float, require_floats
+from td3_lightning.reporting.pictures import png_writer
 from td3_lightning.training.data_module import ReplayData
 
 BLUE, PALE_BLUE = "#2f6db5", "#a9c4e4"
@@ -110,7 +110,7 @@ def write_report(measurements: Sequence[Measurement], folder: Path, title: str) 
     table, picture = folder / "episodes.csv", folder / "robustness.png"
     write_episodes(measurements, table)
     figure = draw_robustness(measurements, title)
-    atomic_write(picture, partial(figure.savefig, format="png"))
+    atomic_write(picture, png_writer(figure))
     return [table, picture]
 
 

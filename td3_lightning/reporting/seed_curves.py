@@ -3,7 +3,6 @@
 import csv
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import cycle, product
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.reporting.metrics_csv import Points, axis_of, column_of, read_header, read_metrics
+from td3_lightning.reporting.pictures import png_writer
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
 STYLES = "-", "--", ":"  # of the means: each for as many groups as there are colors
@@ -77,7 +77,7 @@ def write_seed_curves(groups: Mapping[str, Sequence[Path]], metric: str, title: 
         fix = "Use one picture for offline runs and one for the others."
         raise UsageError(f"runs must have the same clock, got {' and '.join(sorted(clocks))}. {fix}")
     figure = draw_seed_curves(curves, metric, title, clocks.pop())
-    atomic_write(output, partial(figure.savefig, format="png"))
+    atomic_write(output, png_writer(figure))
 
 
 def draw_seed_curves(

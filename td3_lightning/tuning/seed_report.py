@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from td3_lightning.reporting.paths import shown
+from td3_lightning.reporting.pictures import png_writer
 from td3_lightning.tuning.plan import Plan, replace_file
 from td3_lightning.tuning.result import Points, Result, number, write_csv
 from td3_lightning.tuning.statistics import MIN_SEEDS_FOR_INTERVAL, bootstrap_interval, interquartile_mean, mean_and_std
@@ -34,7 +34,7 @@ def write_report(results: Sequence[Result], plan: Plan, command: str) -> list[st
     text = "\n".join([f"# {title}", "", markdown_table(results), "", *lines, "", f"    {command}", ""])
     replace_file(plan.folder / "seeds.md", lambda file: file.write(text.encode()))
     figure = draw(results, plan.metric, title)
-    replace_file(plan.folder / "seeds.png", partial(figure.savefig, format="png"))
+    replace_file(plan.folder / "seeds.png", png_writer(figure))
     write_csv(results, plan.folder / "seeds.csv")
     paths = [shown(plan.folder / f"seeds.{kind}", Path.cwd()) for kind in ("md", "png", "csv")]
     return [*lines, f"files      {', '.join(paths)}", f"reproduce  {command}"]

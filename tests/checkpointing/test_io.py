@@ -118,6 +118,10 @@ def test_error_names_the_file_instead_of_its_temporary_one() -> None:
     with pytest.raises(FileNotFoundError) as raised:
         atomic_write(Path("/proc/name"), lambda file: file.write(b"x"))  # no user may create a file there
     assert raised.value.filename == "/proc/name"
+    path = Path("/tmp") / ("x" * 250)  # short enough, unlike the name of its temporary file
+    with pytest.raises(OSError, match="File name too long") as too_long:
+        atomic_write(path, lambda file: file.write(b"x"))
+    assert too_long.value.filename == str(path)
 
 
 def test_saving_over_a_symlink_keeps_its_target(tmp_path: Path) -> None:

@@ -241,6 +241,26 @@ def test_sampling_an_empty_replay_is_an_error() -> None:
         next(iter(filled(3, ["", ""])))
 
 
+@pytest.mark.parametrize(
+    ("env", "sizes", "setting", "value"),
+    [
+        (-1, (3, 2, 3), "env", "-1"),
+        (2, (3, 2, 3), "env", "2"),
+        (0, (1, 2, 3), "obs", "((1,), (2,), (3,))"),
+        (0, (3, 1, 3), "action", "((3,), (1,), (3,))"),
+        (0, (3, 2, 4), "next_obs", "((3,), (2,), (4,))"),
+    ],
+)
+def test_step_that_does_not_fit_a_row_is_refused(
+    env: int, sizes: tuple[int, int, int], setting: str, value: str
+) -> None:
+    replay = Replay(OBS_DIM, ACTION_DIM, num_envs=2)
+    obs, action, next_obs = (np.ones(size, np.float32) for size in sizes)
+    with refused(setting, value):
+        replay.add(env, obs, action, 1.0, False, False, next_obs)
+    assert replay.steps_stored == 0
+
+
 def test_sampling_is_uniform_over_unequal_rings() -> None:
     world = World(0, 3, 2, 40)
     for env, steps in ((0, 100), (1, 9), (2, 23)):

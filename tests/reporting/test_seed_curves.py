@@ -134,6 +134,12 @@ def test_text_that_has_no_unicode_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").exists()
 
 
+def test_text_without_glyphs_is_drawn_without_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "metrics.csv").write_text(CSV)
+    write_seed_curves({"走": [tmp_path]}, "eval/return_mean", "車", tmp_path / "curves.png")
+    assert not recwarn.list
+
+
 def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "online.csv").write_text(CSV)
     (tmp_path / "offline.csv.gz").write_bytes(gzip.compress(CSV.replace("env_steps", "updates").encode()))
