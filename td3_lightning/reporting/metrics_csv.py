@@ -18,6 +18,7 @@ from td3_lightning.reporting.paths import check_link
 Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
 MAX_LINE = 1_000_000  # characters
+MAX_LINES = 10_000_000
 MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
 
@@ -161,11 +162,16 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """Yield lines of bounded length. A small compressed file can hold a line that does not fit into memory."""
-    while line := file.readline(MAX_LINE):
+    """Yield lines of bounded length and number. A small compressed file can hold more than fits into memory."""
+    for _ in range(MAX_LINES):
+        line = file.readline(MAX_LINE)
         if len(line) == MAX_LINE:
             raise ValueError(f"a line of more than {MAX_LINE:,} characters")
+        if not line:
+            return
         yield line
+    if file.read(1):
+        raise ValueError(f"more than {MAX_LINES:,} lines")
 
 
 def _open(path: Path) -> IO[str]:

@@ -106,6 +106,16 @@ def test_damaged_metrics_are_refused(name: str, content: bytes, reason: str, tmp
     assert str(error.value).endswith(". Use a metrics.csv.")
 
 
+def test_number_of_lines_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text(CSV)
+    monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_LINES", 4)
+    assert len(read_curves([file], "eval/return_mean")[0]) == 2
+    monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_LINES", 3)
+    with pytest.raises(UsageError, match=r"metrics.csv must be .*got an error: more than 3 lines\. Use a metrics"):
+        read_curves([file], "eval/return_mean")
+
+
 def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:
     runs, reference = [curve((0, 0), (10, 2)), curve((0, 2), (10, 4))], [curve((0, 5), (10, 5))]
     (axes,) = draw_seed_curves({"runs": runs, "reference": reference}, "eval/return_mean", "$").axes
