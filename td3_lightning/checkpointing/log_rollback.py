@@ -10,6 +10,10 @@ from td3_lightning.errors import UsageError
 from td3_lightning.reporting.logger import RunLogger, check_log_dirs_differ
 from td3_lightning.reporting.paths import check_links
 from td3_lightning.reporting.run_dir import LockingCallback, RunLock, continues_in, run_exists_error
+from td3_lightning.serialization import values as form
+from td3_lightning.serialization.checkpoint_schema import file_name
+
+POSITION = form.fields({"rows": form.count, "events": form.by_name(form.count, file_name)})
 
 
 class LogRollback(LockingCallback):
@@ -18,6 +22,8 @@ class LogRollback(LockingCallback):
     Rows that a killed process logged after its last checkpoint are removed, so no row appears twice. A new run in the
     folder of another run is refused, and so is a run in a folder that another process uses.
     """
+
+    check_state = staticmethod(form.fields({}, {"position": POSITION}))
 
     def __init__(self) -> None:
         self._loggers: list[RunLogger] = []

@@ -6,25 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, Timer, WeightAveraging
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from torch import Tensor
 
 from td3_lightning.serialization import values as form
-from td3_lightning.serialization.checkpoint_schema import file_name
-from td3_lightning.serialization.generator_states import numpy_generator
 from td3_lightning.serialization.values import InvalidValueError
 
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")
 RESERVED = ("last.ckpt", "last-1.ckpt")  # written by LastCheckpoint
-
-
-def updates_ahead(value: Any, name: str) -> None:
-    """Check for the Collector's balance of updates, which is at most 1."""
-    form.number(value, name)
-    if not -(2**53) <= value <= 1:
-        raise InvalidValueError(name, "a number up to 1", value)
 
 
 def score(value: Any, name: str) -> None:
@@ -34,44 +24,11 @@ def score(value: Any, name: str) -> None:
     form.scalar(value, name)
 
 
-def rows(value: Any, name: str) -> None:
-    """Check for finite numbers in two axes."""
-    form.check_tensor(value, name)
-    if value.ndim != 2 or value.dtype != torch.float32 or not value.isfinite().all():
-        raise InvalidValueError(name, "finite float32 numbers in rows", value)
-
-
-def returns(value: Any, name: str) -> None:
-    """Check for finite returns in one axis."""
-    form.check_tensor(value, name)
-    if value.ndim != 1 or value.dtype != torch.float64 or not value.isfinite().all():
-        raise InvalidValueError(name, "finite float64 numbers in one axis", value)
-
-
 def stopping_reason(value: Any, name: str) -> None:
     """Check for the value of an `EarlyStoppingReason`."""
     if type(value) is not int or value not in [reason.value for reason in EarlyStoppingReason]:
         raise InvalidValueError(name, "a reason to stop", value)
 
-
-def collector_generator(value: Any, name: str) -> None:
-    """Check for the state of NumPy's default generator."""
-    numpy_generator(value, name)
-    if value["bit_generator"] != "PCG64":
-        raise InvalidValueError(f"{name}.bit_generator", "'PCG64'", value["bit_generator"])
-
-
-RANK = form.fields(
-    {
-        "rng": collector_generator,
-        "updates_ahead": updates_ahead,
-        "last_return": form.number,
-        "losses": form.by_name(form.scalar),
-    },
-    {"env_steps": form.optional(form.count), "observations": rows, "returns": returns, "running_returns": returns},
-)
-
-POSITION = form.fields({"rows": form.count, "events": form.by_name(form.count)})
 
 MODEL_CHECKPOINT = form.fields(
     {"best_model_score": form.optional(score), "current_score": form.optional(score), "best_model_path": form.text},
@@ -84,43 +41,21 @@ MODEL_CHECKPOINT = form.fields(
     },
 )
 
-ASSESSMENT = form.fields(
-    {"episodes": form.count, "counts": form.series(form.flag), "finished": form.count, "min_return": form.number}
-)
-
-# By the name of the class that defines the state.
-STATES: dict[str, form.Check] = {
-    "Collector": form.fields({"ranks": form.series(RANK)}),
-    "Progress": form.fields({"best": form.fields({}, {"return": form.number, "env_steps": form.count})}),
-    "LogRollback": form.fields({}, {"position": POSITION}),
-    "ModelCheckpoint": MODEL_CHECKPOINT,
-    "StopWhenSolved": form.fields(
-        {"returns": form.series(form.number), "played": form.count},
-        {"best_return": form.number, "best_mean": form.number},
-    ),
-    "PolicyCheckpoint": form.fields(
-        {
-            "best_return": form.number,
-            "assessments": form.count,
-            "is_late": form.flag,
-            "assessment": form.optional(ASSESSMENT),
-        }
-    ),
-    "EvalVideo": form.fields({"evaluations": form.count}),
-    "SaveEvaluations": form.fields(
-        {"env_steps": form.series(form.count), "returns": form.series(form.series(form.number))}
-    ),
-    "WeightAveraging": form.fields({"latest_update_step": form.integer}),
-    "EarlyStopping": form.fields(
+LIGHTNING: dict[type, form.Check] = {
+    ModelCheckpoint: MODEL_CHECKPOINT,
+    WeightAveraging: form.fields({"latest_update_step": form.integer}),
+    EarlyStopping: form.fields(
         {"wait_count": form.count, "stopped_epoch": form.count, "best_score": score, "patience": form.count},
         {"stopping_reason": stopping_reason, "stopping_reason_message": form.optional(form.text)},
     ),
-    "Timer": form.fields({}, {"time_elapsed": form.by_name(form.number)}),
+    Timer: form.fields({}, {"time_elapsed": form.by_name(form.number)}),
 }
 
 
 def check_callbacks(states: dict[str, Any], callbacks: Iterable[Callback], loaded_from: str) -> None:
-    """Check the states of callbacks that are ours or Lightning's, and drop paths that lead elsewhere, in place.
+    """Check the states of callbacks, and drop paths that lead elsewhere, in place.
+
+    A callback has its check in `check_state(state, name)`, a static method. Those of Lightning are checked here.
 
     Args:
         states: The states in a checkpoint.
@@ -132,13 +67,13 @@ def check_callbacks(states: dict[str, Any], callbacks: Iterable[Callback], loade
     """
     for callback in callbacks:
         state = states.get(callback.state_key)
-        name = next((kind.__name__ for kind in type(callback).__mro__ if kind.__name__ in STATES), "")
-        if not state or not name:
+        if not state:
             continue
-        STATES[name](state, f"callbacks.{name}")
-        if name == "LogRollback":
-            for file in state.get("position", {}).get("events", {}):
-                file_name(file, "a key of callbacks.LogRollback.position.events")
+        for kind in type(callback).__mro__:
+            check = vars(kind).get("check_state", LIGHTNING.get(kind))
+            if check is not None:
+                check(state, f"callbacks.{kind.__name__}")
+                break
         if isinstance(callback, ModelCheckpoint):
             states[callback.state_key] = contained(state, callback, loaded_from)
 

@@ -218,13 +218,13 @@ def series(check: Check) -> Check:
     return checked
 
 
-def by_name(check: Check) -> Check:
-    """Return a check for a mapping of strings to values."""
+def by_name(check: Check, name_check: Check | None = None) -> Check:
+    """Return a check for a mapping of strings to values, whose keys pass `name_check`."""
 
     def checked(value: Any, name: str) -> None:
         mapping(value, name)
         for key, held in value.items():
-            text(key, f"a key of {name}")
+            (name_check or text)(key, f"a key of {name}")
             check(held, f"{name}.{key[:60]}")
 
     return checked

@@ -17,6 +17,7 @@ from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeding import derive_seed
+from td3_lightning.training.collector_state import COLLECTOR
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import MAX_STEPS
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
@@ -46,6 +47,8 @@ class Collector(Callback):
     Raises:
         UsageError: A setting is out of range.
     """
+
+    check_state = staticmethod(COLLECTOR)
 
     def __init__(
         self,

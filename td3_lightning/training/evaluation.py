@@ -12,6 +12,7 @@ from lightning_utilities.core.rank_zero import WarningCache
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_float, require_int
+from td3_lightning.serialization import values as form
 from td3_lightning.training.data_module import ReplayData
 
 
@@ -28,6 +29,13 @@ class StopWhenSolved(Callback):
     Raises:
         UsageError: The threshold is not finite, or the window is smaller than 1.
     """
+
+    check_state = staticmethod(
+        form.fields(
+            {"returns": form.series(form.number), "played": form.count},
+            {"best_return": form.number, "best_mean": form.number},
+        )
+    )
 
     def __init__(self, threshold: float, window: int = 100) -> None:
         super().__init__()
@@ -99,6 +107,10 @@ class SaveEvaluations(Callback):
 
     With `trainer.num_sanity_val_steps: -1`, the first evaluation is that of the untrained policy.
     """
+
+    check_state = staticmethod(
+        form.fields({"env_steps": form.series(form.count), "returns": form.series(form.series(form.number))})
+    )
 
     def __init__(self) -> None:
         super().__init__()

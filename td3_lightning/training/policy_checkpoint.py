@@ -15,9 +15,14 @@ from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import EnvError, UsageError, require_float, require_int
+from td3_lightning.serialization import values as form
 from td3_lightning.training.assessment import Assessment
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
+
+ASSESSMENT = form.fields(
+    {"episodes": form.count, "counts": form.series(form.flag), "finished": form.count, "min_return": form.number}
+)
 
 
 class PolicyCheckpoint(Callback):
@@ -41,6 +46,17 @@ class PolicyCheckpoint(Callback):
     Raises:
         UsageError: A setting is out of range.
     """
+
+    check_state = staticmethod(
+        form.fields(
+            {
+                "best_return": form.number,
+                "assessments": form.count,
+                "is_late": form.flag,
+                "assessment": form.optional(ASSESSMENT),
+            }
+        )
+    )
 
     def __init__(
         self,
