@@ -142,6 +142,7 @@ class CommandLine(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link the sizes of the environment to the model."""
+        self.command_parser = parser
         for name in ("obs_dim", "action_low", "action_high"):
             parser.link_arguments(f"data.{name}", f"model.{name}", apply_on="instantiate")
 
@@ -158,7 +159,7 @@ class CommandLine(LightningCLI):
             self.config = precedence.decide()
         except argparse.ArgumentError as error:
             self.agent.check_setting(str(error))
-            known = self._subcommand_parsers[args[0]].get_defaults(skip_validation=True).keys()
+            known = self.command_parser.get_defaults(skip_validation=True).keys()
             raise UsageError(explain_parser_error(str(error), known, args)) from error
         self.checkpoint, self.run_dir = precedence.checkpoint, precedence.run_dir
 
@@ -169,17 +170,18 @@ class CommandLine(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Require a checkpoint if the command loads one, and make all paths absolute."""
+        self.settings = self.config[self.subcommand]
         require_checkpoint(str(self.subcommand), self.checkpoint)
         for name in ("env_kwargs", "train_kwargs", "eval_kwargs"):
-            check_time_limit(f"data.{name}", self._get(self.config, "data")[name])
-        config = self.config[self.subcommand]
-        self.given = config.clone()  # config.yaml keeps the paths as the user wrote them
-        config.model.pop("class_path")  # the parser was made for the class
-        make_absolute(config)
+            check_time_limit(f"data.{name}", self.settings.data[name])
+        self.given = self.settings.clone()  # config.yaml keeps the paths as the user wrote them
+        self.settings.model.pop("class_path")  # the parser was made for the class
+        make_absolute(self.settings)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Create the Trainer with the callbacks, loggers and plugins of the command."""
-        check_trainer(settings := {**self._get(self.config_init, "trainer"), **kwargs})
+        self.objects = self.config_init[self.subcommand]
+        check_trainer(settings := {**self.objects.trainer, **kwargs})
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or NullProfiler()
@@ -205,8 +207,8 @@ class CommandLine(LightningCLI):
 
     def _run_logger(self, settings: Mapping[str, Any]) -> RunLogger:
         """Create the logger of a new run, or of the run that is resumed. A new stage is a new run."""
-        if self.run_dir is None or self._get(self.config_init, "data").empty_replay:
-            return RunLogger(str(runs_folder(settings["default_root_dir"])), self._get(self.config_init, "name"))
+        if self.run_dir is None or self.objects.data.empty_replay:
+            return RunLogger(str(runs_folder(settings["default_root_dir"])), self.objects.name)
         return RunLogger(str(self.run_dir.parent.parent), self.run_dir.parent.name, self.run_dir.name)
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
@@ -214,12 +216,12 @@ class CommandLine(LightningCLI):
         check_callbacks(own)
         no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
         progress = [] if no_bar else [Progress()]
-        config = SaveConfig(self._parser(self.subcommand), self.given)
+        config = SaveConfig(self.command_parser, self.given)
         if self.subcommand != "fit":
             return [*progress, Results(), config, *own]
         is_saved = settings["enable_checkpointing"] is not False
-        best = self._get(self.config_init, "checkpoint") if is_saved else None
-        collector = self._get(self.config_init, "collector")
+        best = self.objects.checkpoint if is_saved else None
+        collector = self.objects.collector
         summary = TensorBoardSummary(config.text, config.config.as_dict())
         curves = [] if any(isinstance(each, Curve) for each in own) else [Curve()]
         return checkpointing.callbacks(collector, best, [*progress, *own], records=[*curves, config, summary])
@@ -229,7 +231,7 @@ class CommandLine(LightningCLI):
         check_launcher(self.trainer)
         check_pixel_encoder(self.datamodule, self.model)
         if self.subcommand == "fit":
-            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint, self._get(self.config, "ckpt_path"))
+            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint, self.settings.ckpt_path)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)
@@ -242,8 +244,8 @@ class CommandLine(LightningCLI):
         if self.trainer.world_size > 1:
             watch_ranks(self.trainer.strategy.launcher)
         if self.rendezvous is not None and self.trainer.world_size > 1:
-            model = self._get(self.config, "model").as_dict()
-            self.rendezvous.meet({"ckpt_path": identity(self._get(self.config, "ckpt_path")), "model": model})
+            model = self.settings.model.as_dict()
+            self.rendezvous.meet({"ckpt_path": identity(self.settings.ckpt_path), "model": model})
 
     # The run.
 
@@ -257,7 +259,7 @@ class CommandLine(LightningCLI):
             echo(line)
 
     def _seed(self) -> str:
-        seed = self._get(self.config, "seed_everything")
+        seed = self.settings.seed_everything
         saved = seed if self.checkpoint is None else self.checkpoint.get("config", {}).get("seed_everything", seed)
         if seed == saved:
             return f"{seed}"
@@ -288,7 +290,7 @@ class CommandLine(LightningCLI):
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
-        kwargs["ckpt_path"] = self._get(self.config, "ckpt_path")
+        kwargs["ckpt_path"] = self.settings.ckpt_path
         if subcommand in ("validate", "test"):
             kwargs["verbose"] = False  # the callback Results prints the table
         return kwargs

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import Namespace, get_loader
+from jsonargparse import get_loader
 
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.config_files import find_config, find_space
@@ -32,15 +32,16 @@ ENGINES = ("local", "ray")
 class SettingsCheck(CommandLine):
     """Create the objects of `fit` and close them, so that an invalid setting raises its error before any run starts."""
 
-    def _run_subcommand(self, subcommand: str) -> None:
+    def before_fit(self) -> None:
+        """Print nothing."""
+
+    def fit(self, **_: Any) -> None:
+        """Close the environments; `LightningCLI` calls this instead of the Trainer's method."""
         self.datamodule.teardown("fit")
         self.datamodule.eval_env.close()
 
-    @property
-    def settings(self) -> Namespace:
-        """Return the settings of `fit`."""
-        settings: Namespace = self.config["fit"]
-        return settings
+    def after_fit(self) -> None:
+        """Print nothing."""
 
 
 def sweep(args: Sequence[str]) -> None:
