@@ -114,7 +114,7 @@ def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
     while not any(folder.rglob("last.ckpt")) and time.monotonic() < until:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    out, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
     *_, purpose, resume = out.splitlines()
     assert purpose == "To resume:"

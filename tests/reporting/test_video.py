@@ -206,7 +206,7 @@ def test_signal_leaves_no_partial_video(
         assert time.monotonic() < until
         time.sleep(0.05)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == status, said
     assert "Traceback" not in said
     assert os.listdir(tmp_path / "videos") == []
