@@ -83,7 +83,8 @@ def message(source: Any, error: type[Exception], **settings: Any) -> str:
         ("dm_control/cheetah-run-v0", "Use shimmy:dm_control/cheetah-run-v0 with td3_lightning[robotics]."),
     ],
 )
-def test_unknown_id_suggests_another_id(env_id: str, fix: str) -> None:
+def test_unknown_id_suggests_another_id(env_id: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(gym.registry, env_id, raising=False)  # another test may have imported its package
     said = message(env_id, UsageError)
     assert said.startswith("env_id must be the id of a registered environment (")
     assert f", got {env_id!r}. {fix}" in said
