@@ -35,8 +35,8 @@ superseded/                   evaluations of runs with earlier settings, for doc
 index.csv                     the table below, with all columns
 ```
 
-The run marked as published made the checkpoint and the curve. The three `original_*` runs that were stopped early and
-`td7_*` have no checkpoint.
+The run marked as published made the checkpoint and the curve. The `original_*` runs except `original_config_agent`, and
+`td7_*`, have no checkpoint.
 
 - `commit` is the commit that trained the run. Its `constraints.txt` pins the versions of all packages.
 - `added by` is the commit that added its metrics.
