@@ -167,9 +167,14 @@ class Collector(Callback):
         self._catch_up(trainer, module, data)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop a diverged run before it is evaluated."""
+        """Stop a diverged run before it is evaluated. The logged speed excludes the evaluation."""
         module, _ = _module_and_data(trainer)
         check_weights(module, module.updates)
+        self._log.pause()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Count the time again."""
+        self._log.proceed()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Stop a diverged run before it overwrites a good checkpoint.

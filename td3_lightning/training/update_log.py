@@ -17,10 +17,20 @@ class UpdateLog:
     def __init__(self) -> None:
         self._losses: dict[str, Tensor] = {}
         self._clock = (0, 0.0)  # the agent's clock and seconds at the last log
+        self._pause = 0.0  # seconds at the start of the last evaluation
 
     def start(self, module: TD3) -> None:
         """Measure the speed from now on."""
         self._clock = (module.clock, time.perf_counter())
+
+    def pause(self) -> None:
+        """Do not count the time until `proceed`."""
+        self._pause = time.perf_counter()
+
+    def proceed(self) -> None:
+        """Count the time again."""
+        start, seconds = self._clock
+        self._clock = (start, seconds + time.perf_counter() - self._pause)
 
     def add(self, losses: dict[str, Tensor]) -> None:
         """Replace the losses of the same names."""

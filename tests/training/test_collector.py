@@ -435,6 +435,23 @@ def test_logged_speed_excludes_warmup(make_trainer: Any, monkeypatch: Any) -> No
     assert speeds == [4.0] * 4
 
 
+def test_logged_speed_excludes_evaluations(make_trainer: Any, monkeypatch: Any) -> None:
+    data, logger = new_data(steps_per_epoch=4), Kept()
+    module, seconds = new_module(data), [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: seconds[0] + module.env_steps / 4)
+    monkeypatch.setattr("td3_lightning.training.update_log.time", clock)
+
+    class Evaluates(L.Callback):
+        def on_validation_batch_end(self, *_: Any) -> None:
+            seconds[0] += 100
+
+    callbacks = [Collector(10), Evaluates()]
+    trainer = make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=5, max_epochs=5)
+    trainer.fit(module, datamodule=data)
+    assert seconds[0] >= 500
+    assert [line["train/steps_per_second"] for _, line in logger.lines if "train/steps_per_second" in line] == [4.0] * 4
+
+
 def test_training_works_without_logging(make_trainer: Any) -> None:
     data, logger = new_data(), Kept()
     trainer = make_trainer(callbacks=[Collector(10)], logger=logger, log_every_n_steps=0)
