@@ -56,7 +56,7 @@ def import_main() -> Main:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    from td3_lightning.checkpointing.interruption import ExitOnSignal
+    from td3_lightning.errors import ExitOnSignal
 
     raise ExitOnSignal(128 + number)
 

@@ -53,6 +53,10 @@ def described(error: BaseException) -> str:
     return f"{said} ({places[-1].filename}, line {places[-1].lineno})" if places else said
 
 
+class ExitOnSignal(SystemExit):
+    """End the process after a signal, with the exit status that a shell expects."""
+
+
 def is_ours(error: BaseException) -> bool:
     """Return whether an exception is one of this package, for example a `UsageError` or the exit after a signal."""
     return isinstance(error, UsageError | RunError) or type(error).__module__.split(".")[0] == __name__.split(".")[0]

@@ -185,6 +185,10 @@ class TD3(Learner):
             self._rule_is_current = True
         return self._rule or self
 
+    def on_train_start(self) -> None:
+        """Choose the update rule again: another Trainer has other optimizers, also if it resumes within an epoch."""
+        self._rule_is_current = False
+
     def on_train_epoch_start(self) -> None:
         """Choose the update rule again: hooks, layers or the precision may have changed."""
         self._rule_is_current = False

@@ -20,15 +20,11 @@ from td3_lightning.checkpointing.loop_state import (
     restart_evaluation,
     start_with_evaluation,
 )
-from td3_lightning.errors import EnvError, LearnerError, RunError, UsageError
+from td3_lightning.errors import EnvError, ExitOnSignal, LearnerError, RunError, UsageError
 from td3_lightning.training.collector import Collector
 
 # Exit codes. 75 (EX_TEMPFAIL) makes a job queue start the job again. The terminal sends SIGHUP when it closes.
 _STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGUSR1: 75}
-
-
-class ExitOnSignal(SystemExit):
-    """End the process after a signal, with the exit status that a shell expects."""
 
 
 class StopOnSignal(Callback):

@@ -17,7 +17,6 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning import checkpointing
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.interruption import ExitOnSignal
 from td3_lightning.cli import completion
 from td3_lightning.cli.agent_class import DEFAULT, AgentClass, ClassPath, OtherAgentError, with_class_flags
 from td3_lightning.cli.array_arguments import register_array_arguments
@@ -41,7 +40,7 @@ from td3_lightning.cli.slow_precision import warn_of_slow_precision
 from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.suggestions import check_time_limit
 from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.errors import ExitOnSignal, UsageError, one_line
 from td3_lightning.reporting import added_loggers
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.learning_curve import Curve

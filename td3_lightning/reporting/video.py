@@ -14,7 +14,7 @@ import imageio_ffmpeg
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.episode import Episode
-from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.errors import ExitOnSignal, RunError, UsageError, one_line
 from td3_lightning.reporting.frames import Frame, FrameReader, frames_per_second
 from td3_lightning.reporting.paths import absolute
 from td3_lightning.training.data_module import ReplayData
@@ -168,7 +168,7 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def _end(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
+    raise ExitOnSignal(128 + number)
 
 
 def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:

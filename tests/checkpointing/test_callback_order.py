@@ -12,11 +12,11 @@ from run_comparison import Stops, differences, rows
 from td3_lightning import TD3, AveragedWeights, Collector, ReplayData, checkpointing
 from td3_lightning.checkpointing import loop_state
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.interruption import ExitOnSignal, SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import ExitOnSignal, UsageError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import MetricsFile
 from td3_lightning.reporting.paths import check_links

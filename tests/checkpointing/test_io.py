@@ -22,10 +22,10 @@ import toys  # noqa: F401
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.atomic_files import atomic_write, link_or_copy
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.interruption import ExitOnSignal, SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
-from td3_lightning.errors import EnvError
+from td3_lightning.errors import EnvError, ExitOnSignal
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.evaluation import StopWhenSolved
 
@@ -328,6 +328,19 @@ def test_signal_ends_the_update_saves_and_exits(
     assert clocks == {"env_steps": 20 + 14, "updates": 14, "episodes": clocks["episodes"]}
     assert "Stopping after this update" in capfd.readouterr().err
     assert Fit(make_trainer, tmp_path)(tmp_path / "last.ckpt") == 0
+
+
+def test_agent_of_a_stopped_run_resumes_as_a_new_one(make_trainer: Make, tmp_path: Path) -> None:
+    """The stopped Trainer's optimizers must not be used, also within an epoch."""
+    fit = Fit(make_trainer, tmp_path / "stopped", Signal("on_train_batch_start", 13, signal.SIGTERM))
+    assert fit() == 143
+    runs = Fit(make_trainer, tmp_path / "new"), Fit(make_trainer, tmp_path / "same")
+    runs[1].module = fit.module
+    for run in runs:
+        assert run(tmp_path / "stopped" / "last.ckpt") == 0
+        assert run.module.updates == 30
+    new, same = (run.module.state_dict() for run in runs)
+    assert all(map(torch.equal, new.values(), same.values()))
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from td3_lightning import ReplayData, UsageError
-from td3_lightning.checkpointing.interruption import ExitOnSignal
 from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.lifetime import Lifetime, StepTimeout, close_env
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.errors import EnvError
+from td3_lightning.errors import EnvError, ExitOnSignal
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from toys import Counter
 

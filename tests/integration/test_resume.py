@@ -29,13 +29,14 @@ import conftest  # noqa: F401  # no screen, one thread
 import recorded
 from run_comparison import Stops, differences, events, rows
 from td3_lightning import TD3, TD7, Collector, Constant, Linear, ReplayData
-from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
+from td3_lightning.checkpointing.interruption import StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.car_racing import Pedals
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.wrappers import ActionRepeat
+from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.schedules import as_schedule
 from td3_lightning.serialization.checkpoint_file import read_checkpoint

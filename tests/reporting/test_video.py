@@ -19,8 +19,9 @@ import toys
 from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.cli.error_messages import user_message
+from td3_lightning.envs.lifetime import must_pass
 from td3_lightning.envs.wrappers import ActionRepeat
-from td3_lightning.reporting.video import record_each
+from td3_lightning.reporting.video import exit_on_signals, record_each
 from tests.cli.test_app import SMALL
 
 
@@ -177,6 +178,18 @@ class Slow(tests.reporting.test_video.Painter):
 
 gym.register("Slow-v0", Slow, disable_env_checker=True)
 """
+
+
+def test_signal_while_filming_is_not_a_failure_of_the_environment() -> None:
+    """A process of a SLURM job has no other handler."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as caught, exit_on_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.code == 143
+    assert must_pass(caught.value)
 
 
 @pytest.mark.parametrize(
