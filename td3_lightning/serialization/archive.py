@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from typing import Any, BinaryIO
@@ -34,6 +35,7 @@ NAMES = {
 BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
 MAX_PICKLE_BYTES = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
 END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
+LOCATOR, END_64 = b"PK\x06\x07", b"PK\x06\x06"  # starts of the 20 and 56 bytes before them in a file of torch
 
 
 def check_archive(file: BinaryIO) -> str | None:
@@ -55,12 +57,30 @@ def check_archive(file: BinaryIO) -> str | None:
         if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
             return "has compressed content, which no checkpoint has"
         names = [record.filename for record in records]
-        is_plain &= len(set(names)) == len(names) and not archive.comment
+        is_plain &= len(set(names)) == len(names) and not archive.comment and _has_one_directory(file, size)
         if not is_plain or sum(record.file_size for record in records) > size:
             return "claims more content than it holds"
         if archive.testzip() is not None:
             return "is damaged: its content does not match its checksums"
         return _check_tensors(archive, {record.filename: record.file_size for record in records})
+
+
+def _has_one_directory(file: BinaryIO, size: int) -> bool:
+    """Return whether the records at the end agree on the place of the list of records.
+
+    zipfile and torch find it in different ways, so torch could read another list than the checked one.
+    """
+    file.seek(max(size - 98, 0))
+    tail = file.read().rjust(98, b"\0")
+    end, small = size - 22, struct.unpack("<II", tail[-10:-2])  # bytes and place of the list
+    place = small
+    if tail[-42:-38] == LOCATOR:
+        end = size - 98
+        place = struct.unpack("<QQ", tail[40:56])
+        if tail[:4] != END_64 or struct.unpack("<Q", tail[-34:-26]) != (end,):
+            return False
+    is_same = all(one in (other, 2**32 - 1) for one, other in zip(small, place, strict=True))
+    return is_same and sum(place) == end
 
 
 def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | None:

@@ -5,9 +5,11 @@ import os
 import pickle
 import re
 import shutil
+import struct
 import sys
 import zipfile
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.cli.config_files import as_yaml
+from td3_lightning.serialization.archive import check_archive
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.serialization.primitives import to_primitives
 
@@ -566,6 +569,34 @@ def test_archive_of_another_kind_is_refused(name: str, recwarn: pytest.WarningsR
     with pytest.raises(UsageError, match="is not a checkpoint, or is damaged"):
         read_checkpoint(rewritten(add))
     assert not recwarn.list
+
+
+def with_two_directories(content: bytes, which: str) -> bytes:
+    """Return an archive whose end refers to two places for the list of its records."""
+    tail = content[-98:]  # a ZIP64 record, its locator and the end record
+    size, place = struct.unpack("<QQ", tail[40:56])
+    records, directory = content[:place], content[place : place + size]
+    record, locator, end = tail[:56], tail[56:76], tail[76:]
+    if which == "locator":  # zipfile reads the record before the locator, torch the one to which it points
+        records, decoy = records + record, place
+        record = record[:48] + struct.pack("<Q", place + 56)
+        locator = locator[:8] + struct.pack("<Q", decoy) + locator[16:]
+        end = end[:16] + struct.pack("<I", place + 56) + end[20:]
+    elif which == "end record":
+        end = end[:16] + struct.pack("<I", 0) + end[20:]
+    else:  # zipfile adds the bytes between the list and the record to all places
+        directory += bytes(7)
+    return records + directory + record + locator + end
+
+
+@pytest.mark.parametrize("which", ["locator", "end record", "gap"])
+def test_archive_whose_readers_could_differ_is_refused(which: str) -> None:
+    path = LAST.with_name("changed.ckpt")
+    path.write_bytes(with_two_directories(LAST.read_bytes(), which))
+    with pytest.raises(UsageError, match=r"claims more content than it holds|damaged"):
+        read_checkpoint(path)
+    with path.open("rb") as file, suppress(zipfile.BadZipFile):
+        assert check_archive(file) == "claims more content than it holds"
 
 
 def test_records_that_overlap_or_repeat_are_refused() -> None:
