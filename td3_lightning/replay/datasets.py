@@ -136,10 +136,14 @@ def new_dataset_id(name: str) -> str:
             "at least two in each part, and / after a namespace."
         ) from error
     if exists:
-        raise UsageError(
-            f"dataset must be a new name, got {found}, which is in {datasets_folder()}. Use another version."
-        )
+        raise _exists_error(found)
     return found
+
+
+def _exists_error(dataset_id: str) -> UsageError:
+    return UsageError(
+        f"dataset must be a new name, got {dataset_id}, which is in {datasets_folder()}. Use another version."
+    )
 
 
 def write_dataset(
@@ -150,7 +154,7 @@ def write_dataset(
     algorithm: str,
     text: str,
 ) -> Path:
-    """Write episodes as a Minari dataset and return its folder. A failed attempt leaves no dataset.
+    """Write episodes as a Minari dataset and return its folder. A failed attempt leaves no dataset of its own.
 
     Args:
         dataset_id: A result of `new_dataset_id`.
@@ -162,11 +166,14 @@ def write_dataset(
 
     Raises:
         RunError: The files cannot be written.
+        UsageError: The dataset exists. Another process may have written it since `new_dataset_id`.
     """
     minari, _ = import_minari()
     buffers = [_episode_buffer(episode, observations) for episode in episodes]
     folder = datasets_folder() / dataset_id
     with contextlib.ExitStack() as undo, _absolute_datasets_folder():
+        if folder.exists():
+            raise _exists_error(dataset_id)
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             with warnings.catch_warnings():
@@ -179,6 +186,9 @@ def write_dataset(
                     algorithm_name=algorithm,
                     description=text,
                 )
+        except FileExistsError as error:  # another process has begun to write it just now
+            undo.pop_all()
+            raise _exists_error(dataset_id) from error
         except OSError as error:
             raise RunError(
                 f"The dataset cannot be written to {folder} ({one_line(error)}). Free some space."

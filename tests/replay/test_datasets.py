@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 import recorded
 from one_sentence import refused
 from td3_lightning import Linear, UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
-from td3_lightning.replay.datasets import RecordedEpisode, describe, fill, new_dataset_id
+from td3_lightning.replay.datasets import RecordedEpisode, describe, fill, new_dataset_id, write_dataset
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("minari")
@@ -261,3 +262,18 @@ def test_new_dataset_must_not_exist(data: Path) -> None:
     assert new_dataset_id("other/recorded") == "other/recorded-v0"
     with refused("dataset", "recorded-v0", fix="another version"):
         new_dataset_id("recorded")
+
+
+@pytest.mark.parametrize("moment", ["before the attempt", "in the attempt"])
+def test_failed_write_keeps_the_dataset_of_another_process(
+    data: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    if moment == "in the attempt":  # neither this package nor Minari finds it in time
+        monkeypatch.setattr(Path, "exists", lambda *_, **__: False)
+        monkeypatch.setattr("minari.utils.os.path.exists", lambda _: False)
+    spaces = Box(-np.inf, np.inf, (3,), np.float32), Box(-2, 2, (1,), np.float32)
+    with refused("dataset", "recorded-v0", fix="another version"):
+        write_dataset("recorded-v0", recorded.episodes(), *spaces, "TD3", "a test")
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
