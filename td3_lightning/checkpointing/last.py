@@ -1,7 +1,7 @@
 """Callback that keeps the newest checkpoint and the one before it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,11 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         error = save_on_all_ranks(trainer, lambda: self._save(trainer))
         if error is not None:
             warn_unsaved(self._warnings, self.last_model_path, error)
-        return None if error else self.last_model_path
+            return None
+        if trainer.local_rank == 0 and not trainer.is_global_zero:  # the disk of another node may not be shared
+            with suppress(OSError):
+                self._rotation.delete_old(self._named)
+        return self.last_model_path
 
     def _save(self, trainer: L.Trainer) -> None:
         self.best_model_path = self.last_model_path = str(self._rotation.last)

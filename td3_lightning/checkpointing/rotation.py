@@ -33,6 +33,10 @@ class CheckpointRotation:
             link_or_copy(self.last, self.previous)
         move(self.next, self.last)
         sync(self.folder)
+        self.delete_old(named)
+
+    def delete_old(self, named: set[str]) -> None:
+        """Delete the segment files to which neither last.ckpt, which refers to `named`, nor last-1.ckpt refers."""
         delete_unreferenced(self.folder / FOLDER, named | (self._named if self._complete else self._previous_named()))
         self.begin_from(self.last, named)
 

@@ -7,6 +7,7 @@ import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -21,15 +22,17 @@ from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError
 from td3_lightning.atomic_files import atomic_write, temp_path
 from td3_lightning.checkpointing import replay_segments as segments
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.interruption import ExitOnSignal, StopOnSignal
+from td3_lightning.checkpointing.interruption import StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint, stopping_criteria
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.checkpointing.replay_segments import Segments, delete_unreferenced
+from td3_lightning.checkpointing.rotation import CheckpointRotation
+from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
-from td3_lightning.serialization.segment_files import NAME, UnfitError, check_rows, names_in, with_rows
+from td3_lightning.serialization.segment_files import FOLDER, NAME, UnfitError, check_rows, names_in, with_rows
 from tests.replay.test_buffer import ACTION_DIM, OBS_DIM, World
 
 ROW = 4 * (OBS_DIM + ACTION_DIM + 2)
@@ -241,6 +244,21 @@ def test_swapped_or_missing_file_is_refused_by_name(folder: Path, world: World) 
     (folder / "aside").rename(two)
     with pytest.raises(UnfitError, match="not the saved file"):
         check_rows(state, folder)
+
+
+def test_another_node_deletes_the_segments_on_its_own_disk(tmp_path: Path) -> None:
+    callback, names = LastCheckpoint(tmp_path), [f"5f0c6a1be0d2-1-0-{number}.rows" for number in range(4)]
+    callback._rotation, callback._segments = CheckpointRotation(tmp_path), Segments(tmp_path / FOLDER, 1)
+    (tmp_path / FOLDER).mkdir()
+    for name in names:
+        (tmp_path / FOLDER / name).touch()
+    strategy = SimpleNamespace(broadcast=lambda error: error)
+    trainer: Any = SimpleNamespace(global_step=1, is_global_zero=False, local_rank=0, strategy=strategy)
+    trainer.save_checkpoint, trainer.datamodule = lambda _: None, None
+    for named, kept in (([0, 1, 2], [0, 1, 2]), ([1, 2], [0, 1, 2]), ([2], [1, 2])):
+        callback._named = {names[number] for number in named}
+        assert callback.save(trainer)
+        assert sorted(os.listdir(tmp_path / FOLDER)) == [names[number] for number in kept]
 
 
 def test_pipe_is_not_read_as_a_segment(folder: Path, world: World) -> None:
