@@ -52,6 +52,8 @@ class AveragedWeights(WeightAveraging):
             )
         trainer.precision_plugin.convert_module(pl_module)  # so that the average has the same type
         super().setup(trainer, pl_module, stage)
+        if stage == "fit":  # the callback may have been used by another Trainer; a checkpoint restores the step later
+            self.load_state_dict({"latest_update_step": 0})
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Update the average at every tenth update."""

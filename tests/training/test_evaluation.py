@@ -208,6 +208,17 @@ def test_average_is_evaluated_and_saved_but_not_trained(make_trainer: Any, tmp_p
     assert not torch.allclose(flat(policy), noted["plain"].trained[-1])
 
 
+def test_average_begins_again_with_another_trainer(make_trainer: Any) -> None:
+    averaged, evaluated = AveragedWeights(decay=0.9), []
+    for _ in range(2):
+        torch.manual_seed(0)
+        data, noted = new_data(eval_episodes=1), Weights()
+        trainer = make_trainer(callbacks=[averaged, Collector(10), noted], max_epochs=2)
+        trainer.fit(new_module(data, actor_lr=0.1, critic_lr=0.1), datamodule=data)
+        evaluated.append(torch.stack(noted.evaluated))
+    assert torch.equal(*evaluated)
+
+
 def test_resume_without_averaging_matches_plain_run(make_trainer: Any, tmp_path: Path) -> None:
     found = {}
     for name, first in (("mean", [AveragedWeights(decay=0.9)]), ("plain", [])):
