@@ -34,7 +34,9 @@ class Noise(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and derive the seed of the episode's noise from its random generator."""
         obs, info = self.env.reset(seed=seed, options=options)
-        self._rng = np.random.default_rng(self.np_random.integers(2**63))
+        rng: Any = self.np_random
+        is_old = isinstance(rng, np.random.RandomState)  # that of dm_control
+        self._rng = np.random.default_rng(rng.randint(2**31) if is_old else rng.integers(2**63))
         return obs, info
 
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:

@@ -29,6 +29,7 @@ from td3_lightning.envs.worker import SIGNALS
 from td3_lightning.errors import EnvError, RunError, UsageError, one_line
 from td3_lightning.seeding import derive_seed
 
+MAX_WAIT = 2e6  # seconds, about 23 days; the operating system counts milliseconds in 32 bits
 GRACE = 5.0  # seconds that a worker has beyond the time limit of its environments
 FIX = "Correct the environment, or use data.env_workers 0 to see its error."
 
@@ -73,7 +74,8 @@ class WorkerProcess:
             EnvError: An environment failed, or the process ended or did not answer within the limit.
         """
         # Half of the limit, twice: the clock continues while both processes are suspended.
-        if limit is not None and not self.connection.poll(limit / 2) and not self.connection.poll(limit / 2):
+        half = None if limit is None else min(limit / 2, MAX_WAIT)
+        if half is not None and not self.connection.poll(half) and not self.connection.poll(half):
             self.process.kill()
             raise EnvError(f"{self._current} did not return within {limit:g} seconds. This step is not stored. {FIX}")
         try:

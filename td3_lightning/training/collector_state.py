@@ -17,9 +17,9 @@ def _generator(value: Any, name: str) -> None:
 
 
 def _updates_ahead(value: Any, name: str) -> None:
-    """Check for the balance of updates, which is at most 1."""
+    """Check for the balance of updates, which is at most 1 besides rounding errors of rates such as 0.1."""
     form.number(value, name)
-    if not -(2**53) <= value <= 1:
+    if not -(2**53) <= value <= 1 + 1e-6:
         raise InvalidValueError(name, "a number up to 1", value)
 
 

@@ -21,12 +21,12 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from td3_lightning import TD3, Collector, ReplayData, UsageError
-from td3_lightning.checkpointing.interruption import ExitOnSignal, SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.lifetime import StepTimeout
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.errors import EnvError
+from td3_lightning.errors import EnvError, ExitOnSignal
 from td3_lightning.seeding import derive_seed
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from toys import Counter, Seeded
@@ -358,18 +358,11 @@ def test_error_names_seed_and_episode_after_restoration(spoil: Any) -> None:
 
 
 def new_run(
-    folder: Path, num_envs: int, make_trainer: Callable[..., L.Trainer], env_id: str = "Faulty-v0"
+    folder: Path, num_envs: int, make_trainer: Callable[..., L.Trainer], env_id: str = "Faulty-v0", **changed: Any
 ) -> tuple[TD3, ReplayData, L.Trainer]:
     L.seed_everything(1, verbose=False)
-    data = ReplayData(
-        env_id,
-        {"length": LENGTH},
-        num_envs=num_envs,
-        steps_per_epoch=12,
-        batch_size=4,
-        capacity=99,
-        eval_episodes=2,
-    )
+    settings = {"steps_per_epoch": 12, "batch_size": 4, "capacity": 999 if changed else 99, "eval_episodes": 2}
+    data = ReplayData(env_id, {"length": LENGTH}, num_envs=num_envs, **(settings | changed))
     last = ModelCheckpoint(folder, "last", enable_version_counter=False)
     callbacks = [SaveOnFailure(), Collector(12), StopOnSignal(), last]
     trainer = make_trainer(callbacks=callbacks, enable_checkpointing=True, max_epochs=3)
@@ -403,6 +396,35 @@ def test_run_resumes_after_environment_failure(
         ends = ring.rows[: ring.cursor, -1]
         assert ends.astype(bool).sum() >= 3
         assert (ends == 2).sum() == (env_steps > 0 and step != 1 and env_steps // num_envs % LENGTH != 0)
+
+
+@pytest.mark.parametrize("episode", [5, 7, 9])
+def test_run_with_a_rate_of_updates_resumes_after_failure(
+    episode: int, make_trainer: Any, spoil: Any, tmp_path: Path
+) -> None:
+    """The balance of updates has rounding errors. The environment fails in the first step after an update."""
+    spoil(raising, episode, 3)
+    module, data, trainer = new_run(tmp_path, 1, make_trainer, updates_per_step=0.1, steps_per_epoch=60)
+    with pytest.raises(EnvError, match="raised"):
+        trainer.fit(module, datamodule=data)
+    spoil(None)
+    again, more, trainer = new_run(tmp_path, 1, make_trainer, updates_per_step=0.1, steps_per_epoch=60)
+    trainer.fit(again, datamodule=more, ckpt_path=tmp_path / "last.ckpt")
+    assert again.updates == 18
+
+
+class Bytes(Counter):
+    """Promise bytes, and return other numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 255, (3,), np.uint8)
+
+
+def test_observations_of_bytes_must_be_bytes() -> None:
+    expected = r"of shape \(3,\) and type float32, expected shape \(3,\) and type uint8"
+    with pytest.raises(EnvError, match=expected):
+        CheckedEnv(Bytes()).reset()
 
 
 class Evaluated(L.Callback):

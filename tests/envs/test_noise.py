@@ -112,3 +112,21 @@ def test_invalid_std_is_refused(wrapper: Noisy, std: Any) -> None:
 def test_spaces_other_than_a_box_are_refused() -> None:
     with pytest.raises(UsageError, match=r"ActionNoise requires actions in a Box, got Discrete\(2\)"):
         ActionNoise(gym.make("CartPole-v1"), 0.1)
+
+
+class Legacy(Echo):
+    """Use NumPy's legacy generator, as dm_control does."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.np_random: Any = np.random.RandomState(seed)
+        return np.ones(2, np.float32), {}
+
+
+@pytest.mark.parametrize("kind", [ObservationNoise, ActionNoise])
+def test_noise_with_a_legacy_generator_is_repeatable(kind: Noisy) -> None:
+    one, other = kind(Legacy(), 0.1), kind(Legacy(), 0.1)
+    for seed in (3, None):  # an episode without a seed continues the generator
+        first, second = (rollout(env, 5, [0.5, 2.0], seed) for env in (one, other))
+        np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, rollout(one, 5, [0.5, 2.0]))

@@ -300,3 +300,12 @@ def test_invalid_number_of_workers_is_usage_error(workers: Any, said: str) -> No
 def test_invalid_mode_is_usage_error(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
         ReplayData("toys/Seeded-v0", **{"env_workers": 1, "env_mode": "overlapped", **settings})
+
+
+def test_time_limit_may_be_longer_than_the_operating_system_counts() -> None:
+    envs = new_envs(workers=1, timeout=1e8)
+    try:
+        envs.reset(7)
+        assert envs.step(NONE).obs.shape == (3, 3)
+    finally:
+        envs.close()
