@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
@@ -38,11 +37,12 @@ class PeerWatch:
         self.rank = rank
         self._closed = False
         self._peers: dict[Connection, int] = {}  # ranks
+        self._joining = threading.Lock()
         if rank == 0:
             password = secrets.token_hex()
-            listener = Listener(("", 0), backlog=world_size, authkey=password.encode())
+            listener = Listener(("", 0), backlog=world_size)
             store.set(KEY, json.dumps([listener.address[1], password]))
-            run, arguments = self._serve, (listener, world_size)
+            run, arguments = self._serve, (listener, password, world_size)
         else:
             run, arguments = self._join, (store, address)  # type: ignore[assignment]
         threading.Thread(target=run, args=arguments, name="peer-watch", daemon=True).start()
@@ -52,20 +52,31 @@ class PeerWatch:
         self._closed = True
         self._send(CLOSING)
 
-    def _serve(self, listener: Listener, world_size: int) -> None:
+    def _serve(self, listener: Listener, password: str, world_size: int) -> None:
+        # A connection that sends nothing, for example of a port scanner, waits in its own thread.
         while len(self._peers) < world_size - 1:
-            with suppress(AuthenticationError, EOFError, OSError, ValueError):  # not a process of this run
-                peer = listener.accept()
-                self._add(peer, int(peer.recv_bytes()))
+            with suppress(OSError):
+                arguments = (listener.accept(), password, world_size)
+                threading.Thread(target=self._greet, args=arguments, name="peer-watch", daemon=True).start()
         listener.close()
-        self._watch()
+
+    def _greet(self, peer: Connection, password: str, world_size: int) -> None:
+        with suppress(EOFError, OSError, ValueError):  # not a process of this run
+            given, rank = peer.recv_bytes(200).decode("ascii").split(" ")
+            if not secrets.compare_digest(given, password):
+                return
+            with self._joining:
+                self._add(peer, int(rank))
+                is_last = len(self._peers) == world_size - 1
+            if is_last:
+                self._watch()
 
     def _join(self, store: Any, address: str) -> None:
         # Without a connection, for example behind a firewall, the collective operations remain.
-        with suppress(AuthenticationError, EOFError, OSError, RuntimeError):  # RuntimeError: the store has closed
+        with suppress(EOFError, OSError, RuntimeError):  # RuntimeError: the store has closed
             port, password = json.loads(store.get(KEY))
-            peer = Client((address, port), authkey=password.encode())
-            peer.send_bytes(str(self.rank).encode())
+            peer = Client((address, port))
+            peer.send_bytes(f"{password} {self.rank}".encode())
             self._add(peer, 0)
         self._watch()
 

@@ -1,5 +1,6 @@
 """Test that the processes of a run end when one of them dies, although none of them calls a collective operation."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -7,10 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Client
 from pathlib import Path
 
 import pytest
 
+from processes import wait_for
 from td3_lightning.cli.peers import KEEPALIVE, PeerWatch
 
 PROGRAM = """
@@ -75,6 +78,25 @@ def test_process_that_leaves_as_planned_ends_no_other(first: int, tmp_path: Path
         began = time.monotonic()
         assert [process.wait(LIMIT) for process in processes] == [0, 0, 0]
         assert time.monotonic() - began > 3.0
+
+
+class Store(dict[str, str]):
+    """A store in this process."""
+
+    set, get = dict.__setitem__, dict.__getitem__  # type: ignore[assignment]
+
+
+def test_other_connections_neither_join_nor_delay_the_processes() -> None:
+    store = Store()
+    first = PeerWatch(0, 3, store, "127.0.0.1")
+    address = ("127.0.0.1", json.loads(store["peers"])[0])
+    with socket.create_connection(address), Client(address) as guess:  # the first one sends nothing
+        guess.send_bytes(b"password 1")
+        watches = [first, *(PeerWatch(rank, 3, store, "127.0.0.1") for rank in (1, 2))]
+        wait_for(lambda: len(first._peers) == 2 and all(watch._peers for watch in watches))
+        assert sorted(first._peers.values()) == [1, 2]
+        for watch in watches:
+            watch.close()
 
 
 def test_closed_store_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
