@@ -302,7 +302,7 @@ def test_invalid_mode_is_usage_error(settings: dict[str, Any], said: str) -> Non
         ReplayData("toys/Seeded-v0", **{"env_workers": 1, "env_mode": "overlapped", **settings})
 
 
-def test_time_limit_may_be_longer_than_the_operating_system_counts() -> None:
+def test_time_limit_longer_than_the_system_can_count() -> None:
     envs = new_envs(workers=1, timeout=1e8)
     try:
         envs.reset(7)

@@ -180,7 +180,7 @@ gym.register("Slow-v0", Slow, disable_env_checker=True)
 """
 
 
-def test_signal_while_filming_is_not_a_failure_of_the_environment() -> None:
+def test_signal_while_filming_is_not_an_environment_error() -> None:
     """A process of a SLURM job has no other handler."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
