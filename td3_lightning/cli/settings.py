@@ -11,6 +11,7 @@ import yaml
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.cli.agent_class import AGENTS, DEFAULT
+from td3_lightning.cli.config_files import YAML_ERRORS
 from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.checkpoint_schema import missing_part
@@ -227,7 +228,7 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
 def _read(text: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except YAML_ERRORS:
         return text
 
 
