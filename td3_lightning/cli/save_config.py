@@ -14,10 +14,10 @@ from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.cli.settings import LEAVES, kept
+from td3_lightning.cli.settings import FILENAME_SETTING, LEAVES, check_kept, kept
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
-from td3_lightning.serialization.values import InvalidValueError, plain
+from td3_lightning.serialization.values import plain
 
 
 class SaveConfig(SaveConfigCallback):
@@ -46,11 +46,13 @@ class SaveConfig(SaveConfigCallback):
         Raises:
             UsageError: The folder cannot be used, or a checkpoint with one of the settings could not be loaded.
         """
-        for name, value in storable(self.config.as_dict()).items():
-            try:
-                plain(value, name)
-            except InvalidValueError as error:
-                raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
+        settings = storable(self.config.as_dict())
+        try:
+            settings = {name: plain(value, name) for name, value in settings.items()}
+            # A resume can name code and files again. A name of checkpoints must be accepted without that.
+            check_kept(kept(settings), lambda value, setting: setting != FILENAME_SETTING)
+        except UsageError as error:
+            raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         folder = self._folder(trainer)
         if folder is None:
             return
