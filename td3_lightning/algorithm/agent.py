@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
-from td3_lightning.algorithm.exploration import MAX_NOISE, stored_schedule, with_noise
+from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.schedules import Constant, Schedule, as_schedule
+from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
 from td3_lightning.serialization.observation_parts import flat_rows
@@ -113,8 +113,7 @@ class Agent(L.LightningModule):
 
     @exploration_noise.setter
     def exploration_noise(self, value: float | Schedule | None) -> None:
-        noise = None if value is None else as_schedule(value, "exploration_noise", least=0, most=MAX_NOISE)
-        self._exploration_noise = noise
+        self._exploration_noise = None if value is None else as_noise(value)
 
     @torch.inference_mode()
     def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
