@@ -1,6 +1,7 @@
 """Exceptions with messages for the user, and the checks of settings that raise them."""
 
 import math
+import os
 import re
 import traceback
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_BITS = 64  # of an integer in a checkpoint
+MAX_TIMEOUT = 1e6  # seconds, 11 days
 LARGER, SMALLER = "Use a larger value.", "Use a smaller value."
 
 
@@ -196,6 +198,18 @@ def to_float(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def timeout_from_environment(variable: str, default: float) -> float:
+    """Return the seconds in an environment variable, or a default if it is not set."""
+    text = os.environ.get(variable, "")
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= MAX_TIMEOUT:
+        raise refuse(variable, f"a number of seconds in (0, {MAX_TIMEOUT:g}]", text, f"Use {default:g}, for example.")
+    return seconds
 
 
 def import_extra(package: str, purpose: str, extra: str) -> Any:

@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
-from td3_lightning.algorithm.exploration import MAX_NOISE, stored_schedule, with_noise
+from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import UsageError
-from td3_lightning.schedules import Constant, Schedule, as_schedule
+from td3_lightning.errors import UsageError, one_line, refuse
+from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
 from td3_lightning.serialization.observation_parts import flat_rows
@@ -113,8 +113,7 @@ class Agent(L.LightningModule):
 
     @exploration_noise.setter
     def exploration_noise(self, value: float | Schedule | None) -> None:
-        noise = None if value is None else as_schedule(value, "exploration_noise", least=0, most=MAX_NOISE)
-        self._exploration_noise = noise
+        self._exploration_noise = None if value is None else as_noise(value)
 
     @torch.inference_mode()
     def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
@@ -204,11 +203,10 @@ class Agent(L.LightningModule):
             **kwargs: Settings that override both.
 
         Raises:
-            UsageError: The checkpoint is damaged, malformed, or of another agent.
+            UsageError: The checkpoint is damaged, malformed, or of another agent, or hparams_file holds no settings.
         """
         checkpoint = read_checkpoint(checkpoint_path)
-        file: Any = {} if hparams_file is None else yaml.safe_load(Path(hparams_file).read_text()) or {}
-        given = {**file, **kwargs}
+        given = {**({} if hparams_file is None else _settings_in(Path(hparams_file))), **kwargs}
         module = cls(**{**stored_arguments(cls, checkpoint, checkpoint_path, given), **given})
         if strict is not None:
             module.strict_loading = strict
@@ -255,6 +253,17 @@ class Agent(L.LightningModule):
             return self.trainer is not None and self.trainer.state.fn == "fit"
         except RuntimeError:  # Lightning raises it for a module without a Trainer
             return False
+
+
+def _settings_in(file: Path) -> dict[str, Any]:
+    """Return the settings in a YAML file."""
+    try:
+        settings = yaml.safe_load(file.read_text()) or {}
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # all are PyYAML's
+        raise UsageError(f"{file} must be valid YAML, got an error: {one_line(error)}. Correct it.") from error
+    if not isinstance(settings, dict):
+        raise refuse(f"hparams_file {file}", "a mapping", settings, "Write one setting per line.")
+    return settings
 
 
 def _restore_trained_policy(checkpoint: dict[str, Any]) -> None:

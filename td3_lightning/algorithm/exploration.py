@@ -1,12 +1,14 @@
 """Exploration noise: Gaussian noise on greedy actions, and its schedule in a checkpoint."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.schedules import Schedule
+from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.serialization.configurable import from_config, known_classes
+from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.restoration import refused
 from td3_lightning.serialization.schema import NotNamedError, check_setting
 from td3_lightning.serialization.values import InvalidValueError
@@ -28,6 +30,17 @@ def with_noise(action: Actions, normal: Actions, std: float, box: tuple[Actions,
     noisy = action + np.float32(std) * (normal * (high - low) / 2)
     clipped: Actions = np.minimum(np.maximum(noisy, low), high)  # np.clip is slower for small arrays
     return clipped
+
+
+def as_noise(value: float | Schedule | Mapping[str, Any]) -> Schedule:
+    """Convert a number to the schedule of the exploration noise.
+
+    Raises:
+        UsageError: The first value is out of range, or a checkpoint cannot hold the schedule.
+    """
+    noise = as_schedule(value, "exploration_noise", least=0, most=MAX_NOISE)
+    to_primitives(noise.plain(), "exploration_noise")
+    return noise
 
 
 def stored_schedule(stored: Any) -> Schedule | None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from td3_lightning.atomic_files import exists, link_or_copy, move, sync, temp_path
 from td3_lightning.checkpointing.replay_segments import delete_unreferenced
+from td3_lightning.errors import UsageError
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
 from td3_lightning.serialization.segment_files import FOLDER, names_in
 
@@ -36,10 +37,20 @@ class CheckpointRotation:
         self.delete_old(named)
 
     def delete_old(self, named: set[str]) -> None:
-        """Delete the segment files to which neither last.ckpt, which refers to `named`, nor last-1.ckpt refers."""
-        delete_unreferenced(self.folder / FOLDER, named | (self._named if self._complete else self._previous_named()))
+        """Delete the segment files to which neither last.ckpt, which refers to `named`, nor last-1.ckpt refers.
+
+        Delete none if last-1.ckpt is damaged. The next save replaces it.
+        """
+        previous = self._named if self._complete else self._previous_named()
+        if previous is not None:
+            delete_unreferenced(self.folder / FOLDER, named | previous)
         self.begin_from(self.last, named)
 
-    def _previous_named(self) -> set[str]:
-        """Return the segment files of last-1.ckpt, which another run has written."""
-        return names_in(list(replays_in(read_checkpoint(self.previous)))) if exists(self.previous) else set()
+    def _previous_named(self) -> set[str] | None:
+        """Return the segment files of last-1.ckpt, which another run has written; None if it is damaged."""
+        if not exists(self.previous):
+            return set()
+        try:
+            return names_in(list(replays_in(read_checkpoint(self.previous))))
+        except UsageError:
+            return None

@@ -6,6 +6,8 @@ import numpy as np
 import yaml
 from jsonargparse.typing import register_type
 
+from td3_lightning.cli.config_files import YAML_ERRORS
+
 
 def register_array_arguments() -> None:
     """Accept numbers and lists of numbers for parameters of NumPy types, such as those of Gymnasium's wrappers.
@@ -45,7 +47,7 @@ def _read(value: Any) -> Any:
         if value.strip().startswith("["):
             return _read(yaml.safe_load(value))
         return float(value) if any(sign in value.lower() for sign in ".en") else int(value)
-    except (ValueError, yaml.YAMLError):
+    except YAML_ERRORS:
         return value
 
 

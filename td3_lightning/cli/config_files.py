@@ -14,6 +14,8 @@ from td3_lightning.errors import UsageError, one_line, refuse
 PACKAGE = Path(__file__).parents[1]
 SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
 SPACES = "spaces"  # folder of the search spaces
+# Errors of PyYAML for an invalid text. For a text such as 2025-31-12 or "!!bool x", it is no YAMLError.
+YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 MAX_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 100
 
 
@@ -155,7 +157,7 @@ def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> dict[Any, Any]
         raise UsageError(f"{path} must be UTF-8, got another encoding at byte {error.start}. Convert it.") from error
     except RecursionError as error:
         raise UsageError(f"{path} must be valid YAML, got too many nested brackets. Remove them.") from error
-    except (yaml.YAMLError, ValueError, OSError) as error:  # ValueError: a date such as 2024-13-01
+    except (*YAML_ERRORS, OSError) as error:
         raise UsageError(f"{path} must be valid YAML, got an error: {_reason(error)}. Correct it.") from error
     _check_size(path, content)
     if not isinstance(content, dict):

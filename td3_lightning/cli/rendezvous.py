@@ -24,9 +24,8 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from torch import distributed
 
 from td3_lightning.cli.peers import PeerWatch
-from td3_lightning.errors import RunError, UsageError, one_line
+from td3_lightning.errors import RunError, UsageError, one_line, timeout_from_environment
 
-START_TIMEOUT = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "45"))  # seconds from the first to the last report
 EXIT_TIMEOUT = 15.0  # seconds in which the other processes can read why this one failed
 POLL_INTERVAL = 0.1  # seconds between two reads of the store
 _numbers = itertools.count()
@@ -64,6 +63,7 @@ class Rendezvous:
     def _of(cls, environment: ClusterEnvironment) -> "Rendezvous | None":
         if environment.world_size() < 2:
             return None
+        start_timeout()  # an invalid one must not end the run after the other processes have started
         rank = environment.global_rank()
         serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # otherwise torchrun serves
         open_store = partial(serve_store if serves else join_store, environment.main_address, environment.main_port)
@@ -119,7 +119,8 @@ class Rendezvous:
 
     def _wait(self) -> dict[int, Any]:
         reports: dict[int, Any] = {}
-        until = time.monotonic() + START_TIMEOUT
+        limit = start_timeout()
+        until = time.monotonic() + limit
         while len(reports) < self.world_size:
             reports.update(self._new_reports(reports))
             failed = [rank for rank in sorted(reports) if "failure" in reports[rank]]
@@ -131,7 +132,7 @@ class Rendezvous:
             if time.monotonic() > until:
                 silent = ", ".join(str(rank) for rank in range(self.world_size) if rank not in reports)
                 raise RunError(
-                    f"Every process must start within {START_TIMEOUT:g} seconds, got no report from rank {silent}. "
+                    f"Every process must start within {limit:g} seconds, got no report from rank {silent}. "
                     "Read its output, or set TD3_LIGHTNING_START_TIMEOUT to more seconds."
                 )
             time.sleep(POLL_INTERVAL)
@@ -169,12 +170,18 @@ class Rendezvous:
         return self._store
 
 
+def start_timeout() -> float:
+    """Return the seconds from the first to the last report."""
+    return timeout_from_environment("TD3_LIGHTNING_START_TIMEOUT", default=45)
+
+
 def _end_without_group() -> None:
     """End this process if the group does not form, because another process ended after its report."""
-    until = time.monotonic() + START_TIMEOUT
+    limit = start_timeout()
+    until = time.monotonic() + limit
     while not distributed.is_initialized():
         if time.monotonic() > until:
-            text = f"The processes of this run must form a group within {START_TIMEOUT:g} seconds. Read their output.\n"
+            text = f"The processes of this run must form a group within {limit:g} seconds. Read their output.\n"
             os.write(2, text.encode())
             os._exit(1)  # the main thread is blocked in torch
         time.sleep(POLL_INTERVAL)
@@ -182,7 +189,7 @@ def _end_without_group() -> None:
 
 def serve_store(address: str, port: int) -> Any:
     """Serve a key-value store at an address, and return it."""
-    return _store(address, port, START_TIMEOUT, is_master=True)
+    return _store(address, port, start_timeout(), is_master=True)
 
 
 def join_store(address: str, port: int) -> Any:
@@ -192,10 +199,11 @@ def join_store(address: str, port: int) -> Any:
     in time.
 
     Raises:
-        DistError: No process serves the store within `START_TIMEOUT` seconds.
+        DistError: No process serves the store within `start_timeout()` seconds.
     """
-    attempt = START_TIMEOUT / 9
-    until = time.monotonic() + START_TIMEOUT - 3 * attempt
+    limit = start_timeout()
+    attempt = limit / 9
+    until = time.monotonic() + limit - 3 * attempt
     while True:
         try:
             store = _store(address, port, attempt, is_master=False)
@@ -203,7 +211,7 @@ def join_store(address: str, port: int) -> Any:
             if time.monotonic() > until:
                 raise
         else:
-            store.set_timeout(timedelta(seconds=START_TIMEOUT))
+            store.set_timeout(timedelta(seconds=limit))
             return store
 
 

@@ -11,12 +11,13 @@ import lightning as L
 import numpy as np
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
+from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.cli.settings import LEAVES, kept
+from td3_lightning.cli.settings import FILENAME_SETTING, LEAVES, check_kept, kept
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
-from td3_lightning.serialization.values import InvalidValueError, plain
+from td3_lightning.serialization.values import plain
 
 
 class SaveConfig(SaveConfigCallback):
@@ -28,6 +29,7 @@ class SaveConfig(SaveConfigCallback):
         super().__init__(parser, config)
         self._file: Path | None = None  # set when the run has begun
         self._written = False
+        self._warnings = WarningCache()
 
     @cached_property
     def text(self) -> str:
@@ -44,11 +46,13 @@ class SaveConfig(SaveConfigCallback):
         Raises:
             UsageError: The folder cannot be used, or a checkpoint with one of the settings could not be loaded.
         """
-        for name, value in storable(self.config.as_dict()).items():
-            try:
-                plain(value, name)
-            except InvalidValueError as error:
-                raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
+        settings = storable(self.config.as_dict())
+        try:
+            settings = {name: plain(value, name) for name, value in settings.items()}
+            # A resume can name code and files again. A name of checkpoints must be accepted without that.
+            check_kept(kept(settings), lambda value, setting: setting != FILENAME_SETTING)
+        except UsageError as error:
+            raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         folder = self._folder(trainer)
         if folder is None:
             return
@@ -61,15 +65,26 @@ class SaveConfig(SaveConfigCallback):
             _check_is_free(folder / "config.yaml")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write config.yaml, since the run has begun."""
-        self._write(trainer)
+        """Write config.yaml, since the run has begun.
+
+        Raises:
+            UsageError: It cannot be written.
+        """
+        try:
+            self._write(trainer)
+        except OSError as error:
+            raise _cannot_be_written(os.path.dirname(str(self._file)), error.strerror or str(error)) from error
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the settings that a resumed run keeps, as plain Python values.
 
-        Write config.yaml if it is missing: the warm-up failed, or the folder was deleted during the run.
+        Write config.yaml if it is missing: the warm-up failed, or the folder was deleted during the run. Warn if it
+        cannot be written, because an exception on rank 0 alone would leave the other ranks in a collective operation.
         """
-        self._write(trainer)
+        try:
+            self._write(trainer)
+        except OSError as error:
+            self._warnings.warn(f"Cannot write {self._file} ({error.strerror or error}). The run continues.")
         checkpoint["config"] = storable(kept(self.config.as_dict()))
 
     def _folder(self, trainer: L.Trainer) -> Path | None:
@@ -83,10 +98,7 @@ class SaveConfig(SaveConfigCallback):
             self._file = None if folder is None else folder / "config.yaml"
         if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
             return
-        try:
-            atomic_write(self._file, lambda file: file.write(self.text.encode()))
-        except OSError as error:
-            raise _cannot_be_written(str(self._file.parent), error.strerror or str(error)) from error
+        atomic_write(self._file, lambda file: file.write(self.text.encode()))
         self._written = True
 
 

@@ -11,6 +11,7 @@ import yaml
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.cli.agent_class import AGENTS, DEFAULT
+from td3_lightning.cli.config_files import YAML_ERRORS
 from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.checkpoint_schema import missing_part
@@ -18,6 +19,7 @@ from td3_lightning.serialization.optimizer_states import check_optimizers
 from td3_lightning.serialization.schema import Named, NotNamedError, check_arguments
 from td3_lightning.serialization.values import (
     InvalidValueError,
+    by_name,
     fields,
     integer,
     mapping,
@@ -78,8 +80,7 @@ def saved_settings(
             settings = {key: value for key, value in settings.items() if KEPT[key] is None}
             for name in ("vector_env", "vector_kwargs"):  # only fit makes the vector environment
                 settings.get("data", {}).pop(name, None)
-        for key, value in settings.items():
-            CHECKS[key](value, key, named)
+        check_kept(settings, named)
         _check_same_agent(settings.get("model", {}), checkpoint)
         if missing := missing_part(checkpoint, training=command == "fit"):
             raise InvalidValueError(missing, "in the checkpoint", None)
@@ -93,6 +94,21 @@ def saved_settings(
             f"{config_of(Path(path))}."
         ) from error
     return settings
+
+
+def check_kept(settings: Mapping[str, Any], named: Named) -> None:
+    """Check the settings that a resumed run takes from its checkpoint.
+
+    Args:
+        settings: The settings, as `kept` returns them, as plain values.
+        named: Returns whether the user has named a value.
+
+    Raises:
+        InvalidValueError: A setting has the wrong type.
+        NotNamedError: A setting names code or a file that the user has not named.
+    """
+    for key, value in settings.items():
+        CHECKS[key](value, key, named)
 
 
 def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
@@ -148,10 +164,10 @@ def _check_best(value: Any, setting: str, named: Named) -> None:
     check_arguments(
         {key: held for key, held in value.items() if key in ("mode", "save_top_k")}, BestCheckpoint, setting, named
     )
-    if not METRIC.fullmatch(value.get("monitor", "a")):
-        raise InvalidValueError(f"{setting}.monitor", "the name of a metric", value["monitor"])
-    filename = value.get("filename", "a")
-    if not FILENAME.fullmatch(filename) and not named(filename, f"{setting}.filename"):
+    monitor, filename = value.get("monitor", "a"), value.get("filename", "a")
+    if not (0 < len(monitor) <= MAX_METRIC and monitor.isprintable()):  # only a key: the name of any number in `info`
+        raise InvalidValueError(f"{setting}.monitor", f"one line of 1 to {MAX_METRIC} characters", monitor)
+    if not (filename.isprintable() and FILENAME.fullmatch(filename)) and not named(filename, FILENAME_SETTING):
         raise InvalidValueError(f"{setting}.filename", "a file name without a folder, with metrics in braces", filename)
 
 
@@ -164,16 +180,27 @@ def _check_word(value: Any, name: str) -> None:
         number(value, name)
 
 
+def _check_interval(value: Any, name: str) -> None:
+    """Check for a number, a duration such as "00:12:00:00", or a mapping such as {minutes: 30}."""
+    if isinstance(value, dict):
+        by_name(integer)(value, name)
+    else:
+        _check_word(value, name)
+
+
 DATASET_ID = re.compile(r"[\w-]+(/[\w-]+)*")
 ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-METRIC = re.compile(r"[\w /.+-]{1,200}")
-FILENAME = re.compile(r"(?!last(-1)?$)(?!\.)([\w.=+, -]|\{[\w /+-]{1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+")
+MAX_METRIC = 200  # characters of the name of a metric
+FILENAME_SETTING = "checkpoint.filename"
+FILENAME = re.compile(
+    r"(?!last(-1)?$)(?!\.)([^{}/\\]|\{([^][{}:.]|\.(?!_)){1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+"  # {name:format}
+)
 
 TRAINER = {
     **dict.fromkeys(("precision", "float32_matmul_precision", "deterministic"), optional(_check_word)),
     **dict.fromkeys(("check_val_every_n_epoch", "log_every_n_steps"), optional(integer)),
     **dict.fromkeys(("limit_train_batches", "limit_val_batches"), optional(number)),
-    "val_check_interval": optional(_check_word),
+    "val_check_interval": optional(_check_interval),
 }
 
 CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
@@ -227,7 +254,7 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
 def _read(text: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except YAML_ERRORS:
         return text
 
 

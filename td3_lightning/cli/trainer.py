@@ -139,7 +139,9 @@ class Trainer(L.Trainer):
 
         require_int("episodes", episodes, 1, MAX_EPISODES)
         target = absolute("folder", folder)
-        model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
+        checkpoint = read_checkpoint(ckpt_path)
+        model.on_load_checkpoint(checkpoint)  # restores the clocks, on which a scheduled discount depends
+        model.load_state_dict(checkpoint["state_dict"])
         for path in write_policy_plots(model.eval(), datamodule, episodes, target):
             echo(shown(path, self.start))
 

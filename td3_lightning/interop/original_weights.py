@@ -6,8 +6,7 @@ other. This package stacks them on an axis and transposes the weights. NAME_acto
 extension: the other programs ignore these files and initialize the targets with the online weights.
 """
 
-import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,10 @@ from torch import Tensor
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.errors import UsageError
 from td3_lightning.interop.metadata import check_trained, is_imported
-
-Tensors = Sequence[Tensor]  # weight, bias, weight, bias, ... of consecutive layers
-
-Rearrange = Callable[[Tensors], list[Tensor]]
+from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
+from td3_lightning.serialization.values import brief
 
 NETWORKS = {"actor": "actor", "critic": "critics", "actor_target": "actor_target", "critic_target": "critics_target"}
 # Layer names and file suffix of each program. `number` counts the layers of all critics, `place` is the index in a
@@ -34,10 +31,7 @@ STYLES = {
     "blog": {"actor": "layer_{number}", "critic": "layer_{number}", "end": ".pth"},
 }
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
 MAX_SAVE_SECONDS = 60.0  # time in which a program writes all its files
-ADAM_SETTINGS = ("betas", "eps", "weight_decay", "amsgrad", "maximize")  # must match, because the state depends on them
 
 
 def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: str = "original") -> list[Path]:
@@ -63,7 +57,7 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
         theirs = _rearrange(name, _unstack)(ours)
         contents[name] = dict(zip(_names(style, name, len(theirs), critics), theirs, strict=True))
     for name, state in zip(("actor", "critic"), checkpoint.get("optimizer_states", ()), strict=False):
-        contents[f"{name}_optimizer"] = _their_adam(state, _rearrange(name, _unstack), len(contents[name]))
+        contents[f"{name}_optimizer"] = their_adam(state, _rearrange(name, _unstack), len(contents[name]))
     files = {name: Path(f"{path}_{name}{STYLES[style]['end']}") for name in contents}
     for name, file in files.items():
         atomic_write(file, lambda opened, content=contents[name]: torch.save(content, opened))  # type: ignore[misc]
@@ -94,12 +88,13 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
         _read_network(model, path, name, prefix)
     stack = partial(_stack, critics=model.critics.num_critics)
     adams = zip(("actor", "critic"), model.configure_optimizers(), strict=True)
-    found = [
-        (adam, file, _rearrange(name, stack)) for name, adam in adams if (file := _find(path, f"{name}_optimizer"))
-    ]
+    found = [(name, adam, file) for name, adam in adams if (file := _find(path, f"{name}_optimizer"))]
     if len(found) < 2:
         return []
-    states = [_read_adam(*each) for each in found]
+    states = []
+    for name, adam, file in found:
+        theirs = _rearrange(name, _unstack)(adam.param_groups[0]["params"])
+        states.append(our_adam(_read(file), file, adam, theirs, _rearrange(name, stack)))
     model.updates = int(next((entry["step"] for entry in states[1]["state"].values()), 0))
     return states
 
@@ -167,7 +162,7 @@ def _in_order(state: Mapping[str, Tensor], network: str, critics: int, file: Pat
     for style in STYLES:
         names = _names(style, network, len(state), critics)
         if set(names) == set(state):
-            return [state[name] for name in names]
+            return [_dense(state[name], name, file) for name in names]
     expected = _names("original", network, 6, critics)[:3]
     raise UsageError(
         f"{file} must contain the layers of a TD3's {network} (for example {', '.join(expected)}), got "
@@ -175,8 +170,15 @@ def _in_order(state: Mapping[str, Tensor], network: str, critics: int, file: Pat
     )
 
 
+def _dense(value: Any, name: str, file: Path) -> Tensor:
+    """Return an ordinary tensor of floats, or raise `UsageError`."""
+    if not is_dense(value):
+        raise UsageError(f"{name} in {file} must be a dense tensor of floats, got {brief(value)}. Export it again.")
+    return value  # type: ignore[no-any-return]
+
+
 def _check_shapes(ours: Tensors, theirs: Tensors, file: Path) -> None:
-    got, expected = ([tuple(tensor.shape) for tensor in tensors] for tensors in (theirs, ours))
+    got, expected = shapes(theirs), shapes(ours)
     if got != expected:
         raise UsageError(
             f"{file} must contain tensors of the shapes {expected}, got {got}. Set model.hidden_dims, "
@@ -208,62 +210,6 @@ def _check_representable(checkpoint: Mapping[str, Any]) -> None:
         )
 
 
-# Adam.
-
-
-def _their_adam(state: Mapping[str, Any], rearrange: Rearrange, parameters: int) -> dict[str, Any]:
-    """Convert a state of Adam to the state of torch's default Adam for a number of parameters."""
-    (group,) = state["param_groups"]
-    plain = torch.optim.Adam([torch.zeros(1)], lr=group["lr"]).state_dict()["param_groups"][0]
-    return {
-        "state": _rearranged(state["state"], rearrange),
-        "param_groups": [{**plain, "params": list(range(parameters))}],
-    }
-
-
-def _read_adam(adam: torch.optim.Optimizer, file: Path, rearrange: Rearrange) -> dict[str, Any]:
-    """Read the state of Adam from a file, for the parameters of the model."""
-    state, ours = _read(file), adam.state_dict()["param_groups"]
-    if not _is_adams(state):
-        raise UsageError(
-            f"{file} must contain a state of Adam, got another object. Export it again, or remove both "
-            "_optimizer files."
-        )
-    for name in ADAM_SETTINGS:
-        got = [group.get(name, ours[0][name]) for group in state["param_groups"]]
-        if got != [ours[0][name]]:
-            raise UsageError(f"{name} in {file} must be {ours[0][name]}, got {got}. Remove both _optimizer files.")
-    try:
-        entries = _rearranged(state["state"], rearrange)
-    except RuntimeError as error:  # tensors of different shapes cannot be stacked
-        raise UsageError(
-            f"{file} must contain the Adam of these networks, got other shapes ({one_line(error)}). Use the file "
-            "that was saved with the networks."
-        ) from error
-    for moment in MOMENTS if entries else ():
-        _check_shapes(adam.param_groups[0]["params"], [entry[moment] for entry in entries.values()], file)
-    return {"state": entries, "param_groups": ours}
-
-
-def _is_adams(state: Mapping[str, Any]) -> bool:
-    """Return whether a mapping is a state of Adam, with the moments of all parameters or of none."""
-    if not {"state", "param_groups"} <= state.keys():
-        return False
-    return all({"step", *MOMENTS} <= entry.keys() for entry in state["state"].values())
-
-
-def _rearranged(entries: Mapping[int, Mapping[str, Any]], rearrange: Rearrange) -> dict[int, dict[str, Any]]:
-    """Convert the moments and steps of Adam in the same way as the parameters."""
-    if not entries:  # before the first step
-        return {}
-    step = torch.as_tensor(entries[0]["step"], dtype=torch.float32)  # a plain number in old files
-    moments = [rearrange([entries[at][name] for at in sorted(entries)]) for name in MOMENTS]
-    return {
-        at: {"step": step.clone(), **dict(zip(MOMENTS, pair, strict=True))}
-        for at, pair in enumerate(zip(*moments, strict=True))
-    }
-
-
 # Files.
 
 
@@ -276,7 +222,7 @@ def _read(file: Path) -> dict[Any, Any]:
     """Load tensors and plain values. Files that could run code are refused."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, OSError) as error:
+    except Exception as error:  # torch.load raises any exception for a damaged file
         raise UsageError(
             f"{file} must be a file of weights, got one that is damaged or could run code. Export it again."
         ) from error

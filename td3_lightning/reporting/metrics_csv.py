@@ -131,7 +131,7 @@ def read_header(path: Path) -> list[str]:
     try:
         with _open(path) as file:
             return next(csv.reader(_lines(file)), [])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

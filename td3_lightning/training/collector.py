@@ -10,12 +10,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
-from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
+from td3_lightning.algorithm.exploration import as_noise, with_noise
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
-from td3_lightning.schedules import Schedule, as_schedule
+from td3_lightning.schedules import Schedule
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.collector_state import COLLECTOR
 from td3_lightning.training.data_module import ReplayData
@@ -45,7 +45,7 @@ class Collector(Callback):
             ends. The updates for these steps follow.
 
     Raises:
-        UsageError: A setting is out of range.
+        UsageError: A setting is out of range, or a checkpoint cannot hold the schedule of the noise.
     """
 
     check_state = staticmethod(COLLECTOR)
@@ -65,7 +65,7 @@ class Collector(Callback):
         if isinstance(collect, str) and collect != "episode":
             raise refuse("collect", 'a number of steps or "episode"', collect, "Use 1, for example.")
         self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, 1, MAX_STEPS)
-        self.exploration_noise = as_schedule(exploration_noise, "exploration_noise", least=0, most=MAX_NOISE)
+        self.exploration_noise = as_noise(exploration_noise)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
         self.env_steps: int | None = None  # of this rank; a checkpoint's clock is that of rank 0

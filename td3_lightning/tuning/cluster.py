@@ -8,12 +8,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from td3_lightning.errors import RunError, UsageError, import_extra, one_line, refuse
+from td3_lightning.errors import RunError, UsageError, import_extra, one_line, refuse, timeout_from_environment
 from td3_lightning.tuning import node
 from td3_lightning.tuning.plan import Plan, given_threads
 from td3_lightning.tuning.run import Run
 
-CONNECT_TIMEOUT = float(os.environ.get("TD3_LIGHTNING_START_TIMEOUT", "20"))  # seconds in which a cluster must answer
 KILLED = -int(signal.SIGKILL)  # exit code of a run whose worker or node was lost
 # Ray tries for two minutes, and then ends its process. Therefore, another process tries first.
 PROBE = """
@@ -116,11 +115,12 @@ def connect(ray: Any, address: str) -> None:
     Raises:
         UsageError: There is none at the address.
     """
+    limit = timeout_from_environment("TD3_LIGHTNING_START_TIMEOUT", default=20)
     reason = "a new cluster" if address in ("", "local") else ""  # Ray would start one
     try:
-        reason = reason or _probe(address)
+        reason = reason or _probe(address, limit)
     except subprocess.TimeoutExpired:
-        reason = f"no answer in {CONNECT_TIMEOUT:.0f} seconds"
+        reason = f"no answer in {limit:g} seconds"
     if reason:
         raise UsageError(
             f"ray_address must be the address of a running Ray cluster, got {address} ({one_line(reason)}). Use ray "
@@ -131,10 +131,10 @@ def connect(ray: Any, address: str) -> None:
     signal.signal(signal.SIGTERM, handler)  # Ray replaces it, and the sweep would not save its runs
 
 
-def _probe(address: str) -> str:
-    """Return the reason why a cluster cannot be used, "" if it can."""
+def _probe(address: str, limit: float) -> str:
+    """Return the reason why a cluster cannot be used, "" if it can; wait for a limited number of seconds."""
     line = [sys.executable, "-c", PROBE, address]
-    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=CONNECT_TIMEOUT)
+    done = subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit)
     return (done.stderr.strip() or "an error").splitlines()[-1].removesuffix(".") if done.returncode else ""
 
 

@@ -93,7 +93,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def given_threads() -> int | None:
     """Return OMP_NUM_THREADS, or None if it is not a positive integer."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) > 0 else None
+    return int(given) if given.isdecimal() and int(given) > 0 else None
 
 
 def cores() -> int:

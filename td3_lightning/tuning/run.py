@@ -23,7 +23,7 @@ from td3_lightning.tuning.result import Points
 
 # Exit codes of a run that a signal has ended: by default, and after it has saved a checkpoint.
 INTERRUPTED = {-number for number in signal.Signals} | {75, 129, 130, 143}
-RECORD = {"exit_code": int, "seconds": float, "last_line": str}  # of run.json
+MAX_SECONDS = 1e10  # in run.json
 SAVE_TIMEOUT = 40.0  # seconds after which a run that has lost its sweep has ended
 
 
@@ -51,13 +51,12 @@ class Run:
         if not path.exists():
             return {}
         try:
-            record = dict(json.loads(path.read_text()))
-            is_valid = all(isinstance(record.get(name, kind()), kind | int) for name, kind in RECORD.items())
-        except (ValueError, TypeError, RecursionError):  # damaged or edited
-            is_valid = False
-        if not is_valid:
+            record = json.loads(path.read_text())
+        except (ValueError, RecursionError):  # damaged or edited
+            record = None
+        if not _is_record(record):
             raise UsageError(f"{path} must hold the end of a run, got another file. Delete it to continue the run.")
-        return record
+        return dict(record)
 
     @property
     def finished(self) -> bool:
@@ -99,6 +98,15 @@ class Run:
             "last_line": next(reversed(self.log_lines()), ""),
         }
         atomic_write(self.folder / "run.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
+
+
+def _is_record(content: Any) -> bool:
+    """Return whether the content of a file is the end of a run, as `Run.end` writes it."""
+    if not isinstance(content, dict):
+        return False
+    code, seconds, line = (content.get(name) for name in ("exit_code", "seconds", "last_line"))
+    is_duration = isinstance(seconds, int | float) and 0 <= seconds <= MAX_SECONDS
+    return isinstance(code, int) and is_duration and isinstance(line, str)
 
 
 def _read(path: Path, metric: str) -> Points:

@@ -1,5 +1,6 @@
 """Test the exploration noise of `act(obs, deterministic=False)`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 import toys  # noqa: F401
 from one_sentence import refused
-from td3_lightning import TD3, Collector, Linear, ReplayData
+from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
 from td3_lightning.schedules import Schedule
 
 LINEAR = Linear(0.2, 0.0, 80)
@@ -26,11 +27,29 @@ class Unknown(Schedule):
         return self.value
 
 
+class Value(float):
+    """Number of a class that a checkpoint cannot hold."""
+
+
+class Hidden(Schedule):
+    """Schedule of a user that stores a number computed from its argument."""
+
+    def __init__(self, half_life: float) -> None:
+        self.rate = 0.5 ** (1 / half_life)
+
+    def __call__(self, env_steps: int) -> float:
+        return self.rate**env_steps
+
+
 def new_agent(noise: Any = None) -> TD3:
     """Return an agent whose greedy action is near the centres 3 and 0 of its box."""
     agent = TD3(3, [1.0, -0.5], [5.0, 0.5], hidden_dims=[4])
     agent.exploration_noise = noise
     return agent
+
+
+def new_collector(noise: Any) -> Collector:
+    return Collector(10, noise)
 
 
 def fit(make_trainer: Any, epochs: int = 1, noise: Any = LINEAR, ckpt_path: Any = None) -> TD3:
@@ -78,6 +97,16 @@ def test_an_agent_without_a_collector_has_no_noise() -> None:
 def test_invalid_noise_is_one_sentence(value: Any, shown: str) -> None:
     with refused("exploration_noise", shown, ""):
         new_agent(value)
+
+
+@pytest.mark.parametrize("use", [new_collector, new_agent])
+def test_noise_that_no_checkpoint_can_hold_is_refused(use: Callable[[Any], object]) -> None:
+    with pytest.raises(
+        UsageError, match=r"^Hidden must store each constructor .* mismatch in half_life, rate\. Rename"
+    ):
+        use(Hidden(100.0))
+    with pytest.raises(UsageError, match=r"^exploration_noise\.init_args\.value must be made of .*, got a Value\."):
+        use(Unknown(Value(0.1)))
 
 
 def test_the_collector_and_checkpoints_hand_over_the_noise(make_trainer: Any, tmp_path: Path) -> None:

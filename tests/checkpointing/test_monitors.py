@@ -27,6 +27,14 @@ class Reporting(gym.Env):
         return np.zeros(2, np.float32), 1.0, False, self.steps == 3, {"laps": 2, "return_meam": 1.0}
 
 
+class Symbols(Reporting):
+    """Report numbers whose names contain other signs than letters."""
+
+    def step(self, action):
+        *step, _ = super().step(action)
+        return *step, {"cost (USD)": 3.0, "success@1": 1.0, "reward:ctrl": 0.5, "x" * 250: 1.0}
+
+
 class LogsAnything(Callback):
     """Log a metric under any name."""
 
@@ -35,6 +43,7 @@ class LogsAnything(Callback):
 
 
 gym.register("Reporting-v0", Reporting)
+gym.register("Symbols-v0", Symbols)
 WORDS = [*FIT, *SMALL, "--data.env_id=Reporting-v0"]
 
 
@@ -81,6 +90,42 @@ def test_metric_that_no_evaluation_reports_is_refused_there(folder, capsys):  # 
 def test_run_without_evaluations_needs_no_metric(folder):  # noqa: F811
     run(*WORDS, "--checkpoint.monitor=eval/lap_time", "--trainer.limit_val_batches=0")
     assert checkpoints() == {"last.ckpt"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--checkpoint.monitor=eval/cost (USD)", "--checkpoint.filename=({eval/cost (USD):.1f} USD)"],
+        ["--checkpoint.monitor=eval/success@1", "--checkpoint.filename={eval/success@1:.2f}@1"],
+        ["--checkpoint.monitor=eval/reward:ctrl"],
+        ["--trainer.val_check_interval={minutes: 30}"],
+        ["--trainer.val_check_interval=00:00:30:00"],
+    ],
+    ids=len,
+)
+def test_run_with_an_accepted_setting_resumes(words, folder):  # noqa: F811
+    fit = [*FIT, *SMALL, "--data.env_id=Symbols-v0"]
+    run(*fit, *words)
+    run(*fit, "--trainer.max_epochs=2", "--ckpt_path=last")
+    assert Path("lightning_logs/here/version_0/checkpoints/last-1.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "constraint"),
+    [
+        (
+            f"--checkpoint.monitor=eval/{'x' * 250}",
+            "checkpoint.monitor must be one line of 1 to 200 characters, got 'e",
+        ),
+        ("--checkpoint.filename=.hidden", "checkpoint.filename must be a file name without a folder, with metrics in "),
+        ("--checkpoint.filename=", "checkpoint.filename must be a file name without a folder, with metrics in "),
+    ],
+    ids=len,
+)
+def test_setting_that_would_prevent_a_resume_is_refused(word, constraint, folder, capsys):  # noqa: F811
+    said = error_of(capsys, *FIT, *SMALL, "--data.env_id=Symbols-v0", word)
+    assert said.startswith(constraint)
+    assert said.endswith(". Use a value that a checkpoint can hold.\n")
 
 
 def test_metric_of_a_users_callback_can_be_monitored(folder):  # noqa: F811

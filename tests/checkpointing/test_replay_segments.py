@@ -6,6 +6,7 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -353,6 +354,22 @@ def test_resume_from_best_keeps_the_other_checkpoints(make_trainer: Any, tmp_pat
     for name in ("last-1.ckpt", "last.ckpt"):
         for replay in replays_in(read_checkpoint(tmp_path / name)):
             check_rows(replay, tmp_path / "replay")
+
+
+def test_damaged_previous_checkpoint_does_not_end_a_stage(make_trainer: Any, tmp_path: Path) -> None:
+    """The first save of the stage deletes no rows, because those of last-1.ckpt are unknown. The second replaces it."""
+    fit(make_trainer, tmp_path, 3)
+    (tmp_path / "last-1.ckpt").write_bytes(b"damaged")
+    before = files(tmp_path / "replay")
+    fit(make_trainer, tmp_path, 4, ckpt_path=tmp_path / "best_30.ckpt", empty_replay=True)
+    assert before.items() <= files(tmp_path / "replay").items()
+    fit(make_trainer, tmp_path, 5, ckpt_path=tmp_path / "last.ckpt")
+    checkpoints = [read_checkpoint(tmp_path / name) for name in ("last-1.ckpt", "last.ckpt")]
+    assert [each["clocks"]["updates"] for each in checkpoints] == [40, 50]
+    named = [list(replays_in(each)) for each in checkpoints]
+    for replay in chain.from_iterable(named):
+        check_rows(replay, tmp_path / "replay")
+    assert files(tmp_path / "replay").keys() == names_in(named[0]) | names_in(named[1])
 
 
 @pytest.mark.parametrize(

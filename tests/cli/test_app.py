@@ -22,7 +22,7 @@ from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
 
 import recorded
-from td3_lightning import TD3, Replay, __version__
+from td3_lightning import TD3, Replay, UsageError, __version__
 from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
@@ -142,6 +142,21 @@ def test_policy_loads_from_a_checkpoint_alone(last):
     action = policy.act(np.zeros(3, dtype=np.float32))
     assert action.shape == (1,)
     assert policy.env_steps == 14
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("tau: 2025-31-12", "must be valid YAML, got an error: month must be in 1..12. Correct it."),
+        ("tau: !!bool x", "must be valid YAML, got an error: 'x'. Correct it."),
+        ("- 1", "must be a mapping, got [1]. Write one setting per line."),
+    ],
+)
+def test_file_without_settings_is_refused_in_one_sentence(content, message, last):
+    Path("hparams.yaml").write_text(content)
+    with pytest.raises(UsageError) as caught:
+        TD3.load_from_checkpoint(last, hparams_file="hparams.yaml")
+    assert str(caught.value).endswith(f"hparams.yaml {message}")
 
 
 def test_fit_prints_a_description_of_the_run(capsys):
@@ -302,6 +317,12 @@ def test_checkpoint_overrides_files_and_flag_overrides_both(last, capsys):
     assert (model["tau"], model["policy_noise"]) == (0.01, 0.7)
     clocks = torch.load(resumed, weights_only=True)["clocks"]
     assert (clocks["env_steps"], clocks["updates"]) == (18, 8)
+
+
+@pytest.mark.parametrize("name", ["2025-31-12", "0x_", "!!bool x", "!!timestamp x"])
+def test_flag_of_any_text_is_read_beside_a_checkpoint(name, last, capsys):
+    stop(*FIT, "--ckpt_path", last, "--name", name, "--print_config")
+    assert yaml.safe_load(capsys.readouterr().out)["name"] == name
 
 
 def test_file_with_checkpoint_of_the_previous_stage(last, capsys):
@@ -817,6 +838,7 @@ INVALID_FILES = {
     ),
     "a: &a [*a]": "must have at most 100,000 values, got aliases to more",
     "data: {env_id: Pendulum-v1, gamma: 0.9,, tau: 1}": "line 1, column",
+    "name: !!bool x": "must be valid YAML, got an error: 'x'. Correct it.",
     "data: 2024-13-01": "must be valid YAML, got an error: month must be in 1..12.",
     "data: {env_id: Pendulum-v1}\n--- 1": "expected a single document in the stream but found another document (line 2",
     "a: " + "[" * 3000: "must be valid YAML, got too many nested brackets. Remove them.",

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from nodes import FIT, LIMIT, SMALL, ended, start
+from one_sentence import refused
 from processes import descendants, free_port, is_running, wait_for
-from td3_lightning.cli import rendezvous
 from td3_lightning.cli.rendezvous import Rendezvous, join_store, serve_store
 from td3_lightning.errors import RunError, UsageError
 
@@ -94,14 +94,14 @@ def test_processes_with_the_same_error_do_not_wait() -> None:
 
 
 def test_silent_process_ends_all_others_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "START_TIMEOUT", 1.0)
+    monkeypatch.setenv("TD3_LIGHTNING_START_TIMEOUT", "1")
     raised = meet(ready(), lambda _: None)
     assert isinstance(raised[0], RunError)
     assert "within 1 seconds, got no report from rank 1. Read its output" in str(raised[0])
 
 
 def test_missing_store_ends_a_process_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "START_TIMEOUT", 1.8)
+    monkeypatch.setenv("TD3_LIGHTNING_START_TIMEOUT", "1.8")
     began = time.monotonic()
     with pytest.raises(RunError, match="could not connect"):
         Rendezvous(1, 2, partial(join_store, "127.0.0.1", free_port())).agree({})
@@ -119,8 +119,21 @@ def test_single_process_has_no_rendezvous(monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert Rendezvous.of_launcher() is None
+    monkeypatch.setenv("TD3_LIGHTNING_START_TIMEOUT", "60s")  # only several processes use it
+    assert Rendezvous.of_launcher() is None
+    monkeypatch.setenv("TD3_LIGHTNING_START_TIMEOUT", "")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert Rendezvous.of_launcher() is not None
+
+
+@pytest.mark.parametrize("value", ["60s", "0", "-1", "nan", "inf", "1e300"])
+def test_invalid_time_limit_is_one_sentence(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"}
+    for name, held in {**launcher, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, held)
+    monkeypatch.setenv("TD3_LIGHTNING_START_TIMEOUT", value)
+    with refused("TD3_LIGHTNING_START_TIMEOUT", repr(value), "Use 45, for example."):
+        Rendezvous.of_launcher()
 
 
 # Processes.

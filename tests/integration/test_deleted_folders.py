@@ -30,6 +30,15 @@ class Deletes(Callback):
             shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink()
 
 
+class Blocks(Deletes):
+    """Puts a file in the place of a folder when the second epoch begins."""
+
+    def on_train_epoch_start(self, trainer, module):
+        super().on_train_epoch_start(trainer, module)
+        if trainer.current_epoch == 1:
+            self.path.touch()
+
+
 def fit(*words, epochs):
     run(*WORDS, f"--trainer.max_epochs={epochs}", *words)
 
@@ -69,6 +78,23 @@ def test_run_resumes_after_a_folder_was_deleted_during_it(deleted, undisturbed, 
     assert steps[-2:] == ["22", "26"]
     assert (RUN / "curve.png").is_file()
     assert len(list(RUN.joinpath("checkpoints").glob("steps_*.ckpt"))) >= 1
+
+
+def test_run_whose_folder_cannot_be_written_continues(folder):  # noqa: F811
+    blocks = f"--trainer.callbacks={{class_path: {__name__}.Blocks, init_args: {{path: {RUN}}}}}"
+    with pytest.warns(UserWarning, match=r"config\.yaml") as caught:
+        fit(blocks, epochs=3)
+    said = "\n".join(str(each.message) for each in caught)
+    assert said.count(f"{RUN}/config.yaml (Not a directory). The run continues.") == 1
+    assert "last.ckpt could not be saved (Not a directory). The run continues, and the previous checkpoint" in said
+    assert RUN.is_file()
+
+
+def test_config_is_missing_beside_checkpoints_in_another_folder(folder):  # noqa: F811
+    blocks = f"--trainer.callbacks={{class_path: {__name__}.Blocks, init_args: {{path: {RUN}}}}}"
+    with pytest.warns(UserWarning, match=r"^Cannot write .*config\.yaml \(Not a directory\)\. The run continues\.$"):
+        fit(blocks, f"--checkpoint.dirpath={folder}/elsewhere", epochs=3)
+    assert torch.load("elsewhere/last.ckpt", weights_only=True)["clocks"]["updates"] == 12
 
 
 @pytest.mark.parametrize("change", ["swapped", "lost"])

@@ -244,6 +244,11 @@ def test_round_trip_with_three_critics(tmp_path: Path) -> None:
 # Mistakes.
 
 
+def first(change: dict[str, Any]) -> Any:
+    """Return a function that changes the entry of the first parameter in a state of Adam."""
+    return lambda state: {**state, "state": {**state["state"], 0: {**state["state"][0], **change}}}
+
+
 def spoil(name: str, change: Any) -> None:
     state = torch.load(name)
     torch.save(change(state), name)
@@ -256,6 +261,14 @@ def spoil(name: str, change: Any) -> None:
         ("critic", lambda state: {f"x{key}": value for key, value in state.items()}, "xl1.weight"),
         ("critic", lambda state: list(state.values()), "got a list"),
         ("actor", lambda state: {**state, "l1.weight": torch.zeros(9, OBS)}, "hidden_dims"),
+        ("actor", lambda state: {**state, "l1.bias": 3}, r"l1.bias in theirs_actor must be a dense tensor .* got 3\."),
+        (
+            "critic",
+            lambda state: {**state, "l6.bias": [0.0]},
+            "must be a dense tensor of floats, got a value of type list",
+        ),
+        ("critic", lambda state: {**state, "l6.bias": torch.zeros(1, dtype=torch.int64)}, "l6.bias in theirs_critic"),
+        ("actor", lambda state: {**state, "l1.weight": state["l1.weight"].to_sparse()}, "l1.weight in theirs_actor"),
         ("critic_optimizer", lambda state: {**state, "state": {}}, None),
         (
             "critic_optimizer",
@@ -275,6 +288,30 @@ def spoil(name: str, change: Any) -> None:
         (
             "critic_optimizer",
             lambda state: {**state, "state": {0: {"square_avg": torch.zeros(1)}}},
+            "must contain a state of Adam",
+        ),
+        ("actor_optimizer", lambda state: {"state": [], "param_groups": []}, "must contain a state of Adam"),
+        ("critic_optimizer", lambda state: {"state": {}, "param_groups": 3}, "must contain a state of Adam"),
+        ("critic_optimizer", lambda state: {"state": {}, "param_groups": [3]}, "must contain a state of Adam"),
+        (
+            "critic_optimizer",
+            lambda state: {**state, "state": {at: entry for at, entry in state["state"].items() if at}},
+            "must contain a state of Adam",
+        ),
+        ("critic_optimizer", lambda state: {**state, "state": {0: [1.0]}}, "must contain a state of Adam"),
+        ("critic_optimizer", first({"exp_avg": 3.0}), "must contain a state of Adam"),
+        ("critic_optimizer", first({"step": "six"}), "must contain a state of Adam"),
+        ("critic_optimizer", first({"step": torch.tensor(float("nan"))}), "must contain a state of Adam"),
+        ("critic_optimizer", first({"step": torch.ones(2)}), "must contain a state of Adam"),
+        ("critic_optimizer", first({"exp_avg_sq": torch.ones(2)}), "must contain the Adam of these networks"),
+        (
+            "critic_optimizer",
+            lambda state: {**state, "state": {0: state["state"][0]}},
+            "must contain the Adam of these networks",
+        ),
+        (
+            "actor_optimizer",
+            lambda state: {**state, "param_groups": [{**state["param_groups"][0], "eps": torch.ones(2)}]},
             "must contain a state of Adam",
         ),
         (

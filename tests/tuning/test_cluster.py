@@ -183,12 +183,13 @@ def test_invalid_cluster_is_one_sentence(
 
 
 def error_of(
-    words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], probe: str = ""
-) -> str:
+    words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], probe: str = "",
+    limit: str = "1",
+) -> str:  # fmt: skip
     """Return the only line of an invalid command, which has created no file."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(module, "PROBE", probe)
-    monkeypatch.setattr(module, "CONNECT_TIMEOUT", 1.0)
+    monkeypatch.setenv("TD3_LIGHTNING_START_TIMEOUT", limit)
     Path("tiny.yaml").write_text(TINY)
     assert main(["sweep", "--config", "tiny.yaml", "--seeds", "1", *shlex.split(words)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -201,6 +202,13 @@ def test_cluster_without_an_answer_is_named(
 ) -> None:
     line = error_of("--engine ray --ray_address head:1", tmp_path, monkeypatch, capsys, "import time; time.sleep(9)")
     assert "got head:1 (no answer in 1 seconds). Use ray start --head" in line
+
+
+def test_invalid_time_limit_is_one_sentence(
+    tmp_path: Path, ray: RayStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = error_of("--engine ray", tmp_path, monkeypatch, capsys, limit="60s")
+    assert line.startswith("TD3_LIGHTNING_START_TIMEOUT must be a number of seconds in (0, 1e+06], got '60s'. Use 20, ")
 
 
 def test_too_many_cpus_per_run_are_refused(

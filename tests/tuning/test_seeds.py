@@ -40,11 +40,28 @@ def test_other_names_of_versions_are_left_out(tmp_path: Path) -> None:
     assert Run(tmp_path, ()).evaluations(METRIC).tolist() == [[100, 1]]
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"[" * 10**5, b"\xff", b'{"exit_code": "0"}', b'{"seconds": null}'])
+END = {"exit_code": 1, "seconds": 1.5, "last_line": "out of luck"}
+WITHOUT = [{name: value for name, value in END.items() if name != left_out} for left_out in END]
+WRONG = [{"exit_code": "0"}, *({"seconds": value} for value in (None, -1, 1e300, float("inf"), float("nan")))]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[1]", b"{}", b"[" * 10**5, b"\xff", b'{"seconds": ' + b"9" * 5000 + b"}"),
+        *(json.dumps(each).encode() for each in [*WITHOUT, *({**END, **wrong} for wrong in WRONG)]),
+    ],
+)
 def test_damaged_record_of_a_run_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(UsageError, match=r"run\.json must hold the end of a run, got another file\. Delete it"):
         assert Run(tmp_path, ()).finished
+
+
+def test_record_of_a_failed_run_is_read(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(END))
+    assert Run(tmp_path, ()).record == END
+    assert not Run(tmp_path, ()).finished
 
 
 def test_damaged_metrics_of_a_run_are_refused(tmp_path: Path) -> None:
