@@ -82,29 +82,50 @@ def test_module_updates_itself_where_something_hooks_in(
 
 
 def test_step_hook_is_called_and_frozen_weights_stay(make_trainer: Any) -> None:
-    calls: list[object] = []
+    gradients: list[Tensor | None] = []
+    frozen: list[Tensor] = []
+
+    def bias_of(agent: Any) -> Tensor:
+        return agent.critics.layers[0].bias
+
+    def freeze(trainer: L.Trainer, agent: Any, stage: str) -> None:
+        frozen.append(bias_of(agent).requires_grad_(False).clone())
+
     module = fit(
         make_trainer,
         gradients="autograd",
         callbacks=[
             LambdaCallback(
-                setup=lambda trainer, agent, stage: agent.critics.layers[0].bias.requires_grad_(False),
-                on_before_optimizer_step=lambda trainer, agent, optimizer: calls.append(optimizer),
+                setup=freeze,
+                on_before_optimizer_step=lambda trainer, agent, optimizer: gradients.append(bias_of(agent).grad),
             )
         ],
     )
     assert type(module.update_rule) is AutogradUpdate
-    assert len(calls) == 30 + 15
-    assert module.critics.layers[0].bias.grad is None
+    assert gradients == (30 + 15) * [None]
+    assert torch.equal(bias_of(module), frozen[0])
 
 
-def test_weight_without_gradient_is_left_to_adam(make_trainer: Any) -> None:
-    class Sometimes(TD3):
+def test_weight_without_gradient_is_left_to_adam(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gradient: list[list[str]] = []  # the critics' weights with a gradient after the update before
+
+    class FirstLayerOnly(TD3):
         def critic_loss(self, batch: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
             loss, q = super().critic_loss(batch, noise)
-            return (loss * 0 + self.critics.layers[0].weight.square().sum(), q) if self.updates > 20 else (loss, q)
+            if self.updates <= 20:
+                return loss, q
+            with_gradient.append([name for name, weight in self.critics.named_parameters() if weight.grad is not None])
+            return self.critics.layers[0].weight.square().sum(), q
 
-    assert type(fit(make_trainer, Sometimes, gradients="autograd").update_rule) is AutogradUpdate
+    fast = fit(make_trainer, FirstLayerOnly, gradients="autograd")
+    assert type(fast.update_rule) is AutogradUpdate
+    assert len(with_gradient[0]) > 1
+    assert with_gradient[1:] == 9 * [["layers.0.weight"]]
+    monkeypatch.setattr("td3_lightning.fast.autograd_update.supports", lambda module: False)
+    usual = fit(make_trainer, FirstLayerOnly, gradients="autograd")
+    assert usual.update_rule is usual
+    for one, other in zip(state(fast), state(usual), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_module_without_a_trainer_is_not_supported() -> None:

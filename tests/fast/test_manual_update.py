@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Batch, Collector, Constant, ReplayData
+from td3_lightning.algorithm.update_rules import find_update_rule
 from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, make_rule, supports
 from td3_lightning.fast.mlp import (
     LANES,
@@ -526,7 +527,9 @@ def test_several_processes_use_autograd(monkeypatch: pytest.MonkeyPatch) -> None
 def test_plain_networks_use_manual_gradients_by_default() -> None:
     assert chosen(new_module())
     assert chosen(new_module(layer_norm=True))
-    assert not chosen(new_module(gradients="autograd"))
+    module = new_module(gradients="autograd")
+    assert supports(module)  # only the setting decides
+    assert not isinstance(find_update_rule(module, module.settings.gradients, None), ManualUpdate)
 
 
 def test_autograd_works_where_hands_do_not() -> None:
