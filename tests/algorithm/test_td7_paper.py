@@ -101,16 +101,24 @@ def critic_net(critics: Any, member: int) -> Net:
 
 
 class InNumpy:
-    """TD7 with two critics. Each encoder is one net: the state encoder's 6 arrays, then the state-action encoder's."""
+    """TD7. Each encoder is one net: the state encoder's 6 arrays, then the state-action encoder's."""
 
-    def __init__(self, module: TD7, bc_weight: float | None = None) -> None:
-        self.bc_weight = bc_weight
+    def __init__(
+        self,
+        module: TD7,
+        bc_weight: float | None = None,
+        tau: float = 1.0,
+        num_critics: int = 2,
+        critic_loss: str = "huber",
+    ) -> None:
+        self.bc_weight, self.tau, self.loss = bc_weight, tau, critic_loss
         self.encoder, self.fixed, self.fixed_target = (
             pairs(each) for each in (module.encoder, module.fixed_encoder, module.fixed_encoder_target)
         )
         self.actor, self.actor_target = pairs(module.actor), pairs(module.actor_target)
         self.critics, self.critics_target = (
-            [critic_net(each, member) for member in range(2)] for each in (module.critics, module.critics_target)
+            [critic_net(each, member) for member in range(num_critics)]
+            for each in (module.critics, module.critics_target)
         )
         value_range = module.value_range
         self.clip = [float(value_range.low), float(value_range.high)]
@@ -145,10 +153,12 @@ class InNumpy:
         action = self.policy(self.actor_target, batch.next_obs, self.z_s(self.fixed_target, batch.next_obs))
         action = np.clip(action + smoothing, -1, 1)
         values = [self.q(critic, self.fixed_target, batch.next_obs, action) for critic in self.critics_target]
-        return batch.reward + batch.discount * np.clip(np.minimum(*values), *self.clip)
+        return batch.reward + batch.discount * np.clip(np.min(values, axis=0), *self.clip)
 
     def critic_loss(self, critic: Net, batch: Any, action: Any, target: Any) -> Any:
         error = absolute(self.q(critic, self.fixed, batch.obs, action) - target)
+        if self.loss == "mse":
+            return (error**2).mean()
         return np.where(error.real < 1, 0.5 * error**2, error - 0.5).mean()
 
     def actor_loss(self, batch: Any) -> Any:
@@ -174,9 +184,14 @@ class InNumpy:
             logs["actor_loss"] = self.actor_loss(batch)
             self.adams[1].step(gradient(self.actor, lambda: self.actor_loss(batch)))
         if self.updates % target_update_freq == 0:
-            self.actor_target, self.critics_target = list(self.actor), [list(critic) for critic in self.critics]
+            self.actor_target = self.average(self.actor_target, self.actor)
+            pairs = zip(self.critics_target, self.critics, strict=True)
+            self.critics_target = [self.average(target, online) for target, online in pairs]
             self.fixed_target, self.fixed, self.clip = list(self.fixed), list(self.encoder), list(self.seen)
         return logs
+
+    def average(self, target: Net, online: Net) -> Net:
+        return [(1 - self.tau) * old + self.tau * new for old, new in zip(target, online, strict=True)]
 
     def arrays(self) -> Net:
         nets = [self.encoder, self.fixed, self.fixed_target, self.actor, self.actor_target]
@@ -234,17 +249,21 @@ def plain(module: TD7) -> Plain:
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
-@pytest.mark.parametrize("bc_weight", [None, 0.1])
-def test_one_update_in_numpy(bc_weight: float | None, dtype: torch.dtype, close: float) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"bc_weight": 0.1}, {"tau": 0.3}, {"num_critics": 1}, {"num_critics": 5}, {"critic_loss": "mse"}],
+    ids=str,
+)
+def test_one_update_in_numpy(settings: dict[str, Any], dtype: torch.dtype, close: float) -> None:
     """Every weight after an update with all its parts, and the losses before it."""
-    module = plain(new_module(dtype, policy_freq=1, target_update_freq=1, bc_weight=bc_weight))
-    batch, hand = new_batch(), InNumpy(module.double(), bc_weight)
+    module = plain(new_module(dtype, policy_freq=1, target_update_freq=1, **settings))
+    batch, hand = new_batch(), InNumpy(module.double(), **settings)
     (noise,) = noises(module, 1)
     expected = hand.update(batch, noise.double().numpy(), 1, 1)
     logs = module.to(dtype).training_step(in_torch(batch, dtype), 0)
     for name, value in expected.items():
         np.testing.assert_allclose(logs[name].item(), value, rtol=0, atol=close, err_msg=name)
-    found = InNumpy(module.double())
+    found = InNumpy(module.double(), **settings)
     for ours, array in zip(found.arrays(), hand.arrays(), strict=True):
         np.testing.assert_allclose(ours, array, rtol=0, atol=close)
 
