@@ -4,15 +4,20 @@ import csv
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import robust_laps
 from benchmarks.laps import HEADER, main, read_evaluations, summarize
 from benchmarks.reference import first_hash, read_index
 from benchmarks.settings_hash import config_of, settings_hash
+from td3_lightning.cli.settings import saved_settings
+from td3_lightning.interop.policy import Policy
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS.parent / "lightning_logs" / "reference"
+CHECKPOINTS = sorted(REFERENCE.glob("*/best.ckpt"))
 
 
 def rows_of_laps(page: Path) -> list[list[str]]:
@@ -74,6 +79,21 @@ def test_published_runs_have_the_settings_that_ship(row: dict[str, str]) -> None
         f"configs/{config_of(row['task']).name} has changed since {row['path']} was trained. Train the task again, or "
         "move its metrics to superseded/."
     )
+
+
+def test_published_checkpoints_are_found() -> None:
+    assert len(CHECKPOINTS) >= 13
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.parent.name)
+def test_published_checkpoint_loads(path: Path) -> None:
+    """Some of them have class paths of an older version."""
+    policy = Policy.load(path)
+    action = policy(np.zeros(policy.obs_dim, np.float32))
+    assert action.ndim == 1
+    assert np.isfinite(action).all()
+    config = path.with_name("config.yaml").read_text()  # it names the modules of some environments
+    assert saved_settings(read_checkpoint(path), str(path), [config], [], "test")["data"]["env_id"]
 
 
 def test_hash_of_settings_changes_with_values_only(tmp_path: Path) -> None:
