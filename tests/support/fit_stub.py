@@ -1,7 +1,8 @@
 """A program that behaves like `fit` for a sweep: it evaluates four times, saves, resumes, and can fail or be killed.
 
-The file `plan.txt` of the working directory has lines such as `trial_3 value -100`, `trial_0 pause 0.2` (seconds),
-`seed_1 fail x` and `trial_0 kill 2`, which kills the run once after the second evaluation.
+The file `plan.txt` of the working directory has lines such as `trial_3 value -100`, `trial_3 slope 2`,
+`trial_0 pause 0.2` (seconds), `seed_1 fail x` and `trial_0 kill 2`, which kills the run once after the second
+evaluation.
 """
 
 import os
@@ -25,7 +26,7 @@ def main(words: list[str]) -> int:
     done = int(last.read_text()) if "--ckpt_path" in words else 0
     rows = metrics.read_text().splitlines()[: done + 1] if done else ["env_steps,eval/return_mean"]
     for number in range(done, EVALUATIONS):
-        rows.append(f"{100 * (number + 1)},{float(plan.get('value', 0)) + number}")
+        rows.append(f"{100 * (number + 1)},{float(plan.get('value', 0)) + float(plan.get('slope', 1)) * number}")
         metrics.write_text("\n".join(rows) + "\n")
         last.write_text(str(number + 1))
         killed = version / "killed"

@@ -101,13 +101,43 @@ def test_two_sweeps_share_one_study(plan: Plan) -> None:
     assert all(len(starts(plan, number)) == 1 for number in range(len(found)))
 
 
-def test_bad_trials_are_pruned(plan: Plan) -> None:
-    Path("plan.txt").write_text("trial_5 value -100\ntrial_5 pause 0.5\n")
-    run_study(plan, dataclasses.replace(SEARCH, trials=6, pruner_warmup=1))
-    assert states(plan)["trial 5"] == "pruned"
+@pytest.mark.parametrize(
+    ("pruner", "state", "exit_code", "evaluations"),
+    [("median", "pruned", 143, 2), ("halving", "pruned", 143, 2), ("none", "finished", 0, 4)],
+)
+def test_bad_trials_are_pruned(plan: Plan, pruner: str, state: str, exit_code: int, evaluations: int) -> None:
+    constant = [f"trial_{number} slope 0" for number in range(6)]  # the other trials are equal at every evaluation
+    Path("plan.txt").write_text("\n".join([*constant, "trial_5 value -100", "trial_5 pause 0.5"]))
+    run_study(plan, dataclasses.replace(SEARCH, trials=6, pruner=pruner, pruner_warmup=1))
+    assert states(plan) == {**{f"trial {number}": "finished" for number in range(5)}, "trial 5": state}
     run = Run(plan.folder / "trial_5", ())
-    assert run.record["exit_code"] == 143
-    assert len(run.evaluations("eval/return_mean")) == 2
+    assert run.record["exit_code"] == exit_code
+    assert len(run.evaluations("eval/return_mean")) == evaluations
+
+
+FALLS, RISES, STAYS = 0, 1, 2  # 10, 7, 4, 1 and 2, 4, 6, 8 and 6, 6, 6, 6
+CURVES = "trial_0 value 10\ntrial_0 slope -3\ntrial_1 value 2\ntrial_1 slope 2\ntrial_2 value 6\ntrial_2 slope 0\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "objective", "best", "value"),
+    [
+        ("max", "last_10", STAYS, "6.00"),
+        ("max", "last", RISES, "8.00"),
+        ("max", "best", FALLS, "10.00"),
+        ("min", "last_10", RISES, "5.00"),
+        ("min", "last", FALLS, "1.00"),
+        ("min", "best", FALLS, "1.00"),
+    ],
+)
+def test_objective_and_mode_choose_the_best_trial(
+    plan: Plan, mode: str, objective: str, best: int, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("plan.txt").write_text(CURVES)
+    run_study(dataclasses.replace(plan, mode=mode), dataclasses.replace(SEARCH, trials=3, objective=objective))
+    assert f"best       trial {best}, {objective} {value}: " in capsys.readouterr().out
+    settings = yaml.safe_load((plan.folder / "best.yaml").read_text())
+    assert " ".join(f"--{name}={value}" for name, value in settings.items()) in starts(plan, best)[0]
 
 
 def test_killed_run_continues_from_its_checkpoint(plan: Plan) -> None:
