@@ -48,6 +48,12 @@ def test_given_fix_must_be_in_the_message() -> None:
         assert_one_sentence(ValueError(GOOD), setting="tau", value="1.5", fix="use 0.01")
 
 
+@pytest.mark.parametrize("empty", [{"value": ""}, {"value": "1.5", "fix": ""}], ids=["value", "fix"])
+def test_empty_text_is_rejected(empty: dict[str, str]) -> None:
+    with pytest.raises(AssertionError, match="in every message"):
+        assert_one_sentence(ValueError(GOOD), setting="tau", **empty)
+
+
 def test_other_exceptions_are_not_refusals() -> None:
     with refused("tau", "1.5"):
         raise UsageError(GOOD)

@@ -117,9 +117,11 @@ def test_public_path_names_the_class() -> None:
     assert type(as_encoder("encoder", {"class_path": "td3_lightning.Trunk", "init_args": {"widths": [3]}})) is Trunk
 
 
-@pytest.mark.parametrize("wrong", ["x" * 5000, np.zeros((2, 2))])
-def test_value_that_is_no_encoder_is_shown_in_one_line(wrong: Any) -> None:
-    with refused("encoder", "", "Use Trunk"):
+@pytest.mark.parametrize(
+    ("wrong", "value"), [("x" * 5000, f"'{'x' * 76}..."), (np.zeros((2, 2)), "array([[0., 0.], [0., 0.]])")]
+)
+def test_value_that_is_no_encoder_is_shown_in_one_line(wrong: Any, value: str) -> None:
+    with refused("encoder", value, "Use Trunk"):
         as_encoder("encoder", wrong)
 
 

@@ -93,9 +93,11 @@ def test_an_agent_without_a_collector_has_no_noise() -> None:
         new_agent().act(OBS, deterministic=False)
 
 
-@pytest.mark.parametrize(("value", "shown"), [(-0.1, "-0.1"), ("much", "much")])
-def test_invalid_noise_is_one_sentence(value: Any, shown: str) -> None:
-    with refused("exploration_noise", shown, ""):
+@pytest.mark.parametrize(
+    ("value", "shown", "fix"), [(-0.1, "-0.1", "Use a larger value."), ("much", "'much'", "Use Linear(...)")]
+)
+def test_invalid_noise_is_one_sentence(value: Any, shown: str, fix: str) -> None:
+    with refused("exploration_noise", shown, fix):
         new_agent(value)
 
 

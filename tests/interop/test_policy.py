@@ -168,7 +168,8 @@ def test_onnx_file_of_another_program_is_refused(name: str, shape: list[Any], me
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     model.metadata_props.add(key="env_id", value=metadata)
     onnx.save(model, tmp_path / "a.onnx")
-    with refused("a.onnx", "", "another file"):
+    inputs = f"the inputs {[(name, 'tensor(float)', *shape)]}"
+    with refused("a.onnx", inputs if metadata == "{}" else "another file (Expecting value", "another file"):
         Policy.load(tmp_path / "a.onnx")
 
 
@@ -179,7 +180,7 @@ def test_onnx_file_with_other_numbers_is_refused(tmp_path: Path) -> None:
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["obs"], ["action"])], "g", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, tmp_path / "a.onnx")
-    with refused("a.onnx", "", "another file"):
+    with refused("a.onnx", "the inputs [('obs', 'tensor(double)', 'batch', 3)]", "another file"):
         Policy.load(tmp_path / "a.onnx")
 
 

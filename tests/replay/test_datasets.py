@@ -250,10 +250,14 @@ def test_name_of_a_new_dataset_must_be_an_id(name: str) -> None:
         new_dataset_id(name)
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "~no-such-user/x"], ids=["long", "null", "user"])
-def test_name_that_no_file_can_have_is_no_dataset(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("x" * 5000, f"'{'x' * 76}..."), ("a\0b", repr("a\0b")), ("~no-such-user/x", "'~no-such-user/x'")],
+    ids=["long", "null", "user"],
+)
+def test_name_that_no_file_can_have_is_no_dataset(name: str, value: str) -> None:
     assert find_dataset(name) is None
-    with refused("dataset", ""):
+    with refused("dataset", value):
         new_dataset_id(name)
 
 

@@ -25,6 +25,8 @@ def assert_one_sentence(error: BaseException, *, setting: str, value: str, fix: 
         value: The rejected value, as the message must print it.
         fix: Text that the fix must contain; None for any advice.
     """
+    assert value, "an empty value is in every message"
+    assert fix != "", "an empty fix is in every message"
     message = str(error)
     assert "\n" not in message, message
     assert message.endswith("."), message
