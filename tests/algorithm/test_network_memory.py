@@ -50,6 +50,7 @@ def test_huge_networks_are_refused(
     make: Callable[[], Any], setting: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nn.Linear, "reset_parameters", lambda layer: pytest.fail("allocated"))
+    monkeypatch.setattr(network_memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**22}.__getitem__)
     with refused(setting, value, fix="smaller"):
         make()
 

@@ -1,10 +1,12 @@
 """Test the entry point of the command."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+OPTIONAL = ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
 IMPORT = """
 import gc
 collections = []
@@ -52,16 +54,19 @@ def test_fit_does_not_import_other_commands(module: str, imported: list[str]) ->
     assert f"td3_lightning.{module}" not in imported
 
 
-@pytest.mark.parametrize(
-    "package", ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
-)
+@pytest.mark.parametrize("package", OPTIONAL)
 def test_fit_does_not_import_optional_packages(package: str, imported: list[str]) -> None:
     assert package not in imported
 
 
 @pytest.fixture(scope="module")
-def imported() -> list[str]:
-    """Return the modules that the command imports before it reads its words."""
+def imported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the modules that the command imports before it reads its words. Each optional package can be imported."""
+    folder = tmp_path_factory.mktemp("packages")
+    for package in OPTIONAL:
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
     program = "import sys; from td3_lightning.__main__ import import_main; import_main(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     return done.stdout.split()

@@ -122,10 +122,7 @@ def test_missing_package_error_names_extra(
     for name in list(sys.modules):  # as if nothing had been imported
         if name.split(".")[0] == missing or name.startswith(("gymnasium.envs.mujoco", "gymnasium.envs.box2d")):
             monkeypatch.delitem(sys.modules, name)
-    if missing in ("mujoco", "Box2D"):
-        monkeypatch.setitem(sys.modules, missing, None)
-    if missing == "pybullet_envs_gymnasium":
-        monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setitem(sys.modules, missing, None)
     said = message(env_id, UsageError)
     assert said.startswith(f"{env_id} requires a package that cannot be imported (")
     assert said.endswith(f"). {fix}")

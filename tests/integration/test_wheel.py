@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nodes import LIMIT
+
 ROOT = Path(__file__).parents[2]
 SMALL = [
     *("--trainer.max_epochs=1", "--data.steps_per_epoch=8", "--data.batch_size=4", "--data.eval_episodes=1"),
@@ -19,7 +21,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel and install it into an empty folder."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True, timeout=200)
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]  # downloads nothing
+    subprocess.run([*pip, *build], check=True, timeout=200)
     (wheel,) = folder.glob("*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True, timeout=200)
     return folder / "site"
@@ -31,7 +34,13 @@ def run(site: Path, *words: str) -> str:
     folder.mkdir(exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
