@@ -339,6 +339,7 @@ def test_an_evaluation_that_was_stopped_leaves_nothing(make_trainer: Any) -> Non
     for callbacks in ([], [Stop()], []):
         with contextlib.suppress(InterruptedError):
             reports += make_trainer(callbacks=callbacks).validate(module, datamodule=data, verbose=False)
+    assert len(reports) == 2
     assert reports[0] == reports[1]
 
 
