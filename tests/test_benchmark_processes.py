@@ -5,7 +5,9 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +19,9 @@ from benchmarks.workloads import WARMUP_STEPS
 
 def test_stopwatch_counts_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = socket.socketpair()
+    reads = count()  # the clock advances by a second each time that it is read
     monkeypatch.setattr(clock, "LEAD_IN", 0.0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: float(next(reads))))
     monkeypatch.setattr(clock.os, "_exit", sys.exit)
     stopwatch, done = clock.Stopwatch(there), 0
     stopwatch.watch(lambda: done, 8.0)
@@ -35,12 +39,12 @@ def test_stopwatch_counts_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert json.loads(runner.readline()) == {"event": "update"}
         assert json.loads(runner.readline()) == {"event": "ready", "transition_bytes": 8.0}
         assert done == WARMUP_STEPS + 1 + clock.SETTLING_STEPS  # it blocks in the next step
-        runner.write("0.05\n")
+        runner.write("50\n")
         runner.flush()
         window = json.loads(runner.readline())
     thread.join(timeout=5)
-    assert window["steps"] == window["updates"] > 10
-    assert 0.05 <= window["seconds"] < 0.5
+    assert window["steps"] == window["updates"] == 49
+    assert window["seconds"] == 52  # from the start to the end: the reads of 49 steps and of the limits
     assert not thread.is_alive()
 
 

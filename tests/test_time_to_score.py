@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import pytest
@@ -39,18 +40,22 @@ def test_run_has_ended_at_the_score_or_at_the_last_frame() -> None:
 
 
 def test_stopwatch_excludes_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+
     def slow_mean(*_: object) -> float:
-        time.sleep(0.5)
+        nonlocal now
+        now += 50.0
         return 0.0
 
-    monkeypatch.setenv(START, str(time.time() - 10.0))
+    monkeypatch.setattr(score_run, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setenv(START, str(now))
     monkeypatch.setattr(score_run, "mean_return", slow_mean)
     scorer = Scorer(LANDER, tmp_path / "evaluations.jsonl")
     for frames in (7_499, 7_503, 14_999, 15_000):
+        now += 3.0
         scorer.evaluate(frames, lambda obs: obs, lambda: gymnasium.make("Pendulum-v1"))
     points = time_to_score.read(tmp_path / "evaluations.jsonl")
-    assert [each["frames"] for each in points] == [7_503, 15_000]
-    assert all(10.0 <= each["seconds"] < 10.4 for each in points)
+    assert [(each["frames"], each["seconds"]) for each in points] == [(7_503, 6.0), (15_000, 12.0)]
 
 
 def test_mean_return_is_that_of_fixed_seeds() -> None:

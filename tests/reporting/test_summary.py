@@ -4,11 +4,12 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from nodes import LIMIT
+from processes import wait_for
 from td3_lightning.cli.app import main
 from td3_lightning.reporting.best_evaluation import read_best
 from td3_lightning.reporting.summary import RunSummary, command
@@ -110,9 +111,7 @@ def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    until = time.monotonic() + 60
-    while not any(folder.rglob("last.ckpt")) and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_for(lambda: any(folder.rglob("last.ckpt")), LIMIT)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
