@@ -310,7 +310,6 @@ def test_every_private_lightning_name_is_found(source: str, names: set[str]) -> 
     [
         pytest.param(["checkpointing"], id="checkpointing"),
         pytest.param(["checkpointing", "interop", "reporting", "cli", "__main__.py"], id="all_above_training"),
-        pytest.param(["fast"], id="fast"),
         pytest.param(["fast", "checkpointing", "interop", "reporting", "cli", "__main__.py"], id="all_optional"),
     ],
 )

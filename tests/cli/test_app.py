@@ -22,6 +22,8 @@ from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
 
 import recorded
+from nodes import LIMIT
+from processes import wait_for
 from td3_lightning import TD3, Replay, UsageError, __version__
 from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
@@ -36,10 +38,14 @@ from td3_lightning.cli.stage import newest_version
 from td3_lightning.cli.trainer import Trainer
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from tests.integration.test_documentation import trained_configs
 
-CONFIGS = sorted(
-    path for path in Path(__file__).parents[2].joinpath("configs").rglob("*.yaml") if path.parent.name != "spaces"
-)
+ROOT = Path(__file__).parents[2]
+CONFIGS = {
+    path.relative_to(ROOT / "configs").as_posix(): path
+    for path in sorted((ROOT / "configs").rglob("*.yaml"))
+    if path.parent.name != "spaces"
+}
 SMALL = [
     *("--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
     *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=2"),
@@ -195,8 +201,14 @@ def test_version_numbers_increase():
     }
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(CONFIGS[0].parent).as_posix())
-def test_every_configuration_trains(path):
+def test_configurations_of_the_documentation_exist():
+    assert trained_configs() - {"mine.yaml"} <= CONFIGS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - trained_configs()))
+def test_every_configuration_trains(name):
+    """`test_every_command_runs` trains the configurations that the documentation names, with the same flags."""
+    path = CONFIGS[name]
     if "pybullet_envs_gymnasium" in path.read_text():
         pytest.importorskip("pybullet_envs_gymnasium")
     short = ["--data.env_kwargs={max_episode_steps: 20}"] if "pixels" in path.stem else []  # rendering is slow
@@ -206,7 +218,7 @@ def test_every_configuration_trains(path):
         pytest.importorskip("minari")
         obs_dim, action_dim = RECORDED[data["env_id"]]
         recorded.write(Path("datasets"), data["dataset"], obs_dim, bounds=[1] * action_dim)
-    stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), path.relative_to(CONFIGS[0].parent)]
+    stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), name]
     for epochs, stage in enumerate(stages, 1):
         run("fit", "--config", stage, *SMALL, *LONGER, *short, f"--trainer.max_epochs={epochs}")
     assert len(list(Path("lightning_logs").rglob("last.ckpt"))) == len(stages)
@@ -402,7 +414,7 @@ def test_newest_version_has_the_highest_number(folder):
 
 
 def test_published_second_stage_starts_from_the_first():
-    (path,) = (path for path in CONFIGS if path.name == "walker_fine.yaml")
+    path = CONFIGS["walker_fine.yaml"]
     assert yaml.safe_load(path.read_text())["ckpt_path"] == "last:walker"
 
 
@@ -1191,10 +1203,13 @@ def test_closed_terminal_saves_and_stops_the_run():
         small = [word for word in SMALL if "progress_bar" not in word]
         os.execve(sys.executable, [*PROGRAM, *FIT, *small, "--trainer.max_epochs=100000"], environment())
     try:
-        until = time.monotonic() + 60
-        while not last.exists() and time.monotonic() < until:
+
+        def has_saved():
             if select.select([terminal], [], [], 0.1)[0]:
                 os.read(terminal, 65536)
+            return last.exists()
+
+        wait_for(has_saved, LIMIT)
         before = read_checkpoint(last)["clocks"]["updates"]
         time.sleep(0.5)
     finally:

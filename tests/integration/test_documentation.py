@@ -17,6 +17,7 @@ import yaml
 from jsonargparse import get_loader
 
 from td3_lightning.cli.app import main
+from td3_lightning.cli.commands import COMMANDS, OTHER_COMMANDS
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.tuning.space import Space
@@ -63,6 +64,13 @@ def commands(page: Path) -> list[str]:
     return [line for line in lines if line]
 
 
+def trained_configs() -> set[str]:
+    """Return the configurations that the commands of all pages train."""
+    words = [shlex.split(line.removeprefix("OMP_NUM_THREADS=1 ")) for page in PAGES for line in commands(page)]
+    fits = [each for each in words if each[:4] == ["python", "-m", "td3_lightning", "fit"] and "--config" in each]
+    return {each[each.index("--config") + 1] for each in fits if not any("--print_config" in word for word in each)}
+
+
 def with_blocks(language: str) -> list[Any]:
     return [pytest.param(page, id=name_of(page)) for page in PAGES if blocks(page, language)]
 
@@ -82,28 +90,36 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", with_blocks("bash"))
 def test_every_command_runs(page: Path, scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = commands(page)
+    left_out = [line for line in lines if requires_missing_package(line)]
     for line in lines:
-        run_line(line.removeprefix("OMP_NUM_THREADS=1 "), capsys)
+        if line not in left_out:
+            run_line(line.removeprefix("OMP_NUM_THREADS=1 "), capsys)
     if any("mine.yaml" in line for line in lines):
         assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["env_id"] == "Pendulum-v1"
     if any("--folder videos" in line for line in lines):
         assert list(Path("videos").glob("*.mp4"))
+    if left_out:
+        pytest.skip(f"could not import pybullet_envs_gymnasium, so all commands ran except {left_out}")
+
+
+def requires_missing_package(line: str) -> bool:
+    """Return whether a command requires PyBullet, which is not installed."""
+    return bool(PYBULLET & set(shlex.split(line))) and find_spec("pybullet_envs_gymnasium") is None
 
 
 def test_every_subcommand_is_documented() -> None:
     lines = [shlex.split(line.removeprefix("OMP_NUM_THREADS=1 ")) for page in PAGES for line in commands(page)]
     found = {words[3] for words in lines if words[1:3] == ["-m", "td3_lightning"]}
-    assert found >= {"fit", "validate", "test", "record", "collect", "export", "import"}
+    assert found >= {*COMMANDS, *OTHER_COMMANDS}
 
 
 def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Run a command, or check what would change this machine."""
     words = shlex.split(line)
     if words[:3] == ["python", "-m", "td3_lightning"]:
-        if not PYBULLET & set(words) or find_spec("pybullet_envs_gymnasium") is not None:
-            if "walker_fine.yaml" in words and not Path("lightning_logs", "walker").exists():
-                run(["fit", "--config", "walker.yaml"], capsys)  # the stage before
-            run(words[3:], capsys)
+        if "walker_fine.yaml" in words and not Path("lightning_logs", "walker").exists():
+            run(["fit", "--config", "walker.yaml"], capsys)  # the stage before
+        run(words[3:], capsys)
     elif words[0] == "td3-lightning":
         run(words[1:], capsys)
     elif words[:2] == ["python", "-m"] and words[2].startswith("benchmarks."):
