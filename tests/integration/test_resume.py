@@ -104,6 +104,7 @@ MOMENTS = {
     *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
     *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
 }
+END = "036 evaluation end"  # a run that resumes here may have no row left to log
 
 
 class Run:
@@ -206,9 +207,9 @@ def resume(root: Path) -> None:
             again = Run(case, root / case / f"from {snapshot.stem}", seed=2)
             again.fit(snapshot)
             found = differences(root / case / "last.ckpt", again.last)
-            logged = rows(again.folder)
-            is_same = logged == whole[len(whole) - len(logged) :]
-            report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (not is_same)
+            left = whole[read_checkpoint(snapshot)["callbacks"]["LogRollback"]["position"]["rows"] :]
+            logged = rows(again.folder) if left or snapshot.stem != END else []
+            report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (logged != left)
     (root / "report.json").write_text(json.dumps(report))
 
 
@@ -239,7 +240,7 @@ def program(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, __file__, *arguments], env=environment, text=True, **kwargs)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # 160 s of CPU time
 def test_resume_in_another_process_is_bit_exact(tmp_path: Path) -> None:
     for name in ("record", "resume"):
         _, stderr = (process := program(name, str(tmp_path), stderr=subprocess.PIPE)).communicate()
@@ -384,6 +385,8 @@ def test_resume_after_signals_and_kills_is_bit_exact(tmp_path: Path) -> None:
         assert -signal.SIGKILL in kills
         assert fit(killed)[0] == 0
         server.stdin.close()  # type: ignore[union-attr]
+    assert rows(whole)
+    assert events(whole)
     for folder in (stopped, killed):
         assert rows(folder) == rows(whole)
         assert events(folder) == events(whole)

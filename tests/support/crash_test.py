@@ -115,6 +115,8 @@ def compare(folder: Path, whole: Path) -> list[str]:
     one, other = newest(folder, "last.ckpt"), newest(whole, "last.ckpt")
     if one is None or other is None:
         return ["no last.ckpt"]
+    if not (one.parents[1] / "metrics.csv").exists():  # it was killed before the first row
+        return ["no metrics.csv"]
     found = [name for name in differences(one, other) if not re.search(r"Checkpoint.*(models/|path$|/dirpath$)", name)]
     found += ["metrics.csv"] * (rows(one.parents[1]) != rows(other.parents[1]))
     new = {"last-1.ckpt"} - files(other.parent)  # a very short run saves only once

@@ -72,10 +72,7 @@ def differences(one: Path, other: Path) -> list[str]:
 
 def rows(folder: Path) -> list[dict[str, str]]:
     """Return the rows of `metrics.csv` without empty cells and without the wall clock."""
-    path = folder / "metrics.csv"
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
+    with (folder / "metrics.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     return [{name: cell for name, cell in row.items() if cell and name not in WALL_CLOCK} for row in table]
 
