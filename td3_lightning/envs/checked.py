@@ -38,7 +38,6 @@ class CheckedEnv(gym.Wrapper):
         super().__init__(env)
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self._shape = getattr(env.observation_space, "shape", None)
-        self._kinds = "u" if getattr(env.observation_space, "dtype", None) == np.uint8 else "biuf"  # of dtypes
         self.name = name_of(env)  # first words of an error message
         self.first_seed: int | None = None  # seed of the last reset with a seed
         self.episodes = 0  # episodes since that reset
@@ -84,7 +83,7 @@ class CheckedEnv(gym.Wrapper):
             said = f"an observation of type {type(obs).__name__} that NumPy cannot convert, {described(error)},"
             raise self._fault(f"returned {said}") from error
         kind = values.dtype.kind
-        if values.shape != self._shape or kind not in self._kinds:
+        if values.shape != self._shape or kind not in "biuf":
             got, expected = f"shape {values.shape} and type {values.dtype}", self.observation_space
             promised = f"shape {expected.shape} and type {expected.dtype}"
             raise self._fault(f"returned an observation of {got}, expected {promised} from its observation_space,")

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 
 CHANNELS = 3  # colors of a frame
 
@@ -36,14 +36,20 @@ class FrameStack(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and fill the stack with the first frame."""
         frame, info = self.env.reset(seed=seed, options=options)
-        self._frames.extend([frame[self._crop].copy()] * (self._frames.maxlen or 0))
+        self._frames.extend([self._cropped(frame)] * (self._frames.maxlen or 0))
         return self._stacked(), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and replace the oldest frame."""
         frame, reward, terminated, truncated, info = self.env.step(action)
-        self._frames.append(frame[self._crop].copy())  # the environment may reuse the array
+        self._frames.append(self._cropped(frame))
         return self._stacked(), reward, terminated, truncated, info
+
+    def _cropped(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if frame.dtype != np.uint8:
+            fix = "Correct the environment, whose observation_space has bytes."
+            raise refuse("data.pixels", "used with frames of bytes", str(frame.dtype), fix)
+        return frame[self._crop].copy()  # the environment may reuse the array
 
     def _stacked(self) -> NDArray[np.uint8]:
         return np.concatenate([frame.ravel() for frame in self._frames])

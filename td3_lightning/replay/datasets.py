@@ -154,7 +154,7 @@ def write_dataset(
     algorithm: str,
     text: str,
 ) -> Path:
-    """Write episodes as a Minari dataset and return its folder. A failed attempt leaves no dataset of its own.
+    """Write episodes as a Minari dataset and return its folder. A failed attempt leaves no part of a dataset.
 
     Args:
         dataset_id: A result of `new_dataset_id`.

@@ -413,20 +413,6 @@ def test_run_with_a_rate_of_updates_resumes_after_failure(
     assert again.updates == 18
 
 
-class Bytes(Counter):
-    """Promise bytes, and return other numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = gym.spaces.Box(0, 255, (3,), np.uint8)
-
-
-def test_observations_of_bytes_must_be_bytes() -> None:
-    expected = r"of shape \(3,\) and type float32, expected shape \(3,\) and type uint8"
-    with pytest.raises(EnvError, match=expected):
-        CheckedEnv(Bytes()).reset()
-
-
 class Evaluated(L.Callback):
     """Record `env_steps` at each evaluation."""
 

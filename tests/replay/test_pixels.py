@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
+from one_sentence import refused
 from td3_lightning import TD3, Collector, Encoder, ReplayData, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
 from td3_lightning.cli.app import main
@@ -135,6 +136,18 @@ def test_environment_without_frames_is_one_sentence() -> None:
         film.observation_space = space
         with pytest.raises(UsageError, match="frames of bytes"):
             FrameStack(film, SMALL.stack, SMALL.height, SMALL.width)
+
+
+class Scaled(Film):
+    """Promise bytes, and return numbers up to 1."""
+
+    def _frame(self) -> Any:
+        return super()._frame() / 255
+
+
+def test_frames_that_are_not_bytes_are_refused() -> None:
+    with refused("data.pixels", "float64", fix="Correct the environment"):
+        FrameStack(Scaled(), SMALL.stack, SMALL.height, SMALL.width).reset()
 
 
 # The replay.
