@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing.connection import Client, Connection, wait
 from typing import Any
 
 GRACE = 30.0  # seconds for a collective operation to fail, whose error is more specific
@@ -40,9 +40,10 @@ class PeerWatch:
         self._joining = threading.Lock()
         if rank == 0:
             password = secrets.token_hex()
-            listener = Listener(("", 0), backlog=world_size)
-            store.set(KEY, json.dumps([listener.address[1], password]))
-            run, arguments = self._serve, (listener, password, world_size)
+            server = socket.create_server(("", 0), backlog=world_size)
+            server.settimeout(1.0)  # to notice that all have joined
+            store.set(KEY, json.dumps([server.getsockname()[1], password]))
+            run, arguments = self._serve, (server, password, world_size)
         else:
             run, arguments = self._join, (store, address)  # type: ignore[assignment]
         threading.Thread(target=run, args=arguments, name="peer-watch", daemon=True).start()
@@ -52,13 +53,13 @@ class PeerWatch:
         self._closed = True
         self._send(CLOSING)
 
-    def _serve(self, listener: Listener, password: str, world_size: int) -> None:
+    def _serve(self, server: socket.socket, password: str, world_size: int) -> None:
         # A connection that sends nothing, for example of a port scanner, waits in its own thread.
         while len(self._peers) < world_size - 1:
             with suppress(OSError):
-                arguments = (listener.accept(), password, world_size)
+                arguments = (Connection(server.accept()[0].detach()), password, world_size)
                 threading.Thread(target=self._greet, args=arguments, name="peer-watch", daemon=True).start()
-        listener.close()
+        server.close()
 
     def _greet(self, peer: Connection, password: str, world_size: int) -> None:
         with suppress(EOFError, OSError, ValueError):  # not a process of this run
