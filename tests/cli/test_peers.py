@@ -106,10 +106,11 @@ def test_closed_store_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> No
 
     uncaught: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    before = set(threading.enumerate())  # other tests may have left threads
     PeerWatch(1, 2, Closed(), "127.0.0.1")
-    for thread in threading.enumerate():
-        if thread.name == "peer-watch":
-            thread.join(LIMIT)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
     assert uncaught == []
 
 
