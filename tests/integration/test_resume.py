@@ -240,7 +240,7 @@ def program(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, __file__, *arguments], env=environment, text=True, **kwargs)
 
 
-@pytest.mark.timeout(900)  # 160 s of CPU time
+@pytest.mark.timeout(400)
 def test_resume_in_another_process_is_bit_exact(tmp_path: Path) -> None:
     for name in ("record", "resume"):
         _, stderr = (process := program(name, str(tmp_path), stderr=subprocess.PIPE)).communicate()
