@@ -17,7 +17,7 @@ from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import UsageError, one_line, refuse
+from td3_lightning.errors import YAML_ERRORS, UsageError, one_line, refuse
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
@@ -259,7 +259,7 @@ def _settings_in(file: Path) -> dict[str, Any]:
     """Return the settings in a YAML file."""
     try:
         settings = yaml.safe_load(file.read_text()) or {}
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # all are PyYAML's
+    except YAML_ERRORS as error:
         raise UsageError(f"{file} must be valid YAML, got an error: {one_line(error)}. Correct it.") from error
     if not isinstance(settings, dict):
         raise refuse(f"hparams_file {file}", "a mapping", settings, "Write one setting per line.")

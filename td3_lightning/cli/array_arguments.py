@@ -6,7 +6,7 @@ import numpy as np
 import yaml
 from jsonargparse.typing import register_type
 
-from td3_lightning.cli.config_files import YAML_ERRORS
+from td3_lightning.errors import YAML_ERRORS
 
 
 def register_array_arguments() -> None:

@@ -9,13 +9,11 @@ from typing import Any
 import yaml
 from jsonargparse import get_loader
 
-from td3_lightning.errors import UsageError, one_line, refuse
+from td3_lightning.errors import YAML_ERRORS, UsageError, one_line, refuse
 
 PACKAGE = Path(__file__).parents[1]
 SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
 SPACES = "spaces"  # folder of the search spaces
-# Errors of PyYAML for an invalid text. For a text such as 2025-31-12 or "!!bool x", it is no YAMLError.
-YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 MAX_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 100
 
 

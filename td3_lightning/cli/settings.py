@@ -11,8 +11,7 @@ import yaml
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.cli.agent_class import AGENTS, DEFAULT
-from td3_lightning.cli.config_files import YAML_ERRORS
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.errors import YAML_ERRORS, UsageError, one_line
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.checkpoint_schema import missing_part
 from td3_lightning.serialization.optimizer_states import check_optimizers
