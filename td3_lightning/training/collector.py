@@ -112,7 +112,7 @@ class Collector(Callback):
         module, data = _module_and_data(trainer)
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         if data.dataset is not None and module.settings.normalize_observations and trainer.ckpt_path is None:
-            self._unseen.observations.add_dataset(data.dataset.take_observations())
+            self._unseen.observations.add_dataset(data.dataset.observations_for(module))
         self._unseen.observations.check(module)
         if trainer.ckpt_path is not None and self.env_steps is not None:
             module.env_steps = self.env_steps
