@@ -168,8 +168,8 @@ class Collector(Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop a diverged run before it is evaluated. The logged speed excludes the evaluation."""
-        module, _ = _module_and_data(trainer)
-        check_weights(module, module.updates)
+        if isinstance(pl_module, TD3):  # validate accepts other modules, and other data
+            check_weights(pl_module, pl_module.updates)
         self._log.pause()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
