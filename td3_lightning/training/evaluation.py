@@ -131,8 +131,9 @@ class SaveEvaluations(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Record the evaluation, and write the file unless this is the sanity check."""
-        if trainer.state.fn != "fit" or (trainer.sanity_checking and self.env_steps):
-            return  # not part of the run: another command, or the sanity check of a resumed run
+        is_partial = trainer.sanity_checking and trainer.num_sanity_val_batches != trainer.num_val_batches
+        if trainer.state.fn != "fit" or is_partial or (trainer.sanity_checking and self.env_steps):
+            return  # another command, a sanity check with fewer episodes, or that of a resumed run
         self.env_steps.append(pl_module.env_steps)
         self.returns.append(self._running)
         if not trainer.sanity_checking and trainer.loggers and trainer.log_dir is not None:
