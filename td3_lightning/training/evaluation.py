@@ -41,9 +41,17 @@ class StopWhenSolved(Callback):
         super().__init__()
         self.threshold = require_float("threshold", threshold)
         self.window = require_int("window", window, least=1)
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.played = 0
         self.returns: list[float] = []  # the last ones, at most `window`
         self.best_return = self.best_mean = float("-inf")  # of one episode, and of a full window
+
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        """Start over for a new agent."""
+        if stage == "fit" and pl_module.is_new:
+            self._start_over()
 
     @property
     def solved(self) -> bool:
@@ -118,6 +126,11 @@ class SaveEvaluations(Callback):
         self.returns: list[list[float]] = []
         self._running: list[float] = []
         self._warnings = WarningCache()
+
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        """Start over for a new agent."""
+        if stage == "fit" and pl_module.is_new:
+            self.env_steps, self.returns = [], []
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start a new list of returns. An interrupted evaluation starts over."""
