@@ -58,7 +58,7 @@ class ObservationNoise(Noise):
         return (self._noisy(obs), *rest)
 
     def _noisy(self, obs: Any) -> Any:
-        noisy, dtype = obs * (1.0 + self.draw(np.shape(obs))), cast(Box, self.observation_space).dtype
+        noisy, dtype = obs * (1.0 + self.draw(np.shape(obs))), cast(Any, self.observation_space.dtype)
         if np.issubdtype(dtype, np.integer):  # a cast would truncate, and wrap around: bytes of 260 would become 4
             limits = np.iinfo(dtype)
             noisy = np.clip(np.rint(noisy), limits.min, limits.max)
