@@ -69,6 +69,11 @@ class Agent(L.LightningModule):
         """Value of the clock that `clock_name` names."""
         return int(getattr(self, self.clock_name))
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no step and no update was taken. A callback then starts over, because it may have served another."""
+        return not self.env_steps and not self.updates
+
     # The policy.
 
     def act(self, obs: NDArray[Any], deterministic: bool = True) -> NDArray[np.float32]:

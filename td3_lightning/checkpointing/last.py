@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
+from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import select_rank
 from td3_lightning.atomic_files import make_folder, remove_temp_files
 from td3_lightning.checkpointing.loop_state import finish_last_update, stopped_in_evaluation
@@ -57,6 +58,8 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Prepare to write in the checkpoint folder."""
         super().setup(trainer, pl_module, stage)
+        if stage == "fit" and isinstance(pl_module, Agent) and pl_module.is_new:
+            self._continues = False  # the callback may have served another agent, whose folder it keeps
         folder = Path(str(self.dirpath))
         self._rotation = CheckpointRotation(folder)
         self._segments = Segments(folder / FOLDER, trainer.global_rank)

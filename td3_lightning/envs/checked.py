@@ -90,7 +90,8 @@ class CheckedEnv(gym.Wrapper):
         if kind == "f" and not _is_small(values) and not np.abs(values).max() <= MAX_FLOAT32:
             first = int(np.argmin(np.abs(values.ravel()) <= MAX_FLOAT32))
             raise self._fault(f"returned an observation that is not finite, {values.flat[first]} at index {first},")
-        return values
+        # PyTorch has neither other byte orders, as in data from a network, nor long doubles.
+        return values if values.dtype.isnative and values.dtype.char != "g" else values.astype(np.float64)
 
     def _checked_reward(self, value: Any) -> float:
         if type(value) is np.float64:

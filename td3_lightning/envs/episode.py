@@ -55,16 +55,28 @@ def _check_has_time_limit(env: CheckedEnv) -> None:
         )
 
 
-def check_keeps_no_statistics(env: gym.Env) -> None:
-    """Raise `UsageError` for a wrapper that normalizes with running statistics of its own environment."""
-    while isinstance(env, gym.Wrapper):
-        if {"obs_rms", "return_rms"} & vars(env).keys() and getattr(env, "update_running_mean", True):
+def check_keeps_no_statistics(env: gym.Env | gym.vector.VectorEnv, setting: str = "data.wrappers") -> None:
+    """Raise `UsageError` for a wrapper that normalizes with running statistics of its own environment.
+
+    Args:
+        env: An environment or a vector environment with its wrappers.
+        setting: Name of the setting that adds the wrappers.
+    """
+    for each in _layers(env):
+        if {"obs_rms", "return_rms"} & vars(each).keys() and getattr(each, "update_running_mean", True):
             raise UsageError(
-                f"data.wrappers must not update running statistics, got {type(env).__name__}: evaluations do not share "
+                f"{setting} must not update running statistics, got {type(each).__name__}: evaluations do not share "
                 "its statistics, and checkpoints do not contain them. Use --model.normalize_observations true, or "
                 "--model.normalize_rewards true."
             )
-        env = env.env
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield an environment and those inside it. The environments of other processes are unknown."""
+    yield env
+    inner = [env.env] if isinstance(env, gym.Wrapper | gym.vector.VectorWrapper) else []
+    for each in env.envs if isinstance(env, gym.vector.SyncVectorEnv) else inner:
+        yield from _layers(each)
 
 
 @dataclass(frozen=True)

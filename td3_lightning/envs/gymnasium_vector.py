@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.envs.checked_vector import CheckedVector
 from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.episode import check_keeps_no_statistics
 from td3_lightning.envs.lifetime import close_env
 from td3_lightning.envs.reports import scalar_info, split_info
 from td3_lightning.errors import UsageError, refuse, shown
@@ -33,7 +34,7 @@ class GymnasiumVector:
         timeout: Time limit of a step or a reset in seconds. None means no limit.
 
     Raises:
-        UsageError: The object is no vector environment, or has another size, space or autoreset mode.
+        UsageError: The object is no vector environment, has another size, space or autoreset mode, or keeps statistics.
     """
 
     def __init__(self, env: gym.vector.VectorEnv, num_envs: int, name: str, timeout: float | None = None) -> None:
@@ -43,6 +44,7 @@ class GymnasiumVector:
         try:
             self._mode = _autoreset_mode(env, name)
             _check(env, num_envs, name)
+            check_keeps_no_statistics(env, "data.vector_env")
         except UsageError:
             self.close()
             raise

@@ -45,7 +45,7 @@ class Noise(gym.Wrapper):
 
 
 class ObservationNoise(Noise):
-    """Multiply each number of an observation by 1 plus Gaussian noise."""
+    """Multiply each number of an observation by 1 plus Gaussian noise. Integers are rounded and stay in their type."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and return the observation with noise."""
@@ -58,11 +58,31 @@ class ObservationNoise(Noise):
         return (self._noisy(obs), *rest)
 
     def _noisy(self, obs: Any) -> Any:
-        return np.asarray(obs * (1.0 + self.draw(np.shape(obs))), self.observation_space.dtype)
+        noisy, dtype = obs * (1.0 + self.draw(np.shape(obs))), cast(Any, self.observation_space.dtype)
+        if np.issubdtype(dtype, np.integer):  # a cast would truncate, and wrap around: bytes of 260 would become 4
+            limits = np.iinfo(dtype)
+            noisy = np.clip(np.rint(noisy), limits.min, limits.max)
+        return np.asarray(noisy, dtype)
 
 
 class ActionNoise(Noise):
-    """Add Gaussian noise to each number of an action, in units of its range, and clip the result to the bounds."""
+    """Add Gaussian noise to each number of an action, in units of its range, and clip the result to the bounds.
+
+    Args:
+        env: The environment to wrap. Its observation and action spaces must be a `Box`, with finite bounds for actions.
+        std: Standard deviation of the noise, in [0, 1e6].
+
+    Raises:
+        UsageError: The standard deviation is out of range, or a space is not supported.
+    """
+
+    def __init__(self, env: gym.Env, std: float) -> None:
+        super().__init__(env, std)
+        if not cast(Box, env.action_space).is_bounded():
+            raise UsageError(
+                f"ActionNoise requires actions with finite bounds, got {env.action_space}. Add SymmetricActionBounds "
+                "before it."
+            )
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step with the action with noise."""

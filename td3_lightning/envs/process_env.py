@@ -44,12 +44,13 @@ class WorkerProcess:
     Args:
         indices: Numbers of its environments.
         memory: File descriptor of the shared memory.
-        timeout: Time limit of one step of one environment in seconds.
+        timeout: Time limit of one step or one reset of one environment in seconds.
     """
 
     def __init__(self, indices: range, memory: int, timeout: float | None) -> None:
         self.indices, self.busy = indices, False
-        self.limit = None if timeout is None else timeout * len(indices) + GRACE  # seconds for one answer
+        # Seconds for one answer: a step may contain a reset of each environment, which has a time limit of its own.
+        self.limit = None if timeout is None else 2 * timeout * len(indices) + GRACE
         self.names = [f"Environment {index}" for index in indices]
         self.arrays: SharedArrays | None = None
         self.connection, other_end = Pipe()
@@ -114,7 +115,8 @@ def _start(indices: range, memory: int, connection: int) -> "subprocess.Popen[by
     again. The signals are blocked until the worker handles them.
     """
     arguments = f"{connection}, {memory}, {indices.start}, {indices.stop}, {os.getpid()}"
-    program = f"import sys; sys.path[:] = {sys.path!r}; from td3_lightning.envs.worker import main; main({arguments})"
+    path = [folder for folder in sys.path if isinstance(folder, str)]  # Python ignores others, for example a Path
+    program = f"import sys; sys.path[:] = {path!r}; from td3_lightning.envs.worker import main; main({arguments})"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         return subprocess.Popen(
@@ -133,7 +135,7 @@ class WorkerPool:
         make: Function that makes one environment. It must be picklable by cloudpickle.
         num_envs: Number of environments.
         workers: Number of processes, at most `num_envs`.
-        timeout: Time limit of one step of one environment in seconds. None means no limit.
+        timeout: Time limit of one step or one reset of one environment in seconds. None means no limit.
 
     Raises:
         UsageError: The environments cannot be made in another process.
@@ -238,11 +240,12 @@ class WorkerPool:
 
 
 def _pickled(make: Callable[[], gym.Env]) -> bytes:
-    """Pickle a function and the registration of its environment."""
-    source = getattr(make, "args", ("",))[0]
+    """Pickle a function and the registrations of its environment."""
+    source = getattr(make, "args", (None,))[0]
     try:
-        spec = gym.registry.get(source) if isinstance(source, str) else None
-        return bytes(cloudpickle.dumps((spec, make)))
+        # An id without its version means the newest one.
+        specs = [spec for name, spec in gym.registry.items() if source in (name, name.rpartition("-v")[0])]
+        return bytes(cloudpickle.dumps((specs, make)))
     except Exception as error:  # a user's object may raise anything
         raise UsageError(
             f"data.env_workers must be 0 if the environment cannot be sent to another process ({one_line(error)}). Use "

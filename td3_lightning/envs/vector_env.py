@@ -24,7 +24,7 @@ class TrainingVectorEnv:
         make: Function that makes one environment.
         num_envs: Number of environments.
         workers: Number of processes that step them. 0 steps them in this process.
-        timeout: Time limit of one step of one environment in seconds, after which a worker is killed.
+        timeout: Time limit of one step or one reset of one environment in seconds.
         vector: Source of a vector environment, which is used instead of `make`.
     """
 

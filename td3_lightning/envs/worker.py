@@ -46,7 +46,7 @@ class Worker:
         """Make the environments, and return their names and spaces.
 
         Args:
-            pickled: Registration of the environment or None, and the function that makes it.
+            pickled: Registrations of the environment, and the function that makes it.
             seed: Seed of the global random generators.
             log_level: Level of the root logger.
         """
@@ -55,13 +55,13 @@ class Worker:
         np.random.seed(seed)  # noqa: NPY002  # what an environment without its own generator uses
         torch.manual_seed(seed)
         try:
-            spec, make = pickle.loads(pickled)
+            specs, make = pickle.loads(pickled)
         except Exception as error:  # importing a module of the user may raise anything
             raise UsageError(
                 f"data.env_workers must be 0 if another process cannot import the environment ({described(error)}). "
                 "Use 0, or define the environment in a module."
             ) from error
-        if spec is not None:
+        for spec in specs:
             gym.registry.setdefault(spec.id, spec)
         self.group = EnvGroup(make, self.indices, self._begin_turn)
         for env in self.group.envs[1:]:

@@ -1,6 +1,6 @@
 """Environment wrappers: action repeat, symmetric action bounds, and fixes that make resets reproducible."""
 
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
@@ -46,13 +46,13 @@ class SymmetricActionBounds(gym.Wrapper):
         bound: Largest magnitude of an action, greater than 0.
 
     Raises:
-        UsageError: `bound` is not greater than 0.
+        UsageError: `bound` is not greater than 0, or the action space is not a `Box`.
     """
 
     def __init__(self, env: gym.Env, bound: float = 1.0) -> None:
         super().__init__(env)
         bound = require_float("bound of SymmetricActionBounds", bound, above=0, fix="Use 1, for example.")
-        self.box = cast(Box, env.action_space)
+        self.box = _action_box(self)
         self.action_space = Box(-bound, bound, self.box.shape, np.float32)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -72,14 +72,21 @@ class FlattenAction(gym.Wrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.box = env.action_space
-        if not isinstance(self.box, Box):
-            raise UsageError(f"FlattenAction requires actions in a Box, got {self.box}. Use another environment.")
+        self.box = _action_box(self)
         self.action_space = Box(self.box.low.ravel(), self.box.high.ravel(), dtype=self.box.dtype.type)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step with the action in its original shape."""
         return self.env.step(np.reshape(action, self.box.shape))
+
+
+def _action_box(wrapper: gym.Wrapper) -> Box:
+    """Return the action space of the wrapped environment, or raise `UsageError` if it is not a `Box`."""
+    space = wrapper.env.action_space
+    if not isinstance(space, Box):
+        name = type(wrapper).__name__
+        raise UsageError(f"{name} requires actions in a Box, got {space}. Use another environment.")
+    return space
 
 
 class RebuildBox2DWorld(gym.Wrapper):

@@ -67,12 +67,15 @@ class Collector(Callback):
         self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, 1, MAX_STEPS)
         self.exploration_noise = as_noise(exploration_noise)
         self.rng = np.random.default_rng(derive_seed("exploration"))
+        self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
+        self.stops_directly: Callable[[], bool] = lambda: True  # whether a stop follows the current update directly
+        self._policy_checkpoint: PolicyCheckpoint | None = None
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
         self.env_steps: int | None = None  # of this rank; a checkpoint's clock is that of rank 0
         self.last_return = float("nan")
-        self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
-        self.stops_directly: Callable[[], bool] = _always  # whether a stop follows the current update directly
-        self._policy_checkpoint: PolicyCheckpoint | None = None
         self._unseen = NormalizerInputs()
         self._log = UpdateLog()
 
@@ -87,6 +90,8 @@ class Collector(Callback):
             module, data = _module_and_data(trainer)
             check_dimensions(module, data)
             if stage == "fit":
+                if module.is_new:
+                    self._start_over()
                 check_agent(module, data)
                 self._check_env_mode(data)
                 if data.offline:
@@ -112,7 +117,7 @@ class Collector(Callback):
         module, data = _module_and_data(trainer)
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         if data.dataset is not None and module.settings.normalize_observations and trainer.ckpt_path is None:
-            self._unseen.observations.add_dataset(data.dataset.take_observations())
+            self._unseen.observations.add_dataset(data.dataset.observations_for(module))
         self._unseen.observations.check(module)
         if trainer.ckpt_path is not None and self.env_steps is not None:
             module.env_steps = self.env_steps
@@ -168,8 +173,8 @@ class Collector(Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop a diverged run before it is evaluated. The logged speed excludes the evaluation."""
-        module, _ = _module_and_data(trainer)
-        check_weights(module, module.updates)
+        if isinstance(pl_module, TD3):  # validate accepts other modules, and other data
+            check_weights(pl_module, pl_module.updates)
         self._log.pause()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -278,10 +283,6 @@ class Collector(Callback):
             self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
             self._log.load_state_dict(own)
             self._unseen.load_state_dict(own)
-
-
-def _always() -> bool:
-    return True
 
 
 def _module_and_data(trainer: L.Trainer) -> tuple[TD3, ReplayData]:

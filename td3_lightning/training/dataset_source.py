@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,8 @@ class DatasetSource:
         self.summary = ""  # of the episodes, after `load`
         self._folder = find_dataset(name)
         self._rows: Replay | None = None  # the dataset, if it is not in the agent's replay buffer
-        self._obs = np.empty((0, 0), np.float32)  # until `take_observations`
+        self._obs = np.empty((0, 0), np.float32)
+        self._seen_by: WeakSet[object] = WeakSet()  # agents whose statistics contain the observations
 
     def load(
         self,
@@ -52,10 +54,11 @@ class DatasetSource:
         self._obs = np.concatenate([episode.obs for episode in episodes]).astype(np.float32, copy=False)
         self.summary = describe(episodes)
 
-    def take_observations(self) -> NDArray[np.float32]:
-        """Return the observations (n, obs_dim) of the dataset, once: they are for the agent's statistics."""
-        obs, self._obs = self._obs, self._obs[:0]
-        return obs
+    def observations_for(self, agent: object) -> NDArray[np.float32]:
+        """Return the observations (n, obs_dim) for the statistics of an agent, which need them once."""
+        is_new = agent not in self._seen_by
+        self._seen_by.add(agent)
+        return self._obs if is_new else self._obs[:0]
 
     def mixed_with(self, replay: Replay) -> Replay | MixedReplay:
         """Return the buffer that batches are sampled from."""

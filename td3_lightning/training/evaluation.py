@@ -41,9 +41,17 @@ class StopWhenSolved(Callback):
         super().__init__()
         self.threshold = require_float("threshold", threshold)
         self.window = require_int("window", window, least=1)
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.played = 0
         self.returns: list[float] = []  # the last ones, at most `window`
         self.best_return = self.best_mean = float("-inf")  # of one episode, and of a full window
+
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        """Start over for a new agent."""
+        if stage == "fit" and pl_module.is_new:
+            self._start_over()
 
     @property
     def solved(self) -> bool:
@@ -119,6 +127,11 @@ class SaveEvaluations(Callback):
         self._running: list[float] = []
         self._warnings = WarningCache()
 
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        """Start over for a new agent."""
+        if stage == "fit" and pl_module.is_new:
+            self.env_steps, self.returns = [], []
+
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start a new list of returns. An interrupted evaluation starts over."""
         self._running = []
@@ -131,8 +144,9 @@ class SaveEvaluations(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Record the evaluation, and write the file unless this is the sanity check."""
-        if trainer.state.fn != "fit" or (trainer.sanity_checking and self.env_steps):
-            return  # not part of the run: another command, or the sanity check of a resumed run
+        is_partial = trainer.sanity_checking and trainer.num_sanity_val_batches != trainer.num_val_batches
+        if trainer.state.fn != "fit" or is_partial or (trainer.sanity_checking and self.env_steps):
+            return  # another command, a sanity check with fewer episodes, or that of a resumed run
         self.env_steps.append(pl_module.env_steps)
         self.returns.append(self._running)
         if not trainer.sanity_checking and trainer.loggers and trainer.log_dir is not None:

@@ -70,15 +70,18 @@ class PolicyCheckpoint(Callback):
         self.late_episodes = require_int("late_episodes", late_episodes, least=1)
         self.switch_after = require_int("switch_after", switch_after, least=0)
         self.reset_weight = require_float("reset_weight", reset_weight, least=0, most=1)
+        self._evaluating = False
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.best_return = -math.inf  # minimum return of the copied policy
         self.assessments = 0  # complete ones and those that ended early
         self.is_late = False
         self.assessment: Assessment | None = None  # the one in progress
         self._policy: dict[str, Tensor] = {}  # the copied policy, or the current one during an evaluation
-        self._evaluating = False
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Check the other callbacks and the number of processes.
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        """Check the other callbacks and the number of processes, and start over for a new agent.
 
         Raises:
             UsageError: Another callback replaces or evaluates the weights, or several processes train.
@@ -96,6 +99,8 @@ class PolicyCheckpoint(Callback):
                 f"PolicyCheckpoint requires one process, got {trainer.world_size}. Use --trainer.devices 1, or remove "
                 "it."
             )
+        if stage == "fit" and pl_module.is_new:
+            self._start_over()
 
     # The assessments.
 

@@ -1,6 +1,7 @@
 """Order of a run's callbacks, and Lightning's counters that exact resume depends on."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_no_checkpoints_without_best() -> None:
     assert [type(each) for each in ordered] == [SaveOnFailure, Collector, StopOnSignal, LogRollback]
 
 
-def fit(folder: Path, *others: Callback) -> None:
+def fit(folder: Path, *others: Callback, callbacks: list[Callback] | None = None) -> None:
     """Train with a plain Trainer, from last.ckpt if there is one."""
     L.seed_everything(1, verbose=False)
     last = folder / "checkpoints" / "last.ckpt"
@@ -56,7 +57,7 @@ def fit(folder: Path, *others: Callback) -> None:
     )
     trainer = L.Trainer(
         accelerator="cpu",
-        callbacks=checkpointing.callbacks(Collector(warmup_steps=20), BestCheckpoint(), others),
+        callbacks=callbacks or checkpointing.callbacks(Collector(warmup_steps=20), BestCheckpoint(), others),
         enable_model_summary=False,
         enable_progress_bar=False,
         log_every_n_steps=5,
@@ -84,6 +85,16 @@ def test_plain_trainer_resumes_bit_exactly(moment: str, sent_at: int, saved_at: 
     assert rows(folders[0]) == rows(folders[1])
     names = [sorted(path.name for path in folder.glob("checkpoints/*.ckpt")) for folder in folders]
     assert names[0] == names[1]
+
+
+def test_used_callbacks_keep_checkpoints_of_another_agent(tmp_path: Path) -> None:
+    callbacks = checkpointing.callbacks(Collector(warmup_steps=20), BestCheckpoint())
+    fit(tmp_path / "first", callbacks=callbacks)
+    last = tmp_path / "first" / "checkpoints" / "last.ckpt"
+    before = last.read_bytes()
+    with pytest.raises(UsageError, match=re.escape(str(last.parent))):
+        fit(tmp_path / "second", callbacks=callbacks)
+    assert last.read_bytes() == before
 
 
 def test_wrong_order_is_refused() -> None:

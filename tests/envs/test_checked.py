@@ -224,6 +224,25 @@ def test_unambiguous_results_are_accepted(how: Callable[..., Any], spoil: Any) -
     assert Episode(Faulty(length=LENGTH), 1).play(lambda _: 0.0) == wanted
 
 
+@pytest.mark.parametrize("kind", [">f4", ">i4", "longdouble"])
+def test_numbers_that_pytorch_lacks_are_converted(kind: str, make_trainer: Any) -> None:
+    class Foreign(Seeded):
+        def _obs(self) -> Any:
+            return (100 * super()._obs()).astype(kind)
+
+    data, other = (ReplayData(Foreign, batch_size=4, steps_per_epoch=21, eval_episodes=1) for _ in range(2))
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[Collector(10)])
+    trainer.fit(module, datamodule=data)
+    assert trainer.callback_metrics["eval/length_mean"] > 3
+    (rank,) = data.state_dict()["ranks"]
+    assert len(rank["envs"]["episodes"][0]["actions"]) > 0
+    other.setup("fit")
+    assert other.envs.load_state_dict(rank["envs"]) == []  # no episode is lost
+    np.testing.assert_array_equal(other.envs.obs[0], data.replay.rings[0].rows[data.replay.rings[0].cursor, :3])
+    other.teardown("fit")
+
+
 def test_cause_is_kept_and_usage_error_passes(spoil: Any) -> None:
     spoil(raising, 1, 1)
     with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9\.") as caught:

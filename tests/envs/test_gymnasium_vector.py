@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import vector
 
 from one_sentence import refused
 from td3_lightning import TD3, Collector, ReplayData, UsageError
@@ -240,6 +241,28 @@ def test_unsuitable_vector_env_is_refused(maker: Any, kwargs: Any, constraint: s
         data.setup("fit")
     assert constraint in str(error.value)
     assert got in str(error.value)
+
+
+def frozen(env: Any) -> Any:
+    made = vector.NormalizeObservation(env)
+    made.update_running_mean = False
+    return made
+
+
+@pytest.mark.parametrize("wrapper", [vector.NormalizeObservation, vector.NormalizeReward])
+def test_running_statistics_of_a_vector_env_are_refused(wrapper: Any) -> None:
+    name = wrapper.__name__
+    for maker in (
+        lambda *args, **kwargs: vector.ClipReward(wrapper(sync(*args, **kwargs)), -1, 1),
+        lambda _, num_envs: gym.make_vec(
+            "toys/Mixed-v0", num_envs, vectorization_mode="sync", wrappers=[getattr(gym.wrappers, name)]
+        ),
+    ):
+        with refused("data.vector_env must not update running statistics", name, fix="--model.normalize"):
+            new_data(maker).setup("fit")
+    data = new_data(lambda *args, **kwargs: frozen(sync(*args, **kwargs)))
+    data.setup("fit")
+    data.teardown("fit")
 
 
 @pytest.mark.parametrize("name", ["gymnasium.make_vec", "EnvPool", "", ":make", "a b:c", 3])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from td3_lightning import ActionNoise, ObservationNoise, UsageError
+from td3_lightning import ActionNoise, ObservationNoise, SymmetricActionBounds, UsageError
 from td3_lightning.envs.restorable import RestorableEnv
 
 ACTION = np.array([0.5], np.float32)
@@ -54,6 +54,24 @@ def test_noisy_actions_stay_within_their_bounds() -> None:
     assert seen[:, 0].max() == 1.0
     assert seen[:, 1].min() == 0.0
     assert seen[:, 0].min() < 1.0 < seen[:, 1].max()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_noisy_integers_are_rounded_and_do_not_wrap_around(dtype: Any) -> None:
+    class Bytes(Echo):
+        observation_space = Box(0, 255, (4000,), dtype)
+
+        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            super().reset(**kwargs)
+            return np.repeat(np.array([3, 250], dtype), 2000), {}
+
+    seen, _ = ObservationNoise(Bytes(), 0.2).reset(seed=1)
+    low, high = seen[:2000].astype(float), seen[2000:].astype(float)
+    assert seen.dtype == dtype
+    assert low.mean() == pytest.approx(3, abs=0.1)  # truncated numbers have a mean of 2.5
+    assert low.std() == pytest.approx(0.6, rel=0.2)
+    assert high.min() > 50
+    assert (high.max() == 255) == (dtype is np.uint8)
 
 
 def test_first_observation_has_noise() -> None:
@@ -112,6 +130,15 @@ def test_invalid_std_is_refused(wrapper: Noisy, std: Any) -> None:
 def test_spaces_other_than_a_box_are_refused() -> None:
     with pytest.raises(UsageError, match=r"ActionNoise requires actions in a Box, got Discrete\(2\)"):
         ActionNoise(gym.make("CartPole-v1"), 0.1)
+
+
+def test_noise_of_unbounded_actions_is_refused() -> None:
+    class Unbounded(Echo):
+        action_space = Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, np.inf], np.float32))
+
+    with pytest.raises(UsageError, match=r"ActionNoise requires actions with finite bounds, got Box.*\. Add Symm"):
+        ActionNoise(Unbounded(), 0.1)
+    assert ActionNoise(SymmetricActionBounds(Unbounded(), 2.0), 0.1).std == 0.1
 
 
 class Legacy(Echo):

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from td3_lightning import ReplayData, UsageError
 from td3_lightning.envs.env_group import Step
@@ -23,7 +25,7 @@ from td3_lightning.errors import EnvError
 from td3_lightning.seeding import derive_seed
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from tests.envs.test_vector_env import through_a_file
-from toys import Obedient, Restless, Seeded
+from toys import Counter, Obedient, Restless, Seeded
 
 NONE = np.zeros((3, 1), np.float32)
 
@@ -177,7 +179,7 @@ def test_exception_in_worker_is_that_of_one_process() -> None:
     ("order", "said"),
     [
         (2, r"did not return within 0.5 seconds at step 2 of episode 1 after seed \d+"),
-        (3, r"did not return within 2 seconds"),
+        (3, r"did not return within 3 seconds"),
         (4, "is lost, because its process exited with status 7"),
         (5, "is lost, because its process was killed by SIGKILL"),
     ],
@@ -192,6 +194,47 @@ def test_lost_or_hanging_worker_is_one_sentence(order: int, said: str, monkeypat
     envs.close()
     assert time.monotonic() - start < 20
     assert_no_process(found)
+
+
+class Slow(Counter):
+    """Take 0.7 seconds for each step and for each reset, and end each episode after one step."""
+
+    def __init__(self) -> None:
+        super().__init__(length=1)
+
+    def reset(self, **kwargs: Any) -> Any:
+        time.sleep(0.7)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.7)
+        return super().step(action)
+
+
+def test_step_and_reset_have_one_time_limit_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.envs.process_env.GRACE", 0.3)
+    envs = TrainingVectorEnv(partial(make_wrapped, Slow, {}, (), None), 1, 1, 1.0)
+    envs.reset()
+    assert envs.step(np.zeros((1, 1), np.float32)).terminated == [True]
+    envs.close()
+
+
+def test_module_path_may_contain_what_python_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("folder")])
+    envs = new_envs(num_envs=1, workers=1)
+    envs.reset()
+    assert envs.obs.shape == (1, 3)
+    envs.close()
+
+
+def test_worker_makes_the_newest_version_of_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, length in (("v2", 3), ("v10", 1)):
+        spec = EnvSpec(f"toys/Main-{version}", partial(Counter, length), disable_env_checker=True)
+        monkeypatch.setitem(gym.registry, spec.id, spec)
+    envs = TrainingVectorEnv(partial(make_wrapped, "toys/Main", {}, (), None), 1, 1)
+    envs.reset()
+    assert envs.step(np.zeros((1, 1), np.float32)).terminated == [True]
+    envs.close()
 
 
 PARENT = """

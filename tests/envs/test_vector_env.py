@@ -17,7 +17,13 @@ from td3_lightning.envs.episode import Episode, Episodes
 from td3_lightning.envs.reports import MAX_NAMES, scalar_info
 from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.envs.wrappers import ActionRepeat, PyBulletWarmReset, RebuildBox2DWorld, SymmetricActionBounds
+from td3_lightning.envs.wrappers import (
+    ActionRepeat,
+    FlattenAction,
+    PyBulletWarmReset,
+    RebuildBox2DWorld,
+    SymmetricActionBounds,
+)
 from td3_lightning.errors import EnvError
 from td3_lightning.seeding import derive_seed
 from toys import Counter, Fussy, InPlace, Restless, Seeded, Talkative
@@ -96,6 +102,12 @@ def test_symmetric_bounds_clip_to_action_space() -> None:
     for action in ([1.25, -1.25], [-1.25, 1.25], [0.25, 0.75]):
         env.step(np.array(action, np.float32))
     assert [given.tolist() for _, given in Counter.log] == [[1.25, 0.0], [-0.5, 1.0], [0.25, 0.75]]
+
+
+@pytest.mark.parametrize("wrapper", [SymmetricActionBounds, FlattenAction])
+def test_actions_other_than_a_box_are_refused(wrapper: Any) -> None:
+    with pytest.raises(UsageError, match=rf"^{wrapper.__name__} requires actions in a Box, got Discrete\(2\)\. Use"):
+        wrapper(gym.make("CartPole-v1"))
 
 
 def test_invalid_bound_raises_usage_error() -> None:

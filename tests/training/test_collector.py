@@ -546,6 +546,13 @@ def test_collector_requires_td3_and_replay_data(make_trainer: Any) -> None:
         make_trainer(callbacks=[Collector(10)]).fit(new_module(data), train_dataloaders=data.train_dataloader())
 
 
+def test_validate_accepts_episodes_without_data_module(make_trainer: Any) -> None:
+    data = new_data()
+    trainer = make_trainer(callbacks=[Collector(10)])
+    (report,) = trainer.validate(new_module(data), dataloaders=data.val_dataloader(), verbose=False)
+    assert report["eval/length_mean"] == 5
+
+
 def test_run_is_independent_of_global_generators(make_trainer: Any) -> None:
     """Two runs with one seed are equal, even if other code draws random numbers in between."""
     runs = []

@@ -146,6 +146,13 @@ def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_p
     np.testing.assert_array_equal(ends[1][1], [[one, two, np.nan]] * 3 + [[one, two, three]])
 
 
+def test_sanity_check_with_fewer_episodes_is_no_evaluation(make_trainer: Any) -> None:
+    data, save = new_data(), SaveEvaluations()
+    make_trainer(callbacks=[Collector(10), save], num_sanity_val_steps=1).fit(new_module(data), datamodule=data)
+    assert save.env_steps == [30]
+    assert list(map(len, save.returns)) == [2]
+
+
 def test_write_failure_of_evaluations_warns_once(make_trainer: Any, tmp_path: Path) -> None:
     data, logger = new_data(), RunLogger(str(tmp_path))
     Path(logger.log_dir, "evaluations.npz", "in the way").mkdir(parents=True)

@@ -263,3 +263,13 @@ def test_normalizer_starts_with_dataset_statistics(fit: Fit) -> None:
     assert module.normalizer.count == len(obs)
     torch.testing.assert_close(module.normalizer.mean, obs.mean(0), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(module.normalizer.var, obs.var(0, unbiased=False), rtol=1e-5, atol=1e-6)
+
+
+def test_every_new_agent_starts_with_dataset_statistics(fit: Fit, make_trainer: Callable[..., L.Trainer]) -> None:
+    first, data, _ = fit({"bc_weight": 0.4, "normalize_observations": True}, offline=True)
+    rows = sum(length + 1 for length in recorded.LENGTHS)
+    second = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8], normalize_observations=True)
+    for module in (second, second, first):
+        make_trainer(callbacks=[Collector()]).fit(module, datamodule=data)
+        assert module.normalizer.count == rows
+        torch.testing.assert_close(module.normalizer.mean, first.normalizer.mean)
