@@ -337,6 +337,22 @@ def test_flag_of_any_text_is_read_beside_a_checkpoint(name, last, capsys):
     assert yaml.safe_load(capsys.readouterr().out)["name"] == name
 
 
+@pytest.mark.parametrize("text", ["2025-31-12", "!!bool x", "!!timestamp x", "!!int x", "{a: !!bool x}"])
+def test_flag_that_is_no_valid_yaml_is_text(text, capsys):
+    stop(*FIT, "--trainer.default_root_dir", text, "--print_config")
+    assert yaml.safe_load(capsys.readouterr().out)["trainer"]["default_root_dir"] == text
+    assert error_of(capsys, *FIT, "--model.tau", text).startswith("model.tau must be a ")
+    assert error_of(capsys, *FIT, "--data.env_kwargs", text).startswith("data.env_kwargs must be a mapping")
+    assert error_of(capsys, *FIT, "--data.batch_size", text).startswith(
+        f"data.batch_size must be an integer, got {text}"
+    )
+
+
+def test_mapping_may_override_keys_that_it_merges():
+    text = "a: {b: &b {<<: {x: 1}, x: 2}}\nc: {<<: *b}\n"
+    assert yaml.load(text, config_files.StrictLoader) == {"a": {"b": {"x": 2}}, "c": {"x": 2}}
+
+
 def test_file_with_checkpoint_of_the_previous_stage(last, capsys):
     text = PENDULUM.replace("}", ", empty_replay: true}") + "model: {policy_noise: 0.3}\n"
     Path("stage.yaml").write_text(f"{text}ckpt_path: gone.ckpt\n")
@@ -962,6 +978,8 @@ COMMON_ERRORS = {
     "data.gamma=0.9": "data.gamma=0.9 must begin with two dashes; did you mean --data.gamma?",
     "—data.gamma 0.9": "did you mean --data.gamma?",
     "-- --data.gamma 0.9": '"--" does not belong to a flag',
+    "-config here.yaml": "-config must begin with two dashes; did you mean --config?",
+    "-collector.collect 2": "-collector.collect must begin with two dashes; did you mean --collector.collect?",
     "-x 3": "-x must begin with two dashes",
     "--Data.Gamma 0.9": "did you mean data.gamma?",
     "--data-gamma 0.9": "did you mean data.gamma?",
