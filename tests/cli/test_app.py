@@ -1,5 +1,6 @@
 """Test the command line: accepted words, error messages and the precedence of settings."""
 
+import errno
 import os
 import pty
 import pydoc
@@ -589,6 +590,12 @@ def test_default_accelerator_is_cpu_if_mps_is_available(capsys, monkeypatch):
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     stop("fit", "--config", "here.yaml", "--print_config")
     assert "accelerator: cpu\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_is_one_sentence(number):
+    reason = os.strerror(number)
+    assert user_message(OSError(number, reason)) == f"The output cannot be used ({reason}). Use another path."
 
 
 def test_compiler_error_message_of_other_torch_versions():

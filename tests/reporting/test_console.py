@@ -103,6 +103,16 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
     assert (folder / "lightning_logs" / "here" / "version_0" / "checkpoints" / "last.ckpt").is_file()
 
 
+def test_output_to_closed_streams_is_discarded(monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    make_streams_tolerant()
+    for stream in (sys.stdout, sys.stderr):
+        with stream:
+            assert stream.name == os.devnull
+            assert not stream.isatty()
+
+
 @pytest.mark.parametrize(
     ("encoding", "text", "expected"),
     [
