@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback
 import recorded
 from nodes import LIMIT
 from processes import wait_for
-from td3_lightning import TD3, Replay, UsageError, __version__
+from td3_lightning import TD3, Replay, ReplayData, UsageError, __version__
 from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
@@ -37,6 +37,7 @@ from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error, user_message
 from td3_lightning.cli.stage import newest_version
 from td3_lightning.cli.trainer import Trainer
+from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from tests.integration.test_documentation import trained_configs
@@ -590,6 +591,16 @@ def test_default_accelerator_is_cpu_if_mps_is_available(capsys, monkeypatch):
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     stop("fit", "--config", "here.yaml", "--print_config")
     assert "accelerator: cpu\n" in capsys.readouterr().out
+
+
+def test_signal_before_the_run_begins_leaves_no_folder(monkeypatch):
+    def stop(*_):
+        raise ExitOnSignal(143)
+
+    monkeypatch.setattr(ReplayData, "setup", stop)
+    with pytest.raises(ExitOnSignal):
+        main([*FIT, *SMALL])
+    assert not Path("lightning_logs").exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
