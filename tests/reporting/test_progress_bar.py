@@ -169,6 +169,18 @@ def test_unwritable_curve_warns_once_and_run_continues(make_trainer: Any, tmp_pa
     assert module.env_steps == 67
 
 
+def test_damaged_metrics_warn_and_run_continues(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
+    folder = tmp_path / "a" / "version_0"
+    folder.mkdir(parents=True)
+    (folder / "metrics.csv").write_text("env_steps,train/return\nx,1\n")
+    module, data = counter()
+    logger = RunLogger(str(tmp_path), "a", version=0)
+    trainer = make_trainer(logger=logger, callbacks=[Collector(7), Curve()])
+    with pytest.warns(UserWarning, match=r"^Cannot write curve\.png: could not convert string to float: 'x'\. The run"):
+        trainer.fit(module, datamodule=data)
+    assert module.env_steps == 27
+
+
 # Progress.
 
 
