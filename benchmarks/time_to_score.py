@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda run: train(options, *run), runs))
     task = TASKS[options.task]
+    failed = [f"{name}_{seed}" for name, seed in runs if not ended(task, read(results(options, name, seed)))]
+    if failed:
+        sys.exit(f"Every run must end, got a failure of {', '.join(failed)}. Read output.txt in {options.output}.")
     print(f"{task.env_id}, mean return of {task.score:,.0f} over {task.episodes} episodes; {cpu()}; {commit()}\n")
     print(table(task, {TITLES[name]: evaluations(options, name) for name in options.implementations}))
     return 0
@@ -58,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train(options: argparse.Namespace, name: str, seed: int) -> None:
     """Train once, unless this run has ended before."""
-    folder = options.output.absolute() / options.task / f"{name}_{seed}"
-    path = folder / "evaluations.jsonl"
+    path = results(options, name, seed).absolute()
+    folder = path.parent
     if ended(TASKS[options.task], read(path)):
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,12 @@ def environment() -> dict[str, str]:
 
 def evaluations(options: argparse.Namespace, name: str) -> list[Points]:
     """Return the evaluations of each seed of an implementation."""
-    return [read(options.output / options.task / f"{name}_{seed}" / "evaluations.jsonl") for seed in options.seeds]
+    return [read(results(options, name, seed)) for seed in options.seeds]
+
+
+def results(options: argparse.Namespace, name: str, seed: int) -> Path:
+    """Return the file with the evaluations of a run."""
+    return Path(options.output, options.task, f"{name}_{seed}", "evaluations.jsonl")
 
 
 def read(path: Path) -> Points:

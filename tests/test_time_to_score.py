@@ -73,6 +73,21 @@ def test_held_frames_are_multiplied() -> None:
     assert frames_per_action(gymnasium.wrappers.FlattenObservation(ActionRepeat(ActionRepeat(env, 3), 2))) == 6
 
 
+def test_run_that_fails_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(time_to_score, "train", lambda options, name, seed: None)
+    words = ["--implementations", "ours", "--seeds", "1", "2", "--output", str(tmp_path)]
+    run = tmp_path / "lander" / "ours_1"
+    run.mkdir(parents=True)
+    run.joinpath("evaluations.jsonl").write_text('{"frames": 7500, "seconds": 1.0, "return": 200.0}\n')
+    with pytest.raises(SystemExit) as ended:
+        time_to_score.main(words)
+    assert ended.value.code == f"Every run must end, got a failure of ours_2. Read output.txt in {tmp_path}."
+    assert capsys.readouterr().out == ""
+    assert time_to_score.main([*words[:3], "1", *words[5:]]) == 0
+
+
 SHORT_RUN = """
 import dataclasses
 from benchmarks import score_run

@@ -1,5 +1,6 @@
 """Class of the agent: `model.class_path` in a configuration file or a flag, else the class in the checkpoint."""
 
+import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +14,15 @@ import yaml
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.algorithm.td7 import TD7
-from td3_lightning.cli.config_files import find_config
+from td3_lightning.cli.config_files import find_config, parse_file_flags
 from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.run_dir import config_of
 
 # The classes that a command line or a checkpoint may name. Nothing is imported because a checkpoint names it.
 AGENTS: dict[str, type[TD3]] = {"td3_lightning.TD3": TD3, "td3_lightning.TD7": TD7}
 DEFAULT = "td3_lightning.TD3"
-FLAG = "--model.class_path"
+KEY = "model.class_path"
+FLAG = f"--{KEY}"
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # of a class, for the short flag --model TD7
 FILE = re.compile(r".*\.(ya?ml|json)")
 
@@ -67,7 +69,7 @@ class AgentClass:
         Raises:
             UsageError: There is no such agent.
         """
-        names = [*_in_files(words), *_values(words, FLAG)]
+        names = [*_in_files(words), *_in_flags(words)]
         paths = [class_path(name) for name in names]
         return cls(paths[-1], is_named=True) if paths else cls()
 
@@ -142,20 +144,26 @@ def _own_config(checkpoint: str) -> str:
     return f"Remove it, and use the configuration of the checkpoint: --config {config_of(Path(checkpoint))}."
 
 
-def _values(words: Sequence[str], *flags: str) -> Iterator[str]:
-    """Yield the values of flags in the order of the words."""
+def _in_flags(words: Sequence[str]) -> Iterator[str]:
+    """Yield the names of classes in the flags."""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         flag, equals, value = word.partition("=")
-        if flag in flags and (equals or following):
+        if flag == FLAG and (equals or following):
             yield value if equals else following
 
 
 def _in_files(words: Sequence[str]) -> Iterator[Any]:
     """Yield the names of classes in the configuration files."""
-    for name in _values(words, "-c", "--config"):
-        content: dict[str, Any] = yaml.safe_load(find_config(name).read_text())
+    try:
+        names = parse_file_flags(words)[0].config
+    except argparse.ArgumentError:  # `Precedence` explains it
+        return
+    for name in names:
+        content: dict[str, Any] = yaml.safe_load(find_config(name).read_text(encoding="utf-8"))
         model = content.get("model")
         if isinstance(model, str):
             yield model
         elif isinstance(model, Mapping) and "class_path" in model:
             yield model["class_path"]
+        if KEY in content:
+            yield content[KEY]

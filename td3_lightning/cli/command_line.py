@@ -282,7 +282,8 @@ class CommandLine(LightningCLI):
     @rank_zero_only
     def _print_resume_command(self) -> None:
         """Print how to resume a run that a signal, for example Ctrl-C, has stopped."""
-        resume = run_summary(self.trainer, self.start).resume_command() if hasattr(self, "trainer") else None
+        has_begun = hasattr(self, "_fit_start")  # otherwise the summary would create the folder of the run
+        resume = run_summary(self.trainer, self.start).resume_command() if has_begun else None
         if resume is not None:
             for line in command_lines("resume", resume):
                 echo(line)

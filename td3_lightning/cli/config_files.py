@@ -1,13 +1,15 @@
 """Configuration files, found by name."""
 
+import argparse
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jsonargparse import get_loader
+from yaml.constructor import SafeConstructor
 
 from td3_lightning.errors import YAML_ERRORS, UsageError, one_line, refuse
 
@@ -20,14 +22,45 @@ MAX_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 1
 class StrictLoader(yaml.SafeLoader):
     """Refuse a mapping with the same key twice. Other YAML loaders keep the last value."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping of a node."""
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return the node of a mapping as it is written, before the mappings of its merge keys are inserted."""
+        node = super().compose_mapping_node(anchor)
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen and key.value != "<<":
                 raise yaml.MarkedYAMLError(None, None, f'"{key.value}" occurs twice', key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
+
+
+def _with_yaml_errors(construct: Callable[..., Any]) -> Callable[..., Any]:
+    def constructed(loader: Any, node: yaml.Node) -> Any:
+        try:
+            return construct(loader, node)
+        except (ValueError, LookupError, AttributeError) as error:
+            raise yaml.YAMLError(one_line(error)) from error
+
+    return constructed
+
+
+# The errors for a text such as "!!bool x" or 2025-31-12 are no YAMLErrors, and jsonargparse handles no others.
+for tag in (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "timestamp")):
+    SafeConstructor.add_constructor(tag, _with_yaml_errors(SafeConstructor.yaml_constructors[tag]))
+
+
+def parse_file_flags(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the values of the flags that name files, and the other words.
+
+    Raises:
+        argparse.ArgumentError: A flag has no value, or a long one begins with a single dash.
+    """
+    for word in words:
+        if re.fullmatch(r"-(config|ckpt_path|(checkpoint|collector)\..*)(=.*)?", word, re.DOTALL):  # not -c with a name
+            raise argparse.ArgumentError(None, f"unrecognized arguments: {word}")
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    flags.add_argument("-c", "--config", action="append", default=[])
+    flags.add_argument("--ckpt_path")
+    return flags.parse_known_args(words)
 
 
 def find_config(name: str) -> Path:
@@ -91,12 +124,12 @@ def without_empty_sections(path: Path) -> Path | str:
     YAML reads a section whose keys are all commented out as null. It must not discard the settings of an earlier
     file. `model.init_args` becomes part of `model`, beside its class_path.
     """
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     content = yaml.load(text, StrictLoader)
     empty = [name for name in SECTIONS if name in content and content[name] is None]
     model = content.get("model")
     is_flat = not isinstance(model, str) and not (isinstance(model, dict) and "init_args" in model)
-    if not empty and is_flat:
+    if not empty and is_flat and text.isascii():  # the parser reads a file in the encoding of the system
         return path
     if any(value is not None for value in content.values()):
         content = get_loader("yaml")(text)  # the loader of the parser reads 1e3 as a number

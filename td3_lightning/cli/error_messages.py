@@ -1,5 +1,6 @@
 """Error messages: one sentence for each error that a user can correct."""
 
+import errno
 import inspect
 import pydoc
 import re
@@ -35,6 +36,7 @@ BASES = ("gymnasium.Env", "lightning.Callback", "lightning.pytorch.Callback")
 # Paths of files that the user did not write begin with one of these, or contain "-packages".
 INSTALLED = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # of a write, which does not name its file
 COMPILERS = ("torch._dynamo", "torch._inductor")  # modules of the exceptions of torch.compile
 
 
@@ -54,12 +56,10 @@ def user_message(error: BaseException) -> str | None:
         if _is_lightnings(cause):
             return f"Lightning does not accept these settings: {one_line(cause)}"
         if _is_out_of_memory(cause):
-            return (
-                f"Out of memory ({one_line(cause)}). Reduce data.batch_size or model.hidden_dims, or data.capacity if "
-                "data.on_device is true."
-            )
-        if isinstance(cause, OSError) and cause.filename is not None and not _is_in_users_code(cause):
-            return f"{cause.filename} cannot be used ({cause.strerror}). Use another path."
+            fix = "Reduce data.batch_size or model.hidden_dims, or data.capacity if data.on_device is true."
+            return f"Out of memory ({one_line(cause)}). {fix}"
+        if isinstance(cause, OSError) and (cause.filename or cause.errno in DISK_FULL) and not _is_in_users_code(cause):
+            return f"{cause.filename or 'The output'} cannot be used ({cause.strerror}). Use another path."
     return None
 
 
@@ -295,5 +295,4 @@ def _integer_fix(value: str) -> str:
 
 
 def _first(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found.group(1) if found else ""
+    return found[1] if (found := re.search(pattern, text)) else ""

@@ -1,6 +1,5 @@
 """Precedence of the settings: defaults, configuration files, checkpoint, flags."""
 
-import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.cli.agent_class import FLAG, AgentClass
 from td3_lightning.cli.checks import check_own_stage, check_stage_before, has_name, require_checkpoint
-from td3_lightning.cli.config_files import as_yaml, find_config, without_empty_sections
+from td3_lightning.cli.config_files import as_yaml, find_config, parse_file_flags, without_empty_sections
 from td3_lightning.cli.differences import check_same_environment, differences
 from td3_lightning.cli.settings import saved_settings
 from td3_lightning.cli.stage import check_name, find_checkpoint, is_name, runs_folder
@@ -43,7 +42,7 @@ class Precedence:
         self, parser: LightningArgumentParser, command: str, words: list[str], start: Path, agent: AgentClass
     ) -> None:
         self._parser, self._command, self._start, self._agent = parser, command, start, agent
-        named, typed = _file_flags().parse_known_args(words)
+        named, typed = parse_file_flags(words)
         self._files = [find_config(name) for name in named.config]
         self._configs = [f"--config={without_empty_sections(file)}" for file in self._files]
         if self._files:  # a name in a file overrides the name of the file
@@ -126,7 +125,7 @@ class Precedence:
         if self._command == "fit" and not self._files:
             fix = f"Use --config {config_of(Path(path))}."
             raise UsageError(f"fit requires --config to resume from {path}, got none. {fix}")
-        texts = [file.read_text() for file in self._files]
+        texts = [file.read_text(encoding="utf-8") for file in self._files]
         return f"--config={as_yaml(saved_settings(self.checkpoint, path, texts, self._typed, self._command))}"
 
     def _set_run_dir(self, checkpoint: Path, name: str) -> None:
@@ -156,11 +155,3 @@ class Precedence:
                 f"The checkpoint overrides settings of the configuration: {ignored}. Use a flag to change a setting."
             )
         return resumed
-
-
-def _file_flags() -> argparse.ArgumentParser:
-    """Return a parser of the flags that name files."""
-    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    flags.add_argument("-c", "--config", action="append", default=[])
-    flags.add_argument("--ckpt_path")
-    return flags

@@ -56,7 +56,13 @@ class Rendezvous:
         """Return the rendezvous of the processes that torchrun or SLURM started, None if this process is alone."""
         for kind in (TorchElasticEnvironment, SLURMEnvironment):
             if distributed.is_available() and kind.detect():
-                return cls._of(kind())
+                try:
+                    return cls._of(kind())
+                except RuntimeError as error:
+                    raise UsageError(f"Lightning does not accept the launcher: {one_line(error)}") from error
+                except KeyError as missing:
+                    fix = "Use torchrun or srun, which set it."
+                    raise UsageError(f"{missing.args[0]} must be set for several processes, got none. {fix}") from None
         return None
 
     @classmethod

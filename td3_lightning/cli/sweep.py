@@ -16,6 +16,7 @@ from td3_lightning.cli.config_files import find_config, find_space
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.stage import check_name, runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
+from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.tuning.cluster import Cluster
 from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.run import LocalProcess
@@ -61,7 +62,7 @@ def sweep(args: Sequence[str]) -> None:
         plan = _plan(options, words, files, [flags({"seed_everything": seed}) for seed in _ends(options.seeds)])
         _run(partial(run_seeds, plan, options.seeds), plan, options)
         return
-    space = Space(get_loader("yaml")(find_space(options.space).read_text()))
+    space = Space(get_loader("yaml")(find_space(options.space).read_text(encoding="utf-8")))
     for name in space.dimensions:
         if any(word.split("=")[0] == f"--{name}" for word in words):
             raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")
@@ -84,10 +85,12 @@ def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequen
     """Check the settings of all corners, and return the settings of all runs."""
     configs = [word for name in options.config for word in ("--config", name)]
     for corner in corners:
-        settings = SettingsCheck(["fit", *configs, *words, *corner]).settings
-    for name in ("logger", "enable_checkpointing"):
-        if settings.trainer[name] in (False, []):
-            raise refuse(f"trainer.{name}", "true for sweep, which reads the files of each run", False, "Remove it.")
+        check = SettingsCheck(["fit", *configs, *words, *corner])
+        _check_files(check)
+    settings = check.settings
+    if options.space is not None and settings.trainer.limit_val_batches == 0:
+        expected = "above 0 for sweep --space, which compares evaluations"
+        raise refuse("trainer.limit_val_batches", expected, 0, "Remove it.")
     kind = "seeds" if options.space is None else "sweep"
     name = options.name or "_".join([*(Path(each).stem for each in options.config), kind])
     check_name(name)
@@ -95,12 +98,27 @@ def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequen
         name=name,
         folder=runs_folder(settings.trainer.default_root_dir) / name,
         configs=options.config,
-        contents=[yaml.safe_load(file.read_text()) for file in files],
+        contents=[yaml.safe_load(file.read_text(encoding="utf-8")) for file in files],
         flags=words,
         metric=settings.checkpoint.monitor,
         mode=settings.checkpoint.mode,
         workers=options.workers,
+        clock="updates" if check.datamodule.offline else "env_steps",
     )
+
+
+def _check_files(check: SettingsCheck) -> None:
+    """Raise `UsageError` if runs would not write their files to the folders from which the sweep reads them."""
+    purpose = "for sweep, which reads the files of each run"
+    for name in ("trainer.logger", "trainer.enable_checkpointing"):
+        if check.settings[name] in (False, []):
+            raise refuse(name, f"true {purpose}", False, "Remove it.")
+    for name in ("checkpoint.dirpath", "trainer.fast_dev_run"):
+        if check.settings[name]:
+            raise refuse(name, f"unset {purpose}", check.settings[name], "Remove it.")
+    loggers = check.objects.trainer.logger
+    if any(isinstance(each, RunLogger) for each in (loggers if isinstance(loggers, list) else [loggers])):
+        raise UsageError(f"trainer.logger must not contain a RunLogger {purpose}. Remove it.")
 
 
 def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

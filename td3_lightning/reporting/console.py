@@ -24,9 +24,15 @@ codecs.register_error(FALLBACK, _in_ascii)
 
 
 def make_streams_tolerant() -> None:
-    """Make stdout and stderr replace characters that their encoding lacks, for every print in the process."""
-    for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+    """Make stdout and stderr replace characters that their encoding lacks, for every print in the process.
+
+    Output to a stream that was closed before the start, as by `>&-`, is discarded.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # it stays open
+        elif getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=FALLBACK)
 
 

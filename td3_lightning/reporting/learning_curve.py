@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
+from td3_lightning.reporting.metrics_csv import READ_ERRORS, Points, axis_of, read_header, read_metrics
 from td3_lightning.reporting.pictures import png_writer
 
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
@@ -64,7 +64,7 @@ class Curve(Callback):
             return
         try:
             write_curve(logger.metrics.path)
-        except OSError as error:
+        except READ_ERRORS as error:  # the disk is full, or metrics.csv was edited
             self._warnings.warn(f"Cannot write curve.png: {error}. The run continues without it.")
 
 

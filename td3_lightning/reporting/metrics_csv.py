@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import os
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,7 @@ from td3_lightning.reporting.paths import check_link
 
 Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
+READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)  # of a file that is damaged or no metrics.csv
 MAX_LINE = 1_000_000  # characters
 MAX_LINES = 10_000_000
 MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
@@ -73,7 +75,7 @@ class MetricsFile:
         try:
             content = self.path.read_bytes()
             whole = content[: content.rfind(b"\n") + 1]
-            columns = next(csv.reader(whole.decode("utf-8").split("\n")), [])
+            columns = next(csv.reader(whole.decode("utf-8-sig").split("\n")), [])
         except (IsADirectoryError, UnicodeDecodeError, csv.Error) as error:
             raise UsageError(
                 f"{self.path} must be the metrics of the run, got {one_line(error)}. Move it to another folder."

@@ -37,7 +37,7 @@ class Progress(ProgressBar):
         self._total: int | None = None  # clock or episodes at 100%
         self._last_draw = 0.0  # time in seconds
         self._start_time = 0.0  # of `fit`
-        self._first_update = (0, 0.0)  # clock and time at the start of the updates
+        self._first_update: tuple[int, float] | None = None  # clock and time at the start of the updates
         self._collector: Collector | None = None
 
     def disable(self) -> None:
@@ -58,7 +58,7 @@ class Progress(ProgressBar):
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Open the bar."""
         self._collector = next((c for c in trainer.callbacks if isinstance(c, Collector)), None)  # type: ignore[attr-defined]
-        self._start_time, self._first_update = time.monotonic(), (0, 0.0)
+        self._start_time, self._first_update = time.monotonic(), None
         checkpoints: list[Any] = [each for each in trainer.checkpoint_callbacks if getattr(each, "monitor", None)]
         if checkpoints and all(each.best_model_score is None for each in checkpoints):
             self.best = {}  # resumed in a new folder, which has no best checkpoint yet
@@ -67,12 +67,13 @@ class Progress(ProgressBar):
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Start to measure the speed at the first epoch. Warm-up steps are faster."""
-        if not self._first_update[1]:
-            self._first_update = (pl_module.clock, time.monotonic())
+        self._first_update = self._first_update or (pl_module.clock, time.monotonic())
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
         """Update the bar if `refresh_seconds` have passed."""
         if self._is_due():
+            # A run that is resumed within an epoch does not start one.
+            self._first_update = self._first_update or (pl_module.clock, time.monotonic())
             self._draw(pl_module.clock, self._status(pl_module))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
@@ -196,7 +197,7 @@ class Progress(ProgressBar):
             parts.append(f"best {_short(self.best['return'])}")
         if self._collector is not None and math.isfinite(self._collector.last_return):
             parts.append(f"last {_short(self._collector.last_return)}")
-        steps, began = self._first_update
+        steps, began = self._first_update or (module.clock, 0.0)
         speed = (module.clock - steps) / max(time.monotonic() - began, 1e-9)
         if speed:
             parts.append(f"{speed:,.0f}/s")

@@ -1,7 +1,5 @@
 """Draw the learning curves of several runs: each run, and their mean with its 95% interval."""
 
-import csv
-import zlib
 from collections.abc import Mapping, Sequence
 from itertools import cycle, product
 from pathlib import Path
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.metrics_csv import Points, axis_of, column_of, read_header, read_metrics
+from td3_lightning.reporting.metrics_csv import READ_ERRORS, Points, axis_of, column_of, read_header, read_metrics
 from td3_lightning.reporting.pictures import png_writer
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
@@ -35,7 +33,7 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
             raise UsageError(f"A run must be a folder with metrics.csv, or such a file, got {path}. Check the path.")
         try:
             points = read_metrics(file, [metric])[metric]
-        except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
+        except READ_ERRORS as error:
             raise UsageError(
                 f"{file} must be the metrics of a run, got an error: {one_line(error)}. Use a metrics.csv."
             ) from error

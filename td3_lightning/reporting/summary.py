@@ -1,5 +1,6 @@
 """Text that `fit` prints at its start and at its end."""
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.reporting.best_evaluation import RETURN, read_best
 from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.metrics_csv import READ_ERRORS
 from td3_lightning.reporting.paths import shown
 from td3_lightning.training.data_module import ReplayData
 
@@ -85,7 +87,9 @@ class RunSummary:
             episodes: Number of episodes in an evaluation.
         """
         metrics = self.folder and self.folder / "metrics.csv"
-        found = read_best(metrics, self.monitor, self.mode) if metrics else None
+        found = None
+        with contextlib.suppress(*READ_ERRORS):  # Curve has warned of a damaged file
+            found = read_best(metrics, self.monitor, self.mode) if metrics else None
         curve = self.folder / "curve.png" if self.folder else None
         described = {
             "best": found.describe(episodes) if found else None,

@@ -24,6 +24,7 @@ class Plan:
         metric: Column of `metrics.csv` that rates a run.
         mode: "max" if a larger metric is better, otherwise "min".
         workers: Number of simultaneous runs.
+        clock: Unit of the steps of an evaluation: "env_steps", or "updates" for offline runs.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Plan:
     metric: str = "eval/return_mean"
     mode: str = "max"
     workers: int = 1
+    clock: str = "env_steps"
 
     @property
     def words(self) -> list[str]:

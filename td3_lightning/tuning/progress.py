@@ -45,4 +45,4 @@ class Progress(ExitStack):
         if not values:
             return settings_text(result.settings)
         numbers = f"{self._metric} {number(values['last'])}, best {number(values['best'])}"
-        return f"{values['env_steps']:,.0f} env_steps  {numbers}"
+        return f"{values['env_steps']:,.0f} {result.clock}  {numbers}"

@@ -34,6 +34,7 @@ class Result:
         settings: Settings of this run alone.
         error: Reason of a failure.
         seconds: Wall time of all starts.
+        clock: Unit of the steps, see `Plan`.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Result:
     settings: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     seconds: float | None = None
+    clock: str = "env_steps"
 
     @property
     def values(self) -> dict[str, float]:
@@ -78,6 +80,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
+def clock_of(results: Sequence[Result]) -> str:
+    """Return the unit of the steps of runs, which is the same for all."""
+    return next((result.clock for result in results), "env_steps")
+
+
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Return settings in one line: their names without the section, and floats with three digits."""
     cells = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in settings.values())
@@ -87,7 +94,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 def results_table(results: Sequence[Result], metric: str, most: int = 20) -> Table:
     """Build a table with a row for each run, at most `most` rows."""
     table = Table(title=metric + (f", {most} of {len(results)} runs" if len(results) > most else ""))
-    for name in ("run", "env_steps", "best", "last", "last 10"):
+    for name in ("run", clock_of(results), "best", "last", "last 10"):
         table.add_column(name, justify="left" if name == "run" else "right", no_wrap=True)
     has_settings = any(result.settings for result in results)
     table.add_column("state", no_wrap=has_settings, max_width=24 if has_settings else None)
@@ -105,7 +112,7 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
     names = list(dict.fromkeys(name for result in results for name in result.settings))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["run", "state", *COLUMNS, "seconds", *names, "error"])
+    rows.writerow(["run", "state", clock_of(results), *COLUMNS[1:], "seconds", *names, "error"])
     for result in results:
         numbers = [result.values.get(name) for name in COLUMNS]
         held = [result.settings.get(name) for name in names]

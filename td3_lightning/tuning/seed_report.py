@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter
 from td3_lightning.reporting.paths import shown
 from td3_lightning.reporting.pictures import png_writer
 from td3_lightning.tuning.plan import Plan, replace_file
-from td3_lightning.tuning.result import Points, Result, number, write_csv
+from td3_lightning.tuning.result import Points, Result, clock_of, number, write_csv
 from td3_lightning.tuning.statistics import MIN_SEEDS_FOR_INTERVAL, bootstrap_interval, interquartile_mean, mean_and_std
 
 SCORES = {"last_10": "mean of last 10", "last": "last", "best": "best"}
@@ -43,7 +43,7 @@ def write_report(results: Sequence[Result], plan: Plan, command: str) -> list[st
 def markdown_table(results: Sequence[Result]) -> str:
     """Return a Markdown table with one row for each seed."""
     rows = [
-        ["run", "env_steps", "best", "last", "mean of last 10", "state", "wall time"],
+        ["run", clock_of(results), "best", "last", "mean of last 10", "state", "wall time"],
         ["---", *["---:"] * 4, "---", "---:"],
     ]
     rows += [[*result.row(), str(timedelta(seconds=int(result.seconds or 0)))] for result in results]
@@ -91,7 +91,7 @@ def common_curves(curves: Sequence[Points]) -> tuple[Points, Points]:
 def draw(results: Sequence[Result], metric: str, title: str) -> Figure:
     """Draw the curve of every seed, and their interquartile mean with its 95% interval."""
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
-    axes = figure.add_subplot(xlabel="env_steps", ylabel=metric)
+    axes = figure.add_subplot(xlabel=clock_of(results), ylabel=metric)
     axes.set_title(title, parse_math=False)  # a name may contain "$"
     for result in results:
         style, state = ("-", "") if result.state == "finished" else (":", f" ({result.state})")

@@ -50,7 +50,7 @@ def _check_settings(plan: Plan) -> None:
         check_unchanged(json.loads(path.read_text()), now, plan)
     except UsageError:
         raise
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"{path} must hold the settings of the runs, got another file. Use another --name.") from error
 
 
@@ -105,4 +105,5 @@ class Seeds:
             state = "finished" if code == 0 else "failed"
             error = "" if code == 0 else str(record["last_line"])
         points = run.evaluations(self._plan.metric) if points is None else points
-        return Result(run.label, state, points, self._plan.mode, error=error, seconds=record.get("seconds"))
+        seconds, clock = record.get("seconds"), self._plan.clock
+        return Result(run.label, state, points, self._plan.mode, error=error, seconds=seconds, clock=clock)

@@ -146,7 +146,7 @@ class Trials:
         seconds = trial.duration.total_seconds() if trial.duration else None
         error = str(trial.user_attrs.get(ERROR, ""))
         state, label = STATES[trial.state.name], f"trial {trial.number}"
-        return Result(label, state, points, self._plan.mode, trial.params, error, seconds)
+        return Result(label, state, points, self._plan.mode, trial.params, error, seconds, self._plan.clock)
 
     def best_settings(self) -> dict[str, Any]:
         """Return the settings of the best complete trial."""

@@ -92,6 +92,14 @@ def test_forms_in_a_file(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "layer_norm" not in found
 
 
+def test_dotted_key_in_a_file_that_an_attached_flag_names(capsys: pytest.CaptureFixture[str]) -> None:
+    name = write("dotted.yaml", **{"model.class_path": "TD7", "model.zs_dim": 6})
+    for flag in ("--config=", "-c"):
+        found = printed(["fit", f"{flag}{name}"], capsys)
+        assert (found["class_path"], found["zs_dim"]) == ("td3_lightning.TD7", 6)
+        assert "layer_norm" not in found
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -1,5 +1,6 @@
 """Test the command line: accepted words, error messages and the precedence of settings."""
 
+import errno
 import os
 import pty
 import pydoc
@@ -24,7 +25,7 @@ from lightning.pytorch.callbacks import Callback
 import recorded
 from nodes import LIMIT
 from processes import wait_for
-from td3_lightning import TD3, Replay, UsageError, __version__
+from td3_lightning import TD3, Replay, ReplayData, UsageError, __version__
 from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
@@ -36,6 +37,7 @@ from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error, user_message
 from td3_lightning.cli.stage import newest_version
 from td3_lightning.cli.trainer import Trainer
+from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from tests.integration.test_documentation import trained_configs
@@ -337,6 +339,22 @@ def test_flag_of_any_text_is_read_beside_a_checkpoint(name, last, capsys):
     assert yaml.safe_load(capsys.readouterr().out)["name"] == name
 
 
+@pytest.mark.parametrize("text", ["2025-31-12", "!!bool x", "!!timestamp x", "!!int x", "{a: !!bool x}"])
+def test_flag_that_is_no_valid_yaml_is_text(text, capsys):
+    stop(*FIT, "--trainer.default_root_dir", text, "--print_config")
+    assert yaml.safe_load(capsys.readouterr().out)["trainer"]["default_root_dir"] == text
+    assert error_of(capsys, *FIT, "--model.tau", text).startswith("model.tau must be a ")
+    assert error_of(capsys, *FIT, "--data.env_kwargs", text).startswith("data.env_kwargs must be a mapping")
+    assert error_of(capsys, *FIT, "--data.batch_size", text).startswith(
+        f"data.batch_size must be an integer, got {text}"
+    )
+
+
+def test_mapping_may_override_keys_that_it_merges():
+    text = "a: {b: &b {<<: {x: 1}, x: 2}}\nc: {<<: *b}\n"
+    assert yaml.load(text, config_files.StrictLoader) == {"a": {"b": {"x": 2}}, "c": {"x": 2}}
+
+
 def test_file_with_checkpoint_of_the_previous_stage(last, capsys):
     text = PENDULUM.replace("}", ", empty_replay: true}") + "model: {policy_noise: 0.3}\n"
     Path("stage.yaml").write_text(f"{text}ckpt_path: gone.ckpt\n")
@@ -573,6 +591,22 @@ def test_default_accelerator_is_cpu_if_mps_is_available(capsys, monkeypatch):
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     stop("fit", "--config", "here.yaml", "--print_config")
     assert "accelerator: cpu\n" in capsys.readouterr().out
+
+
+def test_signal_before_the_run_begins_leaves_no_folder(monkeypatch):
+    def stop(*_):
+        raise ExitOnSignal(143)
+
+    monkeypatch.setattr(ReplayData, "setup", stop)
+    with pytest.raises(ExitOnSignal):
+        main([*FIT, *SMALL])
+    assert not Path("lightning_logs").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_is_one_sentence(number):
+    reason = os.strerror(number)
+    assert user_message(OSError(number, reason)) == f"The output cannot be used ({reason}). Use another path."
 
 
 def test_compiler_error_message_of_other_torch_versions():
@@ -962,6 +996,8 @@ COMMON_ERRORS = {
     "data.gamma=0.9": "data.gamma=0.9 must begin with two dashes; did you mean --data.gamma?",
     "—data.gamma 0.9": "did you mean --data.gamma?",
     "-- --data.gamma 0.9": '"--" does not belong to a flag',
+    "-config here.yaml": "-config must begin with two dashes; did you mean --config?",
+    "-collector.collect 2": "-collector.collect must begin with two dashes; did you mean --collector.collect?",
     "-x 3": "-x must begin with two dashes",
     "--Data.Gamma 0.9": "did you mean data.gamma?",
     "--data-gamma 0.9": "did you mean data.gamma?",

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from td3_lightning.__main__ import import_main
+
 OPTIONAL = ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
 IMPORT = """
 import gc
@@ -38,6 +40,34 @@ def test_imports_run_without_garbage_collection() -> None:
 def test_ctrl_c_during_imports_exits_with_130_and_no_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPT], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "least"),
+    [
+        *((name, "abc", 0) for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")),
+        *((name, "", 0) for name in ("SLURM_LOCALID", "SLURM_NODEID", "JSM_NAMESPACE_RANK")),
+        *((name, "-1", 0) for name in ("RANK", "LOCAL_RANK")),
+        *((name, "2(x3)", 1) for name in ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")),
+        ("MASTER_PORT", "0", 1),
+    ],
+)
+def test_variable_of_a_launcher_must_be_a_number(
+    variable: str, text: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(SystemExit) as ended:
+        import_main()
+    assert ended.value.code == 2
+    fix = f"Unset {variable}, or start the processes with torchrun or srun."
+    assert capsys.readouterr().err == f"{variable} must be an integer of at least {least}, got {text!r}. {fix}\n"
+
+
+def test_launcher_is_checked_before_lightning_is_imported() -> None:
+    words = [sys.executable, "-m", "td3_lightning", "fit"]
+    done = subprocess.run(words, env={**os.environ, "LOCAL_RANK": "abc"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("LOCAL_RANK must be an integer of at least 0, got 'abc'. Unset LOCAL_RANK, or")
 
 
 @pytest.mark.parametrize(

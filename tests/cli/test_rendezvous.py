@@ -47,6 +47,23 @@ def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:
     return list(raised)
 
 
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "Lightning does not accept the launcher: You set `--ntasks=2` in your SLURM bash script, but"),
+        ({"SLURM_NTASKS_PER_NODE": "2"}, "SLURM_PROCID must be set for several processes, got none. Use torchrun or"),
+    ],
+)
+def test_job_without_srun_is_refused(variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    for name, value in {"SLURM_NTASKS": "2", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError) as caught:
+        Rendezvous.of_launcher()
+    assert str(caught.value).startswith(message)
+
+
 def ready(**facts: Any) -> Callable[[Rendezvous], None]:
     return lambda meeting: meeting.agree(facts)
 

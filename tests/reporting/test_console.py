@@ -13,7 +13,7 @@ import pytest
 
 from td3_lightning.reporting.console import echo, make_streams_tolerant, printable, show
 from td3_lightning.reporting.results_table import results_table
-from tests.cli.test_app import FIT, PROGRAM, SMALL, environment, folder, last, trained  # noqa: F401  # the fixtures
+from tests.cli.test_app import FIT, PENDULUM, PROGRAM, SMALL, environment, folder, last, trained  # noqa: F401  # the fixtures
 
 WITH_BAR = [word for word in SMALL if "progress_bar" not in word]
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -47,6 +47,7 @@ def program(variables, *words):
 
 @pytest.mark.parametrize("variables", [ASCII, LATIN], ids=["ascii", "latin-1"])
 def test_run_and_test_on_a_terminal_without_unicode(variables, folder):  # noqa: F811
+    folder.joinpath("here.yaml").write_text(f"# ±\n{PENDULUM}", encoding="utf-8")
     shown = program(variables, *FIT, *WITH_BAR, "--data.eval_episodes=2")
     said = program(variables, "test", "--ckpt_path=lightning_logs/here/version_0/checkpoints/last.ckpt")
     sign = b"+-" if variables == ASCII else b"\xb1"
@@ -100,6 +101,16 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
     done = subprocess.run(["sh", "-c", f"{command} >&- 2>&-"], env=environment(), timeout=120, check=False)
     assert done.returncode == 0
     assert (folder / "lightning_logs" / "here" / "version_0" / "checkpoints" / "last.ckpt").is_file()
+
+
+def test_output_to_closed_streams_is_discarded(monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    make_streams_tolerant()
+    for stream in (sys.stdout, sys.stderr):
+        with stream:
+            assert stream.name == os.devnull
+            assert not stream.isatty()
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,15 @@ def test_existing_file_continues_without_incomplete_row(path: Path) -> None:
     assert metrics.rows == 3
 
 
+def test_file_that_a_spreadsheet_has_saved_is_continued(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbfenv_steps,x\r\n1,10\r\n")
+    metrics = MetricsFile(path)
+    for row in ({"env_steps": 2, "x": 20}, {"env_steps": 3, "y": 1}):
+        metrics.append(row)
+    points = read_metrics(path, ["x", "y"])
+    assert (points["x"].tolist(), points["y"].tolist()) == ([[1, 10], [2, 20]], [[3, 1]])
+
+
 @pytest.mark.parametrize("content", ["", "env_st"])
 def test_file_with_incomplete_header_is_rewritten(path: Path, content: str) -> None:
     path.write_text(content)

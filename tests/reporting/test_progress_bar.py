@@ -169,6 +169,18 @@ def test_unwritable_curve_warns_once_and_run_continues(make_trainer: Any, tmp_pa
     assert module.env_steps == 67
 
 
+def test_damaged_metrics_warn_and_run_continues(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
+    folder = tmp_path / "a" / "version_0"
+    folder.mkdir(parents=True)
+    (folder / "metrics.csv").write_text("env_steps,train/return\nx,1\n")
+    module, data = counter()
+    logger = RunLogger(str(tmp_path), "a", version=0)
+    trainer = make_trainer(logger=logger, callbacks=[Collector(7), Curve()])
+    with pytest.warns(UserWarning, match=r"^Cannot write curve\.png: could not convert string to float: 'x'\. The run"):
+        trainer.fit(module, datamodule=data)
+    assert module.env_steps == 27
+
+
 # Progress.
 
 
@@ -290,6 +302,22 @@ def test_bar_of_a_second_stage_is_full_at_its_end(make_trainer: Any, counter: An
         out = shown(trainer.fit, module, datamodule=data, ckpt_path=ckpt_path and tmp_path / ckpt_path)
         assert {int(total) for total in re.findall(r"/(\d+) env_steps", out)} == {module.env_steps}
         trainer.save_checkpoint(tmp_path / ("second.ckpt" if ckpt_path else "first.ckpt"))
+
+
+def test_speed_after_a_resume_within_an_epoch(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
+    class Save(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step < 10:
+                trainer.save_checkpoint(tmp_path / "within.ckpt")
+
+    for callback, ckpt_path in ((Save(), None), (L.Callback(), tmp_path / "within.ckpt")):
+        module, data = counter()
+        callbacks = [Progress(0.0), Collector(7), callback]
+        trainer = make_trainer(enable_progress_bar=True, callbacks=callbacks)
+        out = shown(trainer.fit, module, datamodule=data, ckpt_path=ckpt_path)
+    rates = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+)/s, ", out)]
+    assert len(rates) > 5
+    assert min(rates) > 1  # the time since the start of the machine would give 0
 
 
 def test_bar_is_not_drawn_before_refresh_seconds(make_trainer: Any, counter: Any) -> None:

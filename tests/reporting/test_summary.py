@@ -63,6 +63,11 @@ def test_run_without_evaluations_has_no_best(text: str | None, folder: Path) -> 
     assert read_best(folder / "metrics.csv") is None
 
 
+def test_summary_leaves_out_the_best_of_a_damaged_file(folder: Path) -> None:
+    folder.joinpath("metrics.csv").write_text(METRICS.replace("917.5", "x"))
+    assert RunSummary(folder, None, None, folder).lines(1.0, 1) == ["time         0:00:01"]
+
+
 def test_summary_leaves_out_missing_files(folder: Path) -> None:
     summary = RunSummary(folder, None, None, folder)
     assert summary.lines(3661.4, 1) == ["time         1:01:01"]

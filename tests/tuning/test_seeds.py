@@ -138,10 +138,19 @@ def test_seed_of_another_sweep_is_left_alone(plan: Plan) -> None:
     assert not (plan.folder / "seed_1" / "log.txt").exists()
 
 
+def test_offline_runs_are_reported_in_updates(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    run_seeds(dataclasses.replace(plan, clock="updates"), [1])
+    texts = [capsys.readouterr().out, *(plan.folder.joinpath(f"seeds.{kind}").read_text() for kind in ("md", "csv"))]
+    for text in texts:
+        assert "updates" in text
+        assert "env_steps" not in text
+
+
 def test_runs_with_other_settings_are_refused(plan: Plan) -> None:
     run_seeds(plan, [1])
     with pytest.raises(UsageError, match=r"flags must be as in the .*, got none instead of --model.tau"):
         run_seeds(dataclasses.replace(plan, flags=[]), [1])
-    (plan.folder / "seeds.json").write_text(json.dumps([1]))
-    with pytest.raises(UsageError, match=r"seeds.json must hold the settings of the runs, got another file. Use"):
-        run_seeds(plan, [1])
+    for content in ([1], {}, {"config": [1]}):
+        (plan.folder / "seeds.json").write_text(json.dumps(content))
+        with pytest.raises(UsageError, match=r"seeds.json must hold the settings of the runs, got another file. Use"):
+            run_seeds(plan, [1])

@@ -47,6 +47,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--config tiny.yaml --seeds 1 --trails 2", 'sweep has no setting "trails"; did you mean --trials?'),
         ("--config tiny.yaml --seeds 1 --model.tua 2", 'There is no setting "model.tua"; did you mean model.tau?'),
         ("--config tiny.yaml --seeds 1 --trainer.logger false", "trainer.logger must be true for sweep, which reads"),
+        ("--config tiny.yaml --seeds 1 --trainer.fast_dev_run true", "trainer.fast_dev_run must be unset for sweep,"),
+        ("--config tiny.yaml --seeds 1 --checkpoint.dirpath x", "checkpoint.dirpath must be unset for sweep, which"),
+        (
+            "--config tiny.yaml --seeds 1 --trainer.logger td3_lightning.reporting.logger.RunLogger",
+            "trainer.logger must not contain a RunLogger for sweep, which reads the files of each run. Remove it.",
+        ),
+        (
+            "--config tiny.yaml --space space.yaml --trainer.limit_val_batches 0",
+            "trainer.limit_val_batches must be above 0 for sweep --space, which compares evaluations, got 0. Remove",
+        ),
         ("--config tiny.yaml --space none.yaml", 'There is no search space "none.yaml" in '),
         ("--config tiny.yaml --space space.yaml --model.actor_lr 1", "model.actor_lr must be either in the space or a"),
         ("--config tiny.yaml --space space.yaml --trials 0", "trials must be at least 1, got 0."),
