@@ -123,6 +123,12 @@ def test_hyperparameters_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> 
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a", "\0"], ids=["name", "folder", "null"])
+def test_name_that_no_file_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be read|is not a checkpoint, or is damaged"):
+        read_checkpoint(tmp_path / f"{name}.ckpt")
+
+
 def test_error_names_the_file_instead_of_its_temporary_one() -> None:
     with pytest.raises(FileNotFoundError) as raised:
         atomic_write(Path("/proc/name"), lambda file: file.write(b"x"))  # no user may create a file there
