@@ -264,6 +264,9 @@ def _settings_in(file: Path) -> dict[str, Any]:
     """Return the settings in a YAML file."""
     try:
         settings = yaml.safe_load(file.read_text()) or {}
+    except OSError as error:
+        got = f"{file} ({error.strerror})"
+        raise UsageError(f"hparams_file must be a readable file, got {got}. Use the path of a YAML file.") from error
     except YAML_ERRORS as error:
         raise UsageError(f"{file} must be valid YAML, got an error: {one_line(error)}. Correct it.") from error
     if not isinstance(settings, dict):

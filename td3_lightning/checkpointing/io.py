@@ -7,8 +7,11 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from td3_lightning.atomic_files import atomic_write, remove
+from td3_lightning.errors import UsageError
+from td3_lightning.serialization import values as form
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.serialization.primitives import to_primitives
+from td3_lightning.serialization.values import InvalidValueError
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -30,6 +33,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             UsageError: A value could not be loaded again.
         """
         plain = {name: to_primitives(value, name) for name, value in checkpoint.items()}
+        _check_hyperparameters(plain.get("hyper_parameters", {}))
         atomic_write(Path(path), lambda file: torch.save(plain, file))
 
     def load_checkpoint(
@@ -52,3 +56,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         if not Path(path).is_dir():
             remove(Path(path))
+
+
+def _check_hyperparameters(values: Any) -> None:
+    """Raise `UsageError` for hyperparameters with which `read_checkpoint` would refuse the checkpoint."""
+    try:
+        form.plain(values, "hyper_parameters")
+    except InvalidValueError as error:
+        raise UsageError(f"{error}. Use a list instead, or ignore the argument in save_hyperparameters.") from error

@@ -5,7 +5,7 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any, BinaryIO
 
 import torch
@@ -19,21 +19,9 @@ ITEM_BYTES = {
     "ComplexDoubleStorage": 16,
 }
 
-# Names that a checkpoint may refer to besides storages and dtypes. torch also allows names such as `bytearray`, which
-# can allocate any amount of memory.
-NAMES = {
-    ("collections", "OrderedDict"),
-    ("torch", "Size"),
-    ("torch", "device"),
-    ("torch._utils", "_rebuild_tensor_v2"),
-    ("torch._utils", "_rebuild_tensor_v3"),
-    ("torch._utils", "_rebuild_parameter"),
-    ("_codecs", "encode"),
-    *((module, name) for module in ("builtins", "__builtin__") for name in ("set", "complex")),
-}
-
 BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
 MAX_PICKLE_BYTES = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
+MAX_COLLISIONS = 1000  # elements of a set with the hash of another one
 END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
 LOCATOR, END_64 = b"PK\x06\x07", b"PK\x06\x06"  # starts of the 20 and 56 bytes before them in a file of torch
 
@@ -104,16 +92,62 @@ def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | 
 
 
 class InertObject:
-    """Replace every class that a pickle refers to, so that nothing is imported or run."""
+    """Replace every class that a pickle refers to, and every mapping, so that nothing is imported or run."""
+
+    __hash__: Any = None  # the hash of the object that is replaced is unknown
 
     def __init__(self, *args: Any) -> None:
         """Ignore the arguments."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Ignore an item."""
+        """Check a key, and ignore its value. Any number of long integers or tuples may have the same hash."""
+        if not isinstance(key, str | int | float | None) or (isinstance(key, int) and key.bit_length() > 64):
+            raise pickle.UnpicklingError("a key is neither a string nor a number")
 
     def __setstate__(self, state: Any) -> None:
         """Ignore a state."""
+
+
+class InertMapping(InertObject):
+    """Replace an ordered mapping, which a pickle creates without arguments."""
+
+    def __init__(self) -> None:
+        """Accept no arguments."""
+
+
+class InertSet(InertObject):
+    """Replace a set, and check that a set of its elements can be built in a short time."""
+
+    def __init__(self, elements: Collection[Hashable] = ()) -> None:
+        """Check the hashes of the elements."""
+        if len(elements) - len(set(map(hash, elements))) > MAX_COLLISIONS:
+            raise pickle.UnpicklingError("too many elements of a set have the same hash")
+
+
+class InertBytes(InertObject):
+    """Replace the function that encodes text as bytes. Other encodings than pickle's may take hours."""
+
+    __hash__ = object.__hash__
+
+    def __init__(self, text: str, encoding: str) -> None:
+        """Check the encoding."""
+        if encoding != "latin1":
+            raise pickle.UnpicklingError("bytes have another encoding than latin1")
+
+
+# Names that a checkpoint may refer to besides storages and dtypes. torch also allows names such as `bytearray`, which
+# can allocate any amount of memory.
+NAMES: dict[tuple[str, str], type[InertObject]] = {
+    ("collections", "OrderedDict"): InertMapping,
+    ("torch", "Size"): InertObject,
+    ("torch", "device"): InertObject,
+    ("torch._utils", "_rebuild_tensor_v2"): InertObject,
+    ("torch._utils", "_rebuild_tensor_v3"): InertObject,
+    ("torch._utils", "_rebuild_parameter"): InertObject,
+    ("_codecs", "encode"): InertBytes,
+    **{(module, "set"): InertSet for module in ("builtins", "__builtin__")},
+    **{(module, "complex"): InertObject for module in ("builtins", "__builtin__")},
+}
 
 
 class PickleScanner(pickle._Unpickler):  # the C version allocates as much memory as the file claims
@@ -124,17 +158,17 @@ class PickleScanner(pickle._Unpickler):  # the C version allocates as much memor
     """
 
     # The instructions that torch's own safe unpickler supports, without those that no checkpoint needs.
-    dispatch = {  # noqa: RUF012
+    dispatch = {
         code[0]: pickle._Unpickler.dispatch[code[0]]
         for code in (
             *(pickle.PROTO, pickle.STOP, pickle.GLOBAL, pickle.REDUCE, pickle.BUILD, pickle.NEWOBJ, pickle.BINPERSID),
-            *(pickle.MARK, pickle.EMPTY_DICT, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.EMPTY_SET),
+            *(pickle.MARK, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE),
             *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.SETITEM, pickle.SETITEMS),
             *(pickle.APPEND, pickle.APPENDS, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
             *(pickle.BINUNICODE, pickle.SHORT_BINSTRING, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
             *(pickle.BINFLOAT, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
         )
-    }
+    } | {pickle.EMPTY_DICT[0]: lambda scanner: scanner.append(InertMapping())}
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
@@ -148,7 +182,7 @@ class PickleScanner(pickle._Unpickler):  # the C version allocates as much memor
         )
         if not (storage or dtype or (module, name) in NAMES):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-        return type(name, (InertObject,), {})
+        return type(name, (NAMES.get((module, name), InertObject),), {})
 
     def persistent_load(self, pid: Any) -> Any:
         """Note how many bytes a storage claims."""

@@ -14,6 +14,7 @@ from td3_lightning.serialization import values as form
 from td3_lightning.serialization.values import InvalidValueError
 
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")
+MAX_LENGTH = 255  # of a file name; the regular expression below takes long for long texts
 RESERVED = ("last.ckpt", "last-1.ckpt")  # written by LastCheckpoint
 
 
@@ -132,7 +133,9 @@ def own_file(path: str, folder: str, callback: ModelCheckpoint) -> str:
 
 def writes(callback: ModelCheckpoint, name: str) -> bool:
     """Return whether a callback gives its files such names, relative to its folder."""
-    if name.startswith("..") or os.path.isabs(name) or (name in RESERVED and not callback.save_last):
+    if len(name) > MAX_LENGTH or name.startswith("..") or os.path.isabs(name):
+        return False
+    if name in RESERVED and not callback.save_last:
         return False
     templates = [callback.filename or "{epoch}-{step}"]
     templates += [callback.CHECKPOINT_NAME_LAST] if callback.save_last else []

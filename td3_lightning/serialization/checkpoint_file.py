@@ -1,6 +1,7 @@
 """Reading of checkpoint files that may be damaged or malicious."""
 
 import io
+import os
 import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,9 +55,9 @@ def _read_open(file: IO[bytes]) -> dict[str, Any]:
 
 def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
     """Load a checkpoint from a path, or from the content of a file; raise `UnfitError` if it is refused."""
-    if content is None and path.exists() and not (path.is_file() or path.is_dir()):
-        raise UnfitError(path, "is not a file")  # reading a pipe or a device may never end
     try:
+        if content is None and path.exists() and not (path.is_file() or path.is_dir()):
+            raise UnfitError(path, "is not a file")  # reading a pipe or a device may never end
         with content or path.open("rb") as file:
             _check_archive(path, file)
             file.seek(0)
@@ -106,8 +107,9 @@ def refusal(unfit: UnfitError, path: Path) -> UsageError:
         unfit: The file and the reason.
         path: The checkpoint. The error suggests another checkpoint of its folder.
     """
-    folder = path if path.is_dir() else path.parent
-    others = [other for other in folder.glob("*.ckpt") if other.is_file() and other != path]
+    folder = path if os.path.isdir(path) else path.parent
+    found = folder.glob("*.ckpt") if os.path.isdir(folder) else ()  # Path.is_dir raises if the folder cannot be read
+    others = [other for other in found if os.path.isfile(other) and other != path]
     others.sort(key=lambda file: file.stat().st_mtime, reverse=True)
     # Prefer a checkpoint from which a run can be resumed.
     for replay, condition in ((True, ""), (False, "; to train on, add --data.empty_replay true")):

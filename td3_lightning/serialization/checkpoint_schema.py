@@ -27,13 +27,13 @@ def check_checkpoint(checkpoint: Any) -> None:
         InvalidValueError: A part does not have the required form.
     """
     form.mapping(checkpoint, "the checkpoint")
-    for key, value in checkpoint.items():
-        form.text(key, "a key of the checkpoint")
-        form.check_nesting(value, key[:60])
     for key in SETTINGS:
         if key in checkpoint:
             form.mapping(checkpoint[key], key)
             checkpoint[key] = form.plain(dict(checkpoint[key]), key)
+    for key, value in checkpoint.items():
+        form.text(key, "a key of the checkpoint")
+        form.check_nesting(value, key[:60])
     for key, value in checkpoint.items():
         if key in PARTS:
             PARTS[key](value, key)

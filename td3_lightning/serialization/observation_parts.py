@@ -22,6 +22,7 @@ KEYS = {  # of the description of a space, beside its type
     "MultiDiscrete": {"shape", "nvec", "start"},
 }
 MAX_DISCRETE = 2**53  # the largest number of a discrete space
+MAX_AXES = 32  # of an array
 
 
 class PartError(ValueError):
@@ -66,13 +67,13 @@ def _flat_size(space: Any) -> int:
         case {"type": "Discrete", "n": int(n), "start": int(start)} if n > 0 and abs(start) <= MAX_DISCRETE:
             return n
         case {"type": "MultiDiscrete", "shape": [*shape], "nvec": [*nvec], "start": [*start]}:
-            sizes = prod(shape) if _are_counts([*shape, *nvec]) else -1, len(start)
+            sizes = _num_elements(shape) if _are_counts(nvec) else -1, len(start)
             if sizes == (len(nvec), len(nvec)) and all(
                 isinstance(one, int) and abs(one) <= MAX_DISCRETE for one in start
             ):
                 return sum(nvec)
-        case {"type": "Box" | "MultiBinary", "shape": [*shape]} if _are_counts(shape):
-            return prod(shape)
+        case {"type": "Box" | "MultiBinary", "shape": [*shape]}:
+            return _num_elements(shape)
     raise ValueError("the description of a space is malformed")
 
 
@@ -168,6 +169,13 @@ def is_structured(space: Mapping[str, Any], obs: Any) -> bool:
 
 def _is_named(part: Any) -> bool:
     return isinstance(part, list) and len(part) == 2 and isinstance(part[0], str | int)
+
+
+def _num_elements(shape: list[Any]) -> int:
+    """Return the number of elements of an array; the product of many large integers would take hours."""
+    if len(shape) > MAX_AXES or not _are_counts(shape):
+        raise ValueError("a shape is malformed")
+    return prod(shape)
 
 
 def _are_counts(numbers: list[Any]) -> bool:

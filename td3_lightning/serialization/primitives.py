@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from td3_lightning.errors import UsageError
 
@@ -30,7 +31,9 @@ def to_primitives(value: Any, name: str) -> Any:
     Raises:
         UsageError: It holds a value of another type.
     """
-    if isinstance(value, Tensor) or type(value) in VALUES:
+    if isinstance(value, Tensor):
+        return _plain_tensor(value, name)
+    if type(value) in VALUES:
         return value
     if isinstance(value, Mapping):
         return _plain_mapping(value, name)
@@ -50,10 +53,26 @@ def to_primitives(value: Any, name: str) -> Any:
     )
 
 
+def _plain_tensor(value: Tensor, name: str) -> Tensor:
+    """Return the tensor, or a copy if a checkpoint cannot hold its class, its attributes or its repeated elements."""
+    if value.layout is not torch.strided or value.is_quantized:
+        raise UsageError(f"{name} must be a dense tensor to be saved, got a {value.layout} tensor. Use to_dense().")
+    is_plain = type(value) in (Tensor, Parameter) and not vars(value)
+    is_stored = value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+    return value if is_plain and is_stored else value.detach().as_subclass(Tensor).clone()
+
+
+def _plain_key(value: Any, name: str) -> Any:
+    key = to_primitives(value, name)
+    if not isinstance(key, str | int | float | None):
+        raise UsageError(
+            f"{name} must be a string or a number to be saved, got a {type(key).__name__}. Save a list of its items."
+        )
+    return key
+
+
 def _plain_mapping(value: Mapping[Any, Any], name: str) -> Any:
-    plain = {
-        to_primitives(key, f"a key of {name}"): to_primitives(held, f"{name}.{key}") for key, held in value.items()
-    }
+    plain = {_plain_key(key, f"a key of {name}"): to_primitives(held, f"{name}.{key}") for key, held in value.items()}
     same = type(value) in (dict, OrderedDict) and all(plain.get(key) is held for key, held in value.items())
     return value if same else plain
 

@@ -66,9 +66,9 @@ def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tenso
     path = folder / name
     if not NAME.fullmatch(name):
         raise UnfitError(path, "is not a valid name for a segment file")
-    if path.exists() and not path.is_file():
-        raise UnfitError(path, "is not a file")  # reading a pipe may never end
     try:
+        if path.exists() and not path.is_file():
+            raise UnfitError(path, "is not a file")  # reading a pipe may never end
         with path.open("rb") as file:
             # A malformed checkpoint may claim more rows than memory can hold.
             content = bytearray(file.read(min(size, os.fstat(file.fileno()).st_size)))

@@ -12,6 +12,7 @@ from td3_lightning.errors import MAX_BITS, UsageError
 
 MAX_COUNT = 2**53  # the largest count; float64 represents every integer up to it
 DEPTH = 32  # levels of nesting
+VALUES = 2**24  # in one part of a checkpoint, as many as `archive.MAX_PICKLE_BYTES` can hold without sharing
 NODES = 20_000  # values in one group of settings
 LENGTH = 10_000  # characters of a string in the settings
 SERIES = (list, tuple, set, frozenset, deque, torch.Size)
@@ -40,29 +41,32 @@ def brief(value: Any) -> str:
 
 
 def check_nesting(value: Any, name: str) -> None:
-    """Check that a value holds only tensors and plain Python values, has no cycle and is at most `DEPTH` levels deep.
+    """Check that a value holds only tensors and plain Python values, in at most `DEPTH` levels and without a cycle.
 
-    Each object is visited once, so shared objects cost no extra time.
+    It may hold at most `VALUES` values. A shared object counts each time, because later checks visit it each time, but
+    is visited only once here.
     """
-    _height(value, name, {}, 0)
+    _, values = _size(value, name, {}, 0)
+    if values > VALUES:
+        raise InvalidValueError(name, f"made of at most {VALUES:,} values", value)
 
 
-def _height(value: Any, name: str, heights: dict[int, int], depth: int) -> int:
-    """Return the levels of nesting below a value; 0 in `heights` marks a container that is being visited."""
+def _size(value: Any, name: str, sizes: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
+    """Return the levels and the number of values of a value; (0, 0) in `sizes` marks a container being visited."""
     if isinstance(value, Tensor):
         check_tensor(value, name)
-        return 0
+        return 0, 1
     if value is None or isinstance(value, LEAVES):
-        return 0
-    if depth > DEPTH or heights.get(id(value)) == 0:
+        return 0, 1
+    if depth > DEPTH or sizes.get(id(value)) == (0, 0):
         raise InvalidValueError(name, f"nested at most {DEPTH} levels deep", value)
-    if id(value) not in heights:
-        heights[id(value)] = 0
-        below = [_height(held, name, heights, depth + 1) for held in _held(value, name)]
-        heights[id(value)] = 1 + max(below, default=0)
-    if heights[id(value)] > DEPTH:
+    if id(value) not in sizes:
+        sizes[id(value)] = 0, 0
+        held = [_size(held, name, sizes, depth + 1) for held in _held(value, name)]
+        sizes[id(value)] = 1 + max((levels for levels, _ in held), default=0), 1 + sum(number for _, number in held)
+    if sizes[id(value)][0] > DEPTH:
         raise InvalidValueError(name, f"nested at most {DEPTH} levels deep", value)
-    return heights[id(value)]
+    return sizes[id(value)]
 
 
 def _held(value: Any, name: str) -> Iterable[Any]:

@@ -25,8 +25,12 @@ def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None
     critics = settings.get("num_critics", 1)
     if not isinstance(critics, int) or critics > most:
         raise InvalidValueError(f"{name}.num_critics", f"at most {most:,}, as the checkpoint's weights", critics)
+    has_encoder = settings.get("encoder") or settings.get("critic_encoder")
     for setting in ("hidden_dims", "critic_hidden_dims"):
-        _check_widths(settings.get(setting), most // max(critics, 1), f"{name}.{setting}")
+        widths = settings.get(setting)
+        _check_widths(widths, most // max(critics, 1), f"{name}.{setting}")
+        if not has_encoder:  # the observations are an input of the first layer
+            _check_widths([settings.get("obs_dim"), *(widths or [])[:1]], most, f"{name}.obs_dim")
     for setting in ("encoder", "critic_encoder"):
         _check_widths(settings.get(setting), most, f"{name}.{setting}")
     if isinstance(widths := settings.get("hidden_dims"), list) and isinstance(settings.get("zs_dim"), int):
@@ -61,7 +65,7 @@ def check_weights(checkpoint: Mapping[str, Any], module: torch.nn.Module, strict
         names = [*(name for name in ours if name not in held), *(name for name in held if name not in ours)]
         if strict and names:
             raise InvalidValueError(f"{part}.{names[0][:60]}", "in the checkpoint and the model", held.get(names[0]))
-        for name in held.keys() & ours.keys():
+        for name in filter(held.__contains__, ours):  # in order, so that the first layer is named
             check_shape(held[name], ours[name], f"{part}.{name}")
     _check_policy(checkpoint, getattr(module, "policy_state", dict)())
 

@@ -114,6 +114,21 @@ def test_interrupted_or_impossible_save_keeps_the_old_file(tmp_path: Path) -> No
     assert names(tmp_path) == ["last.ckpt"]
 
 
+def test_hyperparameters_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> None:
+    expected = (
+        r"^hyper_parameters\.table must be made of numbers, strings, lists and mappings, got a tensor of shape \(2,"
+    )
+    with pytest.raises(UsageError, match=expected):
+        AtomicCheckpointIO().save_checkpoint({"hyper_parameters": {"table": torch.zeros(2)}}, tmp_path / "x.ckpt")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a", "\0"], ids=["name", "folder", "null"])
+def test_name_that_no_file_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be read|is not a checkpoint, or is damaged"):
+        read_checkpoint(tmp_path / f"{name}.ckpt")
+
+
 def test_error_names_the_file_instead_of_its_temporary_one() -> None:
     with pytest.raises(FileNotFoundError) as raised:
         atomic_write(Path("/proc/name"), lambda file: file.write(b"x"))  # no user may create a file there

@@ -182,6 +182,10 @@ def test_network_sizes_are_bounded_by_the_stored_weights(run: Any, capsys: Any) 
         )
         with pytest.raises(UsageError, match=r"hyper_parameters\.hidden_dims must be"):
             TD3.load_from_checkpoint(LAST)
+    run["hyper_parameters"] |= {"hidden_dims": [8], "obs_dim": 20_000}
+    torch.save(run, LAST)
+    with pytest.raises(UsageError, match=r"hyper_parameters\.obs_dim must be of at most \d+ weights"):
+        TD3.load_from_checkpoint(LAST)
 
 
 @pytest.mark.parametrize("part", ["loops", "callbacks", "optimizer_states", "lr_schedulers", "clocks", "target_noise"])
@@ -503,6 +507,16 @@ def test_deep_nesting_and_cycles_are_refused(run: Any, capsys: Any) -> None:
         assert expected in capsys.readouterr().err
 
 
+def test_shared_values_count_each_time_that_they_are_checked(run: Any) -> None:
+    counts: Any = {"a": 1}
+    for _ in range(25):  # 2**26 values, few of them different
+        counts = {"a": counts, "b": counts}
+    run["loops"]["other_loop"] = counts
+    torch.save(run, LAST)
+    with pytest.raises(UsageError, match="loops must be made of at most 16,777,216 values, got a value of type dict"):
+        read_checkpoint(LAST)
+
+
 # Archives.
 
 
@@ -568,6 +582,44 @@ def test_archive_after_an_old_pickle_is_refused() -> None:
         read_checkpoint(path)
 
 
+def integers(count: int) -> bytes:
+    """Return the instructions for integers that have the same hash."""
+    encoded = [pickle.encode_long((2**61 - 1) * (2**60 + number)) for number in range(count)]
+    return b"".join(pickle.LONG1 + bytes([len(each)]) + each for each in encoded)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"c_codecs\nencode\nX\x01\x00\x00\x00aX\x08\x00\x00\x00punycode\x86R",  # takes quadratic time
+        b"}" + integers(1) + b"Ns",
+        b"}K\x01K\x02\x86Ns",
+        b"ccollections\nOrderedDict\n)R" + integers(1) + b"Ns",
+        b"ccollections\nOrderedDict\n](](" + integers(1) + b"Nee\x85R",
+        b"}cbuiltins\ncomplex\nK\x01K\x02\x86RNs",
+        b"cbuiltins\nset\n](" + integers(1100) + b"e\x85R",
+        b"cbuiltins\nset\n]cbuiltins\ncomplex\nK\x01K\x02\x86Ra\x85R",
+    ],
+    ids=["encoding", "key", "tuple as key", "ordered key", "ordered pairs", "complex key", "set", "complex numbers"],
+)
+def test_pickle_with_slow_instructions_is_refused(value: bytes) -> None:
+    def replace(records: dict[str, bytes]) -> None:
+        (name,) = (name for name in records if name.endswith("data.pkl"))
+        records[name] = b"\x80\x02}X\x01\x00\x00\x00a" + value + b"s."
+
+    with pytest.raises(UsageError, match=r"is refused because it holds objects|is truncated or damaged"):
+        read_checkpoint(rewritten(replace))
+
+
+def test_empty_sets_are_refused() -> None:  # 216 bytes in memory for each byte
+    def replace(records: dict[str, bytes]) -> None:
+        (name,) = (name for name in records if name.endswith("data.pkl"))
+        records[name] = b"\x80\x02}X\x01\x00\x00\x00a" + b"\x8fs."
+
+    with pytest.raises(UsageError, match="is truncated or damaged"):
+        read_checkpoint(rewritten(replace))
+
+
 @pytest.mark.parametrize("name", ["archive/constants.pkl", "other/data.pkl"])
 def test_archive_of_another_kind_is_refused(name: str, recwarn: pytest.WarningsRecorder) -> None:
     def add(records: dict[str, bytes]) -> None:
@@ -615,6 +667,13 @@ def test_records_that_overlap_or_repeat_are_refused() -> None:
 
 
 # What must survive.
+
+
+def test_values_of_a_users_callback_are_loaded(run: Any) -> None:
+    state = {"cells": {(1, 2), (3, 4)}, "names": {"a"}, "bytes": b"\xff", "none": set(), "number": 1j, "long": 2**127}
+    run["callbacks"]["UsersCallback"] = state
+    torch.save(run, LAST)
+    assert read_checkpoint(LAST)["callbacks"]["UsersCallback"] == state
 
 
 VALUES = {

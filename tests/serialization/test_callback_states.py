@@ -9,7 +9,8 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 
 import td3_lightning
-from td3_lightning.serialization.callback_states import LIGHTNING, check_callbacks
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.serialization.callback_states import LIGHTNING, check_callbacks, writes
 from td3_lightning.serialization.values import InvalidValueError
 
 
@@ -48,3 +49,8 @@ def test_check_of_a_users_callback_is_used(callback: Callback) -> None:
     check_callbacks({}, [callback], "")
     with pytest.raises(InvalidValueError, match=r"^callbacks\.Counting must be a count of 1, got"):
         check_callbacks({callback.state_key: {"count": 2}}, [callback], "")
+
+
+@pytest.mark.parametrize(("length", "is_own"), [(230, True), (300, False)])
+def test_names_that_no_file_has_are_dropped(length: int, is_own: bool) -> None:  # matching them would take minutes
+    assert writes(BestCheckpoint(dirpath="x"), f"steps_{'1' * length}_return_1.ckpt") is is_own

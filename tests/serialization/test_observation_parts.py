@@ -113,6 +113,7 @@ MALFORMED: list[Any] = [
     {"type": "Discrete", "n": 13, "start": 10**30},
     {"type": "Discrete", "n": 13, "start": 0, "shape": 5},
     {"type": "Box", "shape": [13], "nvec": 5},
+    {"type": "Box", "shape": [13] + [1] * 32},  # the product of many large integers would take hours
 ]
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.errors import UsageError
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.serialization.primitives import as_arrays, to_primitives
 
 
@@ -59,11 +61,40 @@ def test_primitives_stay_the_same_object() -> None:
         ({timedelta(1): 2}, "a key of state must be made of tensors.* got a timedelta"),
         (np.array([None]), "state must be made of tensors.* got a ndarray"),
         (len, "state must be made of tensors.* got a builtin_function_or_method"),
+        ({"a": {(1, 2): 3}}, "a key of state.a must be a string or a number to be saved, got a tuple"),
+        (torch.eye(2).to_sparse(), r"state must be a dense tensor to be saved, got a torch.sparse_coo tensor"),
     ],
 )
 def test_other_values_are_refused_by_name(value: Any, name: str) -> None:
     with pytest.raises(UsageError, match=name):
         to_primitives(value, "state")
+
+
+class Labelled(torch.Tensor):
+    """Tensor of a user's class."""
+
+
+def with_attribute(value: Any) -> Any:
+    value.label = "x"
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(1).expand(5),
+        torch.ones(5).as_subclass(Labelled),
+        with_attribute(torch.ones(5)),
+        with_attribute(torch.nn.Parameter(torch.ones(5))),
+    ],
+    ids=["expanded", "subclass", "attribute", "parameter"],
+)
+def test_unusual_tensors_can_be_loaded(value: torch.Tensor, tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"clocks": {}, "state_dict": {"weight": value}}, path)
+    loaded = read_checkpoint(path)["state_dict"]["weight"]
+    assert type(loaded) is torch.Tensor
+    assert torch.equal(loaded, torch.ones(5))
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])

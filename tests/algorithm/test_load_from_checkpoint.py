@@ -1,0 +1,80 @@
+"""Arguments of `load_from_checkpoint`, and names of earlier versions."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from td3_lightning import TD3, Linear, Trunk, UsageError
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
+
+OBS = np.linspace(-1, 1, 4, dtype=np.float32)
+
+
+def saved(folder: Path, **hyperparameters: Any) -> Path:
+    """Save an agent, with changed hyperparameters, as a checkpoint."""
+    agent = TD3(4, [-1.0], [3.0], hidden_dims=[8], tau=0.02, encoder=Trunk([6]))
+    trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, plugins=[AtomicCheckpointIO()])
+    trainer.strategy.connect(agent)
+    agent.trainer = trainer
+    checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+    checkpoint["hyper_parameters"] = {**checkpoint["hyper_parameters"], **hyperparameters}
+    AtomicCheckpointIO().save_checkpoint(checkpoint, folder / "a.ckpt")
+    return folder / "a.ckpt"
+
+
+def test_file_overrides_the_checkpoint_and_arguments_override_both(tmp_path: Path) -> None:
+    path, file = saved(tmp_path), tmp_path / "hparams.yaml"
+    file.write_text(
+        "tau: 0.03\nactor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1, end: 0, steps: 9}}\n"
+    )
+    stored, from_file = TD3.load_from_checkpoint(path), TD3.load_from_checkpoint(path, hparams_file=file)
+    both = TD3.load_from_checkpoint(str(path), hparams_file=str(file), tau=0.04)
+    assert [agent.hparams["tau"] for agent in (stored, from_file, both)] == [0.02, 0.03, 0.04]
+    assert isinstance(from_file.settings.actor_lr, Linear)
+    for agent in (from_file, both):
+        np.testing.assert_array_equal(agent.act(OBS), stored.act(OBS))
+
+
+def test_file_with_other_sizes_is_refused(tmp_path: Path) -> None:
+    path, file = saved(tmp_path), tmp_path / "hparams.yaml"
+    file.write_text("hidden_dims: [9]\n")
+    with pytest.raises(
+        UsageError, match=r"state_dict\.actor\.layers\.0\.weight must be a tensor of shape \(9, .*got .*\(8, "
+    ):
+        TD3.load_from_checkpoint(path, hparams_file=file)
+
+
+@pytest.mark.parametrize("name", ["none.yaml", "."])
+def test_file_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"^hparams_file must be a readable file, got .* Use the path of a YAML file\.$"
+    ):
+        TD3.load_from_checkpoint(saved(tmp_path), hparams_file=tmp_path / name)
+
+
+@pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu"), "meta"], ids=str)
+def test_agent_is_on_the_given_device(device: Any, tmp_path: Path) -> None:
+    agent = TD3.load_from_checkpoint(saved(tmp_path), map_location=device)
+    tensors = [*agent.parameters(), *agent.buffers()]
+    assert {tensor.device for tensor in tensors} == {torch.device(device or "cpu")}
+    if device != "meta":
+        np.testing.assert_array_equal(agent.act(OBS), TD3.load_from_checkpoint(tmp_path / "a.ckpt").act(OBS))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_agent_on_a_gpu_acts_as_on_the_cpu(tmp_path: Path) -> None:
+    agent = TD3.load_from_checkpoint(saved(tmp_path), map_location="cuda")
+    assert agent.device.type == "cuda"
+    np.testing.assert_allclose(agent.act(OBS), TD3.load_from_checkpoint(tmp_path / "a.ckpt").act(OBS), rtol=1e-4)
+
+
+def test_names_of_earlier_versions_are_loaded(tmp_path: Path) -> None:
+    encoder = {"class_path": "td3_lightning.encoders.Trunk", "init_args": {"widths": [6]}}
+    agent = TD3.load_from_checkpoint(saved(tmp_path, encoder=encoder, gradients="by hand"))
+    assert agent.settings.gradients == "manual"
+    assert isinstance(agent.critics.encoder, torch.nn.Module)
+    assert agent.act(OBS).shape == (1,)
