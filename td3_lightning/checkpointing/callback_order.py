@@ -60,7 +60,7 @@ def callbacks(
     return [
         *bars,  # visible during the warm-up, which the Collector runs
         SaveOnFailure(),  # before the Collector discards the failed episodes
-        *averages,  # before the Collector, so that the average has the last update when an environment fails
+        *averages,  # the Collector acts with the averaged weights
         collector,
         *records,  # a run stopped in its warm-up has them too
         StopOnSignal(),  # after the Collector, so that its step is part of what is saved
