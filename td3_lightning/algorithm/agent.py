@@ -80,8 +80,8 @@ class Agent(L.LightningModule):
         """Compute actions for observations, greedy ones or with exploration noise.
 
         Args:
-            obs: One observation (obs_dim,) or several (n, obs_dim). After training on an environment whose observations
-                are dicts, tuples or discrete numbers, also one of them.
+            obs: One observation (obs_dim,) or several (n, obs_dim). An agent that was trained on dict, tuple or
+                discrete observations also accepts one of these.
             deterministic: False adds Gaussian noise with the standard deviation that `exploration_noise` has at
                 `env_steps`. The uniformly random actions of a warm-up are not part of it.
 

@@ -124,7 +124,7 @@ class CommandLine(LightningCLI):
         )
         parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all random numbers.")
         parser.add_argument(
-            "--ckpt_path", type=str | None, help="Checkpoint to resume or use: a path, or last for the newest run."
+            "--ckpt_path", type=str | None, help="Checkpoint: a path, last (newest run of --name), or last:NAME."
         )
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:

@@ -34,8 +34,8 @@ class Trainer(L.Trainer):
 
     Args:
         float32_matmul_precision: Precision in which this process multiplies float32 matrices from now on, see
-            `torch.set_float32_matmul_precision`; None does not change it. `medium` multiplies in bfloat16 and sums in
-            float32, which is faster on CPUs with AMX or AVX512-BF16 and on GPUs.
+            `torch.set_float32_matmul_precision`; None does not change it. On CPUs with AMX or AVX512-BF16, `medium`
+            multiplies in bfloat16 and sums in float32, which is faster.
     """
 
     start = Path()  # the working directory of the command line, which an environment may change later

@@ -52,8 +52,8 @@ class Policy:
         """Return actions in the environment's units and inside the action box.
 
         Args:
-            obs: One observation (obs_dim,) or several (n, obs_dim), or one observation with the dict, tuple or discrete
-                number of its environment.
+            obs: One observation (obs_dim,) or several (n, obs_dim), or one dict, tuple or discrete observation of the
+                environment.
 
         Returns:
             One action (action_dim,) or several (n, action_dim).

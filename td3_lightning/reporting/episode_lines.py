@@ -12,7 +12,7 @@ from td3_lightning.reporting.console import echo
 
 
 class PrintEpisodes(Logger):
-    """Print the return, the length and the time of each training episode, above the progress bar.
+    """Print the return and the length of each training episode, and `env_steps`, above the progress bar.
 
     Add it to `trainer.logger`. The Collector passes the numbers of each episode to all loggers.
     """

@@ -32,7 +32,7 @@ class Curve(Callback):
 
     Args:
         every_n_steps: Environment steps (offline: updates) after which the curve is redrawn while the agent trains, in
-            addition to every evaluation; None redraws it at evaluations only. The agent does not train meanwhile.
+            addition to every evaluation; None redraws it at evaluations only. Training pauses during a drawing.
 
     Raises:
         UsageError: `every_n_steps` is smaller than 1.

@@ -63,8 +63,8 @@ class ReplayData(L.LightningDataModule):
         eval_seed: Seed of the first episode of an evaluation. The next episodes use the next seeds.
         test_episodes: Episodes of `test`.
         test_seed: Seed of the first episode of `test`. The next episodes use the next seeds.
-        on_device: Copy the replay buffer to the GPU and sample batches there. Experimental: the speed has not been
-            measured.
+        on_device: Keep a copy of the replay buffer on the GPU and gather batches there. No effect without a GPU.
+            Experimental: the speed has not been measured.
         step_timeout: Time limit of a step or a reset in seconds. None means no limit.
         empty_replay: Start with an empty replay buffer and new episodes instead of those in the checkpoint. The
             Collector first fills the buffer with `warmup_steps` steps of the policy.

@@ -951,15 +951,12 @@ INVALID_FILES = {
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: fast}": (
         "actor_lr must be a number or a class such as td3_lightning.Linear, got fast."
     ),
-    **{
-        f"{{data: {{env_id: Pendulum-v1}}, model: {{tau: {value}}}}}": (
-            f"model.tau must be a number or a schedule, got {got}. Use a number or {{class_path: Linear, init_args: "
-        )
-        for value, got in (
-            ("{class_path: torch.nn.Linear, init_args: {bias: 1}}", "torch.nn.Linear"),
-            ("{start: 1, end: 0, steps: 9}", "{'start': 1, 'end': 0, 'steps': 9}"),
-        )
-    },
+    "{data: {env_id: Pendulum-v1}, model: {tau: {class_path: torch.nn.Linear, init_args: {bias: 1}}}}": (
+        "model.tau must be a number or a schedule, got torch.nn.Linear. Use a number or {class_path: Linear, init_args:"
+    ),
+    "{data: {env_id: Pendulum-v1}, model: {tau: {start: 1, end: 0, steps: 9}}}": (
+        "model.tau must be a number or a schedule, got {'start': 1, 'end': 0, 'steps': 9}. Use a number or {class_path:"
+    ),
     "data: {env_id: Pendulum-v1}\nmodel: {tau: {class_path: td3_lightning.Linear, init_args: [1, 0, 9]}}": (
         "init_args of model.tau must be a mapping, got [1, 0, 9]. Use the form {name: value}."
     ),

@@ -96,6 +96,7 @@ def entries(path: str, name: str) -> int:
         if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             if ast.unparse(target) == name:
+                assert None not in node.value.keys, f"{name} must list its entries, because ** can hold any number"
                 return len(node.value.keys)
     raise LookupError(f"{path} has no dict {name}")
 
