@@ -50,6 +50,7 @@ def filled(options: argparse.Namespace, alpha: float) -> Replay:
     rng, transitions = np.random.default_rng(0), options.rows - 1
     rows = torch.from_numpy(rng.standard_normal((options.rows, replay.rows.shape[1]), np.float32))
     rows[:, -1] = 0.0  # no step ends an episode
+    rows[-1, :OBS_DIM] = 0.0  # the observation with which `add` continues
     ring = {"written": transitions, "running": 1, "pending": 0, "transitions": transitions, "rows": [(0, rows)]}
     errors = torch.from_numpy(np.abs(rng.standard_cauchy(transitions)).astype(np.float32))
     priorities = {"largest": 1.0, "rings": [errors.clamp(min=1) ** ALPHA]}

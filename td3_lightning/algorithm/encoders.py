@@ -61,9 +61,11 @@ def build(encoder: Encoder | None, obs_dim: int, name: str = "encoder") -> nn.Mo
         name: Name of the setting in errors.
 
     Raises:
-        UsageError: A layer behaves differently in training, where the actor acts too.
+        UsageError: The result is no module, or a layer behaves differently in training, where the actor acts too.
     """
     network = nn.Identity() if encoder is None else encoder.build(obs_dim)
+    if not isinstance(network, nn.Module):
+        raise refuse(f"{type(encoder).__name__}.build", "a method that returns a module", network, "Return it.")
     for layer in network.modules():
         if fix := _fix_of_training_mode(layer):
             raise UsageError(

@@ -47,7 +47,7 @@ class Actor(nn.Module):
     ) -> None:
         super().__init__()
         obs_dim, hidden_dims = require_int("obs_dim", obs_dim, least=1), require_ints("hidden_dims", hidden_dims, 1)
-        low, high = _box(action_low, action_high)
+        low, high = action_bounds(action_low, action_high)
         layer_norm = require_bool("layer_norm", layer_norm)
         self.encoder = _module(encoder)
         layers: list[nn.Module] = []
@@ -258,11 +258,18 @@ def _module(encoder: nn.Module | None) -> nn.Module:
 
 
 def _num_features(encoder: nn.Module, obs_dim: int) -> int:
+    one = encoder[0] if isinstance(encoder, EncoderCopies) else encoder
     with torch.no_grad():
-        return int(encoder(torch.zeros(2, obs_dim)).shape[-1])
+        shape: tuple[int, ...] = tuple(getattr(one(torch.zeros(2, obs_dim)), "shape", ()))
+    if len(shape) != 2:
+        raise UsageError(
+            f"features of an encoder must have the shape (batch, features), got {shape} for 2 observations. Use "
+            "nn.Flatten() as its last layer, for example."
+        )
+    return shape[-1]
 
 
-def _box(action_low: Sequence[float], action_high: Sequence[float]) -> tuple[Tensor, Tensor]:
+def action_bounds(action_low: Sequence[float], action_high: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Return the bounds of the actions, (action_dim,) each, or raise `UsageError` if they are not a finite box."""
     lows, highs = require_floats("action_low", action_low), require_floats("action_high", action_high)
     if len(lows) != len(highs) or not lows:

@@ -14,9 +14,13 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.networks import Actor, Critics, EnsembleLayerNorm, EnsembleLinear, ReLU, has_hooks
+from td3_lightning.algorithm.settings import TD3Settings
 
 EPSILON = nn.LayerNorm(1).eps
-PLAIN_LAYERS = {nn.Linear, EnsembleLinear, nn.LayerNorm, EnsembleLayerNorm, nn.ReLU, ReLU}
+PLAIN_LAYERS: dict[type, tuple[type, type, type]] = {
+    Actor: (nn.Linear, nn.LayerNorm, nn.ReLU),
+    Critics: (EnsembleLinear, EnsembleLayerNorm, ReLU),
+}
 PLAIN_PRECISION = (Precision, DoublePrecision, HalfPrecision, MixedPrecision)  # on a CPU they step as usual
 
 
@@ -38,9 +42,15 @@ class NetworkSnapshot:
         return same and _is_unhooked(layers)
 
 
-def is_plain(network: Any) -> bool:
-    """Return whether a network and each of its layers are of the types in `networks.py`, unchanged and unhooked."""
-    return type(network) in (Actor, Critics) and _is_unhooked([network]) and all(map(_is_plain_layer, network.layers))
+def is_plain(network: Any, settings: TD3Settings) -> bool:
+    """Return whether a network has the layers of `networks.py` in their order, without hooks and encoder."""
+    if type(network) not in PLAIN_LAYERS or type(network.encoder) is not nn.Identity:
+        return False
+    linear, norm, relu = PLAIN_LAYERS[type(network)]
+    hidden = [linear, norm, relu] if settings.layer_norm else [linear, relu]
+    types = list(map(type, network.layers))
+    in_order = types == [*hidden * (len(types) // len(hidden)), linear]
+    return in_order and all(map(_is_plain_layer, network.layers)) and _is_unhooked(_layers([network]))
 
 
 def overrides(owner: object, kind: type, *names: str) -> bool:
@@ -60,8 +70,7 @@ def is_plain_trainer(trainer: Any) -> bool:
 
 
 def _is_plain_layer(layer: nn.Module) -> bool:
-    whole = None not in layer._parameters.values() and getattr(layer, "eps", EPSILON) == EPSILON
-    return type(layer) in PLAIN_LAYERS and whole and _is_unhooked([layer])
+    return None not in layer._parameters.values() and getattr(layer, "eps", EPSILON) == EPSILON
 
 
 def _is_unhooked(modules: Sequence[Any]) -> bool:

@@ -43,19 +43,16 @@ def make_rule(module: TD3, previous: object) -> ManualUpdate | AutogradUpdate | 
 
 def supports(module: TD3) -> bool:
     """Return whether networks, losses and hooks are TD3's own, in one process on a CPU, in float32 or bf16-mixed."""
-    networks = module.actor, module.critics
     return (
-        all(map(is_plain, networks))
+        all(is_plain(network, module.settings) for network in _networks(module))
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
         and torch.get_float32_matmul_precision() == "highest"  # a traced product in "medium" is very slow
-        and module.settings.encoder is None
-        and module.settings.critic_encoder is None
         and module.settings.critic_loss == "mse"
         and module.settings.bc_weight is None
         and world_size() == 1
         and not overrides(module, TD3, *REPLACED_METHODS, *(BACKWARD if module._trainer is not None else ()))
-        and all(_are_trained(network.parameters()) for network in networks)
+        and all(_are_trained(network.parameters()) for network in (module.actor, module.critics))
         and not has_hook(module, "on_before_backward", "on_after_backward")
     )
 

@@ -9,14 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.replay.batch import Batch, SampledIndices
 from td3_lightning.replay.memory import lazy_zeros
-from td3_lightning.replay.priorities import Priorities
+from td3_lightning.replay.priorities import Priorities, require
 from td3_lightning.replay.ring import RUNNING, SHIFT, TERMINATED, TRUNCATED, Ring, TransitionIndex
-from td3_lightning.replay.settings import ReplaySettings, gamma_powers
+from td3_lightning.replay.settings import Array, ReplaySettings, as_float32, gamma_powers
 from td3_lightning.schedules import Schedule
 from td3_lightning.seeding import new_generator
+
+ALLOCATED = ("rings", "rows", "priorities", "_offsets", "_block_offsets", "_n_step_windows", "_outcome_windows")
 
 
 class Replay(IterableDataset[Batch]):
@@ -66,10 +68,23 @@ class Replay(IterableDataset[Batch]):
         self.generator = new_generator("replay")
         self.steps_stored = 0
         self.steps_before = 0  # env_steps before the first stored one, for the schedules of n_step and gamma
-        self._allocate_rings(settings)
-        self._make_windows(settings)
-        alpha = settings.priority_alpha
-        self.priorities = Priorities(self.rings, alpha) if alpha else None  # None for uniform sampling
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the rings, their windows and the priorities, without transitions."""
+        self._allocate_rings(self.settings)
+        self._make_windows(self.settings)
+        self.priorities = Priorities(self.rings, alpha) if (alpha := self.settings.priority_alpha) else None  # uniform
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle holds. Copies of the arrays would not share their memory."""
+        own = {name: value for name, value in vars(self).items() if name not in ALLOCATED}
+        return {**own, "state": self.state_dict()}
+
+    def __setstate__(self, held: dict[str, Any]) -> None:
+        vars(self).update(held)
+        self._allocate()
+        self.load_state_dict(vars(self).pop("state"))
 
     def _allocate_rings(self, settings: ReplaySettings) -> None:
         """Make the rings in shared arrays, so that one operation gathers rows from all of them."""
@@ -110,7 +125,7 @@ class Replay(IterableDataset[Batch]):
         return self.gamma_schedule(self.steps_before + self.steps_stored)
 
     @property
-    def _powers(self) -> NDArray[np.float32]:
+    def _powers(self) -> Array:
         """Return the discounts (n_step + 1,) of the rewards in a window."""
         return gamma_powers(self.gamma, self.n_step)
 
@@ -121,20 +136,13 @@ class Replay(IterableDataset[Batch]):
         return self.rows[0].nbytes + self._offsets.itemsize + priority
 
     def add(
-        self,
-        env: int,
-        obs: NDArray[np.float32],
-        action: NDArray[np.float32],
-        reward: float,
-        terminated: bool,
-        truncated: bool,
-        next_obs: NDArray[np.float32],
+        self, env: int, obs: Array, action: Array, reward: float, terminated: bool, truncated: bool, next_obs: Array
     ) -> None:
         """Store one step of environment `env`.
 
         Args:
             env: Index of the environment, in [0, num_envs).
-            obs: Observation (obs_dim,) before the action.
+            obs: Observation (obs_dim,) before the action. In a running episode it is `next_obs` of the previous step.
             action: Action (action_dim,) in the environment's units.
             reward: Reward of the step.
             terminated: Whether the episode ended in a terminal state.
@@ -143,12 +151,23 @@ class Replay(IterableDataset[Batch]):
                 not the observation of the reset.
 
         Raises:
-            UsageError: The index of the environment or a shape is wrong.
+            UsageError: The index or a shape is wrong, a number is not finite, or `obs` does not continue the episode.
         """
-        self.settings.check_step(env, obs, action, next_obs)
+        self.settings.check_env(env)
+        obs, next_obs = as_float32("obs", obs, self.obs_dim), as_float32("next_obs", next_obs, self.obs_dim)
+        self._store(env, obs, action, reward, terminated, truncated, next_obs)
+
+    def _store(
+        self, env: int, obs: Array, action: Array, reward: float, terminated: bool, truncated: bool, next_obs: Array
+    ) -> None:
+        """Store a step whose environment and observations are checked."""
+        action, reward = as_float32("action", action, self.action_dim), self.settings.scaled(reward)
         end = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
+        if not self.rings[env].continues(obs):
+            expected = f"next_obs of the previous step of environment {env}, whose episode is running"
+            raise refuse("obs", expected, obs, "Use truncated=True in the last step of an episode.")
         self.steps_stored += 1
-        self.rings[env].add(obs, action, reward * self.reward_scale, end, next_obs)
+        self.rings[env].add(obs, action, reward, end, next_obs)
 
     def sample(self) -> Batch:
         """Sample a batch with replacement, uniformly or in proportion to the priorities."""
@@ -170,17 +189,13 @@ class Replay(IterableDataset[Batch]):
         reward, discount = indices.outcomes
         return Batch(first[:, : self.obs_dim], first[:, self.obs_dim : -2], reward, discount, later[:, : self.obs_dim])
 
-    def _transitions(
-        self, starts: Tensor
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
+    def _transitions(self, starts: Tensor) -> tuple[Array, Array, Array, NDArray[np.intp]]:
         """Return the windows (batch, n_step + 1, row), rewards, discounts and numbers of steps (batch,)."""
         # NumPy is faster than torch for small arrays.
         windows = self._n_step_windows.index_select(0, starts).numpy().reshape(self.batch_size, self.n_step + 1, -1)
         return windows, *self._outcomes(windows)
 
-    def _outcomes(
-        self, windows: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
+    def _outcomes(self, windows: Array) -> tuple[Array, Array, NDArray[np.intp]]:
         """Return rewards, discounts and numbers of steps (batch,) of windows (batch, n_step + 1, 2 or more).
 
         The last two values of each row are the reward and how the step ended.
@@ -192,15 +207,13 @@ class Replay(IterableDataset[Batch]):
         end = windows[..., -1].reshape(-1).take(self._window_starts + (steps - 1))
         return reward, self._powers[steps] * (end != TERMINATED), steps
 
-    def _after(self, windows: NDArray[np.float32], steps: NDArray[np.intp]) -> NDArray[np.float32]:
+    def _after(self, windows: Array, steps: NDArray[np.intp]) -> Array:
         """Return the row (batch, row) that is `steps` after the first one of each window."""
         if self.n_step == 1:
             return windows[:, 1]
         return windows.reshape(-1, windows.shape[-1]).take(self._window_starts + steps, axis=0)
 
-    def _sum_rewards(
-        self, rewards: NDArray[np.float32], ends: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    def _sum_rewards(self, rewards: Array, ends: Array) -> tuple[Array, NDArray[np.intp]]:
         """Return discounted sums (batch,) of rewards (batch, n_step + 1) up to an episode's end, and their lengths."""
         n = self.rewards_summed
         continues = np.logical_and.accumulate(ends[:, : n - 1] == RUNNING, axis=1)
@@ -245,21 +258,14 @@ class Replay(IterableDataset[Batch]):
         Raises:
             UsageError: No batch was sampled since the last call, or the replay buffer samples uniformly.
         """
-        self._require_priorities().update(td_error.float().cpu().numpy())
+        require(self.priorities).update(td_error.detach().float().cpu().numpy())
 
     def reset_max_priority(self) -> None:
         """Set the priority of new transitions to the largest one in the replay buffer.
 
         Otherwise, it is the largest one since the last call, whose transition may have a smaller priority now.
         """
-        self._require_priorities().reset_max_priority()
-
-    def _require_priorities(self) -> Priorities:
-        if self.priorities is None:
-            raise UsageError(
-                "priority_alpha must be greater than 0 for priorities, got 0. Use 0.4, for example, or omit the call."
-            )
-        return self.priorities
+        require(self.priorities).reset_max_priority()
 
     def __len__(self) -> int:
         return self.batches_per_epoch
@@ -284,12 +290,7 @@ class Replay(IterableDataset[Batch]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of `state_dict`; raise `UsageError` if it has another layout."""
-        for name, value in self.settings.layout.items():
-            if state["layout"][name] != value:
-                raise UsageError(
-                    f"{name} must be {state['layout'][name]}, as in the saved replay buffer, got {value}. Use that "
-                    "value, or start with an empty replay buffer (--data.empty_replay true)."
-                )
+        self.settings.check_layout(state["layout"])
         for ring, saved in zip(self.rings, state["rings"], strict=True):
             ring.load_state_dict(saved)
         self.steps_stored = state["steps_stored"]

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from td3_lightning.errors import UsageError, require_int
+from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.replay.batch import Batch, SampledIndices
 from td3_lightning.replay.buffer import Replay
+from td3_lightning.replay.settings import Array, as_array
 
 CHANNELS = 3  # colors of a frame
 
@@ -70,23 +70,23 @@ class PixelReplay(Replay):
         super().__init__(pixels.frame_bytes // 4 + 1, history=pixels.stack - 1, **settings)
 
     def add(
-        self,
-        env: int,
-        obs: NDArray[np.float32],
-        action: NDArray[np.float32],
-        reward: float,
-        terminated: bool,
-        truncated: bool,
-        next_obs: NDArray[np.float32],
+        self, env: int, obs: Array, action: Array, reward: float, terminated: bool, truncated: bool, next_obs: Array
     ) -> None:
-        """Store one step of environment `env`, with only the newest frame of each observation."""
+        """Store one step of environment `env`, with only the newest frame of each stack of bytes."""
+        self.settings.check_env(env)
         ring = self.rings[env]
         age = ring.rows[ring.cursor, self.obs_dim - 1] if ring.running else 0.0
-        rows = self._pack(obs, age), self._pack(next_obs, age + 1)
-        super().add(env, rows[0], action, reward, terminated, truncated, rows[1])
+        rows = self._pack("obs", obs, age), self._pack("next_obs", next_obs, age + 1)
+        self._store(env, rows[0], action, reward, terminated, truncated, rows[1])
 
-    def _pack(self, stack: NDArray[np.float32], age: float) -> NDArray[np.float32]:
-        frame = stack[-self.pixels.frame_bytes :].astype(np.uint8)
+    def _pack(self, name: str, stack: Array, age: float) -> Array:
+        """Return the newest frame of a stack, with its bytes viewed as float32, and its age."""
+        size = self.pixels.frame_bytes
+        newest = as_array(name, stack, self.pixels.stack * size)[-size:]
+        with np.errstate(invalid="ignore"):  # NaN
+            frame = newest.astype(np.uint8)
+        if not np.array_equal(frame, newest):
+            raise refuse(name, "whole numbers from 0 to 255", newest[frame != newest][0], "Use frames of bytes.")
         return np.append(frame.view(np.float32), np.float32(min(age, self.pixels.stack - 1)))
 
     def sample(self) -> Batch:

@@ -56,13 +56,13 @@ class Priorities:
         If the batch contains a transition several times, its last TD error counts.
 
         Raises:
-            UsageError: No batch was drawn since the last update, or it has another size.
+            UsageError: No batch was drawn since the last update, or it has another shape.
         """
         self.synchronize()
         drawn, self._drawn = self._drawn, None
-        if drawn is None or len(drawn) != len(td_error):
-            expected = "after each sampled batch" if drawn is None else f"with {len(drawn)} TD errors"
-            got = "no new batch" if drawn is None else f"{len(td_error)}"
+        if drawn is None or drawn.shape != td_error.shape:
+            expected = "after each sampled batch" if drawn is None else f"with TD errors of shape {drawn.shape}"
+            got = "no new batch" if drawn is None else f"{td_error.shape}"
             raise UsageError(
                 f"update_priorities must be called once {expected}, got {got}. Use the TD errors of the last batch."
             )
@@ -131,3 +131,12 @@ class Priorities:
                     f"The saved replay must have {len(starts)} priorities, got {len(values)}. Use another checkpoint."
                 )
             self._tree.set(starts, values.numpy())
+
+
+def require(priorities: Priorities | None) -> Priorities:
+    """Return the priorities, or raise `UsageError` if the replay buffer samples uniformly."""
+    if priorities is None:
+        raise UsageError(
+            "priority_alpha must be greater than 0 for priorities, got 0. Use 0.4, for example, or omit the call."
+        )
+    return priorities

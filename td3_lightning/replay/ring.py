@@ -148,6 +148,13 @@ class Ring:
         """Return a copy of the rows (n, row) with these numbers."""
         return torch.from_numpy(np.concatenate(self.parts(numbers)))
 
+    def continues(self, obs: NDArray[np.float32]) -> bool:
+        """Return whether an observation is the last one of the running episode; True if none is running."""
+        if not self.running:
+            return True
+        last = self.rows[self.cursor, : self.obs_dim]
+        return last.tobytes() == obs.tobytes() or np.array_equal(last, obs)  # frames as float32 may contain NaN
+
     def add(
         self,
         obs: NDArray[np.float32],

@@ -1,17 +1,21 @@
 """Settings of a replay buffer."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, refuse, require_float, require_int
+from td3_lightning.errors import UsageError, as_float, refuse, require_float, require_int
 from td3_lightning.schedules import Constant, Linear, Schedule, as_int_schedule, as_schedule
 
 Array = NDArray[np.float32]
 MAX_BATCH_SIZE = 1_000_000
 MAX_ENVS = 10_000
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MAX_REWARD_SCALE = 1e10  # squares of larger rewards can exceed float32
 
 
@@ -72,17 +76,19 @@ class ReplaySettings:
             raise refuse("n_step", "a number, or a schedule that begins above 1", schedule, "Use 1.")
         self.n_step_schedule, self.max_n_step = as_int_schedule("n_step", schedule, most=first), round(first)
 
-    def check_step(self, env: int, obs: Array, action: Array, next_obs: Array) -> None:
-        """Check that a step fits a row: an array of one number, for example, would fill it without an error."""
-        if not 0 <= env < self.num_envs:
-            raise refuse("env", f"in [0, {self.num_envs})", env, "Use another index, or increase num_envs.")
-        shapes = np.shape(obs), np.shape(action), np.shape(next_obs)
-        expected = (self.obs_dim,), (self.action_dim,), (self.obs_dim,)
-        if shapes != expected:
-            raise UsageError(
-                f"obs, action and next_obs must be arrays of shapes {expected}, got {shapes}. Use "
-                "arrays of those shapes, or create the replay buffer with other sizes."
-            )
+    def check_env(self, env: Any) -> None:
+        """Raise `UsageError` if an environment has no ring."""
+        require_int("env", env, 0, self.num_envs - 1, "Use another index, or increase num_envs.")
+
+    def scaled(self, reward: Any) -> float:
+        """Multiply a reward by `reward_scale`; raise `UsageError` if it is not finite in float32."""
+        number = float(reward) if isinstance(reward, bool | np.bool_) else as_float(reward)
+        if number is None:
+            raise refuse("reward", "a number", reward, "Use a number.")
+        if not abs(number * self.reward_scale) <= MAX_FLOAT32:
+            constraint = f"finite in float32 with reward_scale {self.reward_scale:g}"
+            raise refuse("reward", constraint, reward, "Use a finite number, or reduce reward_scale.")
+        return number * self.reward_scale
 
     @property
     def ring_length(self) -> int:
@@ -105,6 +111,43 @@ class ReplaySettings:
             "n_step": self.max_n_step,
             "reward_scale": self.reward_scale,
         }
+
+    def check_layout(self, saved: Mapping[str, float]) -> None:
+        """Raise `UsageError` if the layout of saved rows is another one."""
+        for name, value in self.layout.items():
+            if saved[name] != value:
+                raise UsageError(
+                    f"{name} must be {saved[name]}, as in the saved replay buffer, got {value}. Use that value, or "
+                    "start with an empty replay buffer (--data.empty_replay true)."
+                )
+
+
+def as_array(name: str, value: Any, width: int) -> NDArray[Any]:
+    """Return numbers of shape (width,) as an array. An array of one number would fill a row without an error."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # a ragged list, a tensor on a GPU
+        raise refuse(name, f"an array of shape ({width},)", value, "Use a NumPy array.") from error
+    if array.shape != (width,) or array.dtype.kind not in "biuf":
+        raise UsageError(
+            f"{name} must be an array of numbers of shape ({width},), got shape {array.shape} of {array.dtype}. Use "
+            "that shape, or create the replay buffer with other sizes."
+        )
+    return array
+
+
+def as_float32(name: str, value: Any, width: int) -> Array:
+    """Return finite numbers of shape (width,) in float32.
+
+    A number that is not finite would also spread to the n-step sums of the previous episode.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = as_array(name, value, width).astype(np.float32, copy=False)
+        is_finite = math.isfinite(array.dot(array)) or np.isfinite(array).all()  # the product is faster
+    if not is_finite:
+        wrong = np.asarray(value)[~np.isfinite(array)][0]
+        raise refuse(name, "finite in float32", wrong, "Correct the environment, or omit the step.")
+    return array
 
 
 @lru_cache(maxsize=1)

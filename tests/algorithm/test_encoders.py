@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import toys  # noqa: F401  # registers them
+from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Encoder, ReplayData, Trunk, UsageError
 from td3_lightning.cli.app import main
 
@@ -197,6 +198,22 @@ def test_layer_that_differs_in_training_is_refused(setting: str, kind: str, argu
         new_module(**{"encoder": None, setting: Layers(Trunk([4]), kind, arguments)})
     expected = f"{setting} must behave the same in training and evaluation, got the layer {kind}. {fix}"
     assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("setting", ["encoder", "critic_encoder"])
+def test_encoder_without_features_per_observation_is_refused(setting: str) -> None:
+    for kind, arguments, shape in (("Unflatten", (1, (2, 2)), "(2, 2, 2)"), ("GRU", (4, 4), "()")):
+        with refused("features", shape, "Use nn.Flatten()"):
+            new_module(**{"encoder": None, setting: Layers(Trunk([4]), kind, arguments)})
+
+
+def test_encoder_that_builds_no_module_is_refused() -> None:
+    class Forgetful(Encoder):
+        def build(self, obs_dim: int) -> Any:
+            nn.Linear(obs_dim, 4)
+
+    with refused("Forgetful.build", "None", "Return it."):
+        new_module(Forgetful())
 
 
 def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from td3_lightning import Actor, Critics, UsageError
+from td3_lightning import TD3, TD7, Actor, Critics, UsageError
 
 
 def plain(linears: list[tuple[Tensor, Tensor]], norms: list[tuple[Tensor, Tensor]]) -> nn.Sequential:
@@ -152,8 +152,9 @@ def test_saturated_actions_reach_both_ends() -> None:
     ],
 )
 def test_invalid_action_bounds_are_refused(low: Any, high: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        Actor(2, low, high)
+    for kind in (Actor, TD3, TD7):
+        with pytest.raises(UsageError, match=message):
+            kind(2, low, high)
 
 
 @pytest.mark.parametrize("hidden_dims", [[8, 8], (8, 8)])

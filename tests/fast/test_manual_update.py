@@ -4,7 +4,7 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 import numpy as np
@@ -14,7 +14,8 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from td3_lightning import TD3, Batch, Collector, Constant, ReplayData
+from td3_lightning import TD3, Actor, Batch, Collector, Constant, Critics, ReplayData
+from td3_lightning.algorithm.networks import ReLU
 from td3_lightning.algorithm.update_rules import find_update_rule
 from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, make_rule, supports
 from td3_lightning.fast.mlp import (
@@ -471,6 +472,40 @@ def test_a_layer_that_is_frozen_later_stays_as_it_is(make_trainer: Any) -> None:
     assert module.updates == 8
     assert len(freeze.before) == 2
     assert all(torch.equal(layer.weight, before) for layer, before in freeze.before.items())
+
+
+class Rebuilt(TD3):
+    """Agent whose networks differ from its settings."""
+
+    changed: ClassVar[str]
+
+    def build_networks(self) -> tuple[Any, Any]:
+        actor, critics = super().build_networks()
+        if self.changed == "no ReLU":
+            del actor.layers[1]
+        elif self.changed == "a ReLU at the end":
+            critics.layers.append(ReLU())
+        elif self.changed == "layer norm":
+            actor = Actor(4, LOW, HIGH, (33, 17), layer_norm=True)
+        elif self.changed == "an encoder of the actor":
+            actor = Actor(8, LOW, HIGH, (33, 17), encoder=nn.Sequential(nn.Linear(4, 8), nn.Tanh()))
+        else:
+            critics = Critics(8, 3, (33, 17), encoder=nn.Sequential(nn.Linear(4, 8), nn.Tanh()))
+        return actor, critics
+
+
+@pytest.mark.parametrize(
+    "changed", ["no ReLU", "a ReLU at the end", "layer norm", "an encoder of the actor", "an encoder of the critics"]
+)
+def test_other_networks_of_a_subclass_use_autograd(changed: str) -> None:
+    assert not chosen(type("Other", (Rebuilt,), {"changed": changed})(4, LOW, HIGH, hidden_dims=(33, 17)))
+
+
+@pytest.mark.parametrize("name", ["actor.layers", "actor_target", "actor_target.layers.0", "critics_target.layers.2"])
+def test_hook_in_any_network_uses_autograd(name: str) -> None:
+    module = new_module()
+    module.get_submodule(name).register_forward_hook(lambda layer, inputs, output: 2 * output)
+    assert not chosen(module)
 
 
 class AfterBackward(TD3):

@@ -1,6 +1,8 @@
 """Replay buffer against a reference that keeps Python lists of episodes."""
 
+import copy
 import itertools
+import pickle
 import resource
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,24 +243,77 @@ def test_sampling_an_empty_replay_is_an_error() -> None:
         next(iter(filled(3, ["", ""])))
 
 
+STEP: dict[str, Any] = {
+    "env": 0,
+    "obs": np.ones(OBS_DIM, np.float32),
+    "action": np.ones(ACTION_DIM, np.float32),
+    "reward": 1.0,
+    "terminated": False,
+    "truncated": False,
+    "next_obs": np.ones(OBS_DIM, np.float32),
+}
+
+
 @pytest.mark.parametrize(
-    ("env", "sizes", "setting", "value"),
+    ("name", "wrong", "value"),
     [
-        (-1, (3, 2, 3), "env", "-1"),
-        (2, (3, 2, 3), "env", "2"),
-        (0, (1, 2, 3), "obs", "((1,), (2,), (3,))"),
-        (0, (3, 1, 3), "action", "((3,), (1,), (3,))"),
-        (0, (3, 2, 4), "next_obs", "((3,), (2,), (4,))"),
+        ("env", -1, "-1"),
+        ("env", 2, "2"),
+        ("env", 0.5, "0.5"),
+        ("env", None, "None"),
+        ("obs", np.ones(1), "(1,)"),
+        ("obs", [1.0, [2.0], 3.0], "[1.0, [2.0], 3.0]"),
+        ("obs", np.array(["a", "b", "c"]), "<U1"),
+        ("obs", np.float32([0, np.nan, 0]), "nan"),
+        ("obs", [0.0, 1e39, 0.0], "1e+39"),
+        ("action", np.ones(1), "(1,)"),
+        ("action", np.array([0, -np.inf]), "-inf"),
+        ("next_obs", np.ones(4), "(4,)"),
+        ("next_obs", [np.inf, 0, 0], "inf"),
+        ("reward", float("nan"), "nan"),
+        ("reward", 1e38, "1e+38"),  # with the factor, it exceeds float32
+        ("reward", None, "None"),
+        ("reward", np.ones(1), "array([1.])"),
     ],
+    ids=str,
 )
-def test_step_that_does_not_fit_a_row_is_refused(
-    env: int, sizes: tuple[int, int, int], setting: str, value: str
-) -> None:
-    replay = Replay(OBS_DIM, ACTION_DIM, num_envs=2)
-    obs, action, next_obs = (np.ones(size, np.float32) for size in sizes)
-    with refused(setting, value):
-        replay.add(env, obs, action, 1.0, False, False, next_obs)
-    assert replay.steps_stored == 0
+def test_step_that_does_not_fit_a_row_is_refused(name: str, wrong: Any, value: str) -> None:
+    replay = Replay(OBS_DIM, ACTION_DIM, num_envs=2, reward_scale=10.0)
+    with refused(name, value):
+        replay.add(**{**STEP, name: wrong})
+    assert (replay.steps_stored, replay.rings[0].written, replay.num_transitions) == (0, 0, 0)
+
+
+def test_large_finite_numbers_are_stored() -> None:
+    replay = filled(1, ["terminated"])
+    large = np.array([3e38])
+    replay.add(0, large, -large, np.float64(3e38), True, False, large)
+    batch = replay.sample()
+    assert {batch.obs.max().item(), batch.reward.max().item(), -batch.action.min().item()} == {float(np.float32(3e38))}
+
+
+def test_step_that_does_not_continue_the_episode_is_refused() -> None:
+    replay = filled(1, ["", ""])
+    other, action = np.array([7.0]), np.zeros(1)
+    with refused("obs", "array([7.], dtype=float32)", "truncated=True"):
+        replay.add(0, other, action, 1.0, False, False, other)
+    assert drawn(replay)[1] == (10.0, 0.5, 2.0)
+    replay.add(0, np.array([2.0]), action, 1.0, False, True, other)
+    replay.add(0, np.array([8.0]), action, 1.0, False, False, other)
+    assert drawn(replay)[2] == (1.0, 0.5, 7.0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda replay: pickle.loads(pickle.dumps(replay))])
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_copy_is_independent_and_complete(alpha: float, copied: Any) -> None:
+    one, other = (filled(2, [""] * 30 + ["truncated"], rows=20, priority_alpha=alpha) for _ in range(2))
+    other.generator.set_state(one.generator.get_state())
+    clone = copied(one)
+    for replay in (clone, other):
+        for step in range(30, 45):
+            replay.add(0, np.array([step]), np.zeros(1), 1.0, False, False, np.array([step + 1]))
+    assert all(map(torch.equal, clone.sample(), other.sample()))
+    assert clone.sample().obs.max() > 31 > one.sample().obs.max()
 
 
 def test_sampling_is_uniform_over_unequal_rings() -> None:
@@ -293,9 +348,9 @@ def test_epoch_has_its_length_and_fresh_batches() -> None:
     assert len(replay) == len(list(replay)) == 7
     batches = iter(replay)
     next(batches)
-    for step in range(40):
-        replay.add(0, np.array([500.0 + step]), np.zeros(1), 0.0, False, False, np.array([501.0 + step]))
-    assert (next(batches).obs >= 500).any()  # sampled lazily
+    for step in range(10, 50):
+        replay.add(0, np.array([step]), np.zeros(1), 0.0, False, False, np.array([step + 1]))
+    assert (next(batches).obs >= 10).any()  # sampled lazily
 
 
 def test_sampling_does_not_use_global_random_state() -> None:
@@ -309,10 +364,10 @@ def test_sampling_does_not_use_global_random_state() -> None:
 def test_batches_are_copies_of_the_ring() -> None:
     replay = filled(2, [""] * 10, rows=12)
     batch = replay.sample()
-    copy = [part.clone() for part in batch]
-    for _ in range(30):
-        replay.add(0, np.array([-1.0]), np.array([-1.0]), -1.0, False, False, np.array([-1.0]))
-    assert all(map(torch.equal, batch, copy))
+    before = [part.clone() for part in batch]
+    for step in range(10, 40):
+        replay.add(0, np.array([step]), np.array([-1.0]), -1.0, False, False, np.array([step + 1]))
+    assert all(map(torch.equal, batch, before))
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
@@ -382,7 +437,7 @@ def test_saved_replay_holds_only_filled_rows_as_copies(tmp_path: Path) -> None:
     assert (tmp_path / "replay.pt").stat().st_size < 20_000
     ((_, saved),) = state["rings"][0]["rows"]
     rows = saved.clone()
-    replay.add(0, np.array([77.0]), np.array([77.0]), 77.0, False, False, np.array([77.0]))
+    replay.add(0, np.array([10.0]), np.array([77.0]), 77.0, False, False, np.array([77.0]))
     assert torch.equal(saved, rows)
 
 

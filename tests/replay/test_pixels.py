@@ -1,5 +1,6 @@
 """Pixels: frame stacks, the replay of single frames, random shifts and convolutions."""
 
+import copy
 import itertools
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,35 @@ def test_batch_holds_the_stacks_that_the_policy_observed(
         seen |= set(zip(episode[:, -1].tolist(), now.tolist(), strict=True))
     assert {now for _, now in seen} == {0, 1, 2, 3, 4}
     assert len(seen) > 0.5 * min(capacity, 150) / num_envs
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "value"),
+    [
+        ("env", 1, "1"),
+        ("obs", np.full(180, 0.5), "0.5"),
+        ("obs", np.full(180, np.nan), "nan"),
+        ("obs", np.zeros(60), "(60,)"),
+        ("next_obs", np.full(180, 256), "256"),
+        ("next_obs", np.full(180, -1), "-1"),
+        ("next_obs", np.zeros((3, 4, 5, 3), np.uint8), "(3, 4, 5, 3)"),
+        ("action", np.zeros(2), "(2,)"),
+        ("reward", float("inf"), "inf"),
+    ],
+    ids=str,
+)
+def test_step_that_is_no_stack_of_bytes_is_refused(name: str, wrong: Any, value: str) -> None:
+    replay, stack = PixelReplay(SMALL, action_dim=1, capacity=60), np.full(180, 255, np.uint8)
+    step = {"env": 0, "obs": stack, "action": [0.0], "reward": 1.0, "next_obs": stack}
+    with refused(name, value):
+        replay.add(**{**step, name: wrong}, terminated=False, truncated=False)
+    assert (replay.steps_stored, replay.num_transitions) == (0, 0)
+    for _ in range(2):
+        replay.add(**step, terminated=False, truncated=False)
+    with refused("obs", "running", "truncated=True"):
+        replay.add(**{**step, "obs": stack - 1}, terminated=False, truncated=False)
+    assert (replay.sample().obs == 255).all()
+    assert (copy.deepcopy(replay).sample().obs == 255).all()
 
 
 def test_capacity_below_one_stack_is_one_sentence() -> None:

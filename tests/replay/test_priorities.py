@@ -227,10 +227,13 @@ def test_update_without_a_batch_is_one_sentence() -> None:
     with refused("update_priorities", "no new batch"):
         world.replay.update_priorities(errors)
     world.draw()
-    with refused("update_priorities", "3"):
+    with refused("update_priorities", "(3,)"):
         world.replay.update_priorities(errors[:3])
     world.draw()
-    world.replay.update_priorities(errors)
+    with refused("update_priorities", "(32, 1)"):
+        world.replay.update_priorities(errors[:, None])
+    world.draw()
+    world.replay.update_priorities(errors.requires_grad_())
     with refused("update_priorities", "no new batch"):
         world.replay.update_priorities(errors)
 

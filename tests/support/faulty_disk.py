@@ -259,8 +259,10 @@ class Run:
     def collect(self, replay: Replay) -> None:
         for _ in range(self.chance.choice([0, 1, 5, 12, 60])):
             self.steps += 1
-            obs, end = np.float32([self.steps]), self.chance.random() < 0.2
-            replay.add(0, obs, np.float32([0.5]), float(self.steps), end, False, obs + np.float32(0.5))
+            ring, next_obs = replay.rings[0], np.float32([self.steps + 0.5])
+            obs = ring.rows[ring.cursor, :1] if ring.running else np.float32([self.steps])
+            end = self.chance.random() < 0.2
+            replay.add(0, obs, np.float32([0.5]), float(self.steps), end, False, next_obs)
 
     def save(self, replay: Replay, store: Segments, generations: CheckpointRotation) -> None:
         self.saves += 1
