@@ -6,6 +6,7 @@ import lightning as L
 
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.last import LastCheckpoint
+from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.summary import RunSummary
 
@@ -21,9 +22,12 @@ def run_summary(trainer: L.Trainer, start: Path) -> RunSummary:
     keepers = trainer.checkpoint_callbacks
     last = next((_path(each.last_model_path) for each in keepers if isinstance(each, LastCheckpoint)), None)
     best = next((each for each in keepers if isinstance(each, BestCheckpoint)), None)
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without a type
+    with_config = any(each.is_required for each in callbacks if isinstance(each, SaveConfig))
     if best is None:
-        return RunSummary(folder, last, None, start)
-    return RunSummary(folder, last, _path(best.best_model_path), start, str(best.monitor), best.mode)
+        return RunSummary(folder, last, None, start, with_config=with_config)
+    path = _path(best.best_model_path)
+    return RunSummary(folder, last, path, start, str(best.monitor), best.mode, with_config)
 
 
 def _path(text: str) -> Path | None:

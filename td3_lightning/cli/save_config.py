@@ -14,7 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.cli.settings import FILENAME_SETTING, LEAVES, check_kept, kept
+from td3_lightning.cli.settings import FILENAME_SETTING, LEAVES, check_kept, kept, requires_config
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
 from td3_lightning.serialization.values import plain
@@ -29,6 +29,7 @@ class SaveConfig(SaveConfigCallback):
         super().__init__(parser, config)
         self._file: Path | None = None  # set when the run has begun
         self._written = False
+        self.is_required = False  # by `test`, because the settings name code, which a checkpoint must not import
         self._warnings = WarningCache()
 
     @cached_property
@@ -48,11 +49,12 @@ class SaveConfig(SaveConfigCallback):
         """
         settings = storable(self.config.as_dict())
         try:
-            settings = {name: plain(value, name) for name, value in settings.items()}
+            settings = kept({name: plain(value, name) for name, value in settings.items()})
             # A resume can name code and files again. A name of checkpoints must be accepted without that.
-            check_kept(kept(settings), lambda value, setting: setting != FILENAME_SETTING)
+            check_kept(settings, lambda value, setting: setting != FILENAME_SETTING)
         except UsageError as error:
             raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
+        self.is_required = requires_config(settings)
         folder = self._folder(trainer)
         if folder is None:
             return

@@ -76,9 +76,7 @@ def saved_settings(
     try:
         settings = kept(plain(checkpoint.get("config", {}), "config"))
         if command != "fit":
-            settings = {key: value for key, value in settings.items() if KEPT[key] is None}
-            for name in ("vector_env", "vector_kwargs"):  # only fit makes the vector environment
-                settings.get("data", {}).pop(name, None)
+            settings = _kept_by_others(settings)
         check_kept(settings, named)
         _check_same_agent(settings.get("model", {}), checkpoint)
         if missing := missing_part(checkpoint, training=command == "fit"):
@@ -93,6 +91,26 @@ def saved_settings(
             f"{config_of(Path(path))}."
         ) from error
     return settings
+
+
+def _kept_by_others(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that other commands than `fit` take from a checkpoint. Only `fit` makes `vector_env`."""
+    settings = {key: value for key, value in settings.items() if KEPT[key] is None}
+    data = settings.get("data", {})
+    return settings | {"data": {name: data[name] for name in data if name not in ("vector_env", "vector_kwargs")}}
+
+
+def requires_config(settings: Mapping[str, Any]) -> bool:
+    """Return whether `test` requires the configuration besides the checkpoint, because the settings name code.
+
+    Args:
+        settings: The settings, as `kept` returns them, as plain values.
+    """
+    try:
+        check_kept(_kept_by_others(settings), lambda value, setting: False)
+    except NotNamedError:
+        return True
+    return False
 
 
 def check_kept(settings: Mapping[str, Any], named: Named) -> None:

@@ -70,6 +70,7 @@ class RunSummary:
         start: Working directory of the command. Paths below it are shown relative to it.
         monitor: Metric that decides which evaluation is the best.
         mode: "max" or "min".
+        with_config: Whether the other commands require the configuration besides the checkpoint.
     """
 
     folder: Path | None
@@ -78,6 +79,7 @@ class RunSummary:
     start: Path
     monitor: str = RETURN
     mode: str = "max"
+    with_config: bool = False
 
     def lines(self, seconds: float, episodes: int) -> list[str]:
         """Describe the best evaluation, the duration and the files. Files that do not exist are left out.
@@ -103,10 +105,13 @@ class RunSummary:
         """List commands that test, record and resume the run, for a shell."""
         commands: dict[str, str | None] = {}
         checkpoint = self.best or self.last
+        config = self._config if self.with_config else None
+        words = ("--config", shown(config, self.start)) if config else ()
         if checkpoint:
-            commands["test"] = command("test", "--ckpt_path", shown(checkpoint, self.start), start=self.start)
+            words += ("--ckpt_path", shown(checkpoint, self.start))
+            commands["test"] = command("test", *words, start=self.start)
         if checkpoint and "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
-            commands["record"] = command("record", "--ckpt_path", shown(checkpoint, self.start), start=self.start)
+            commands["record"] = command("record", *words, start=self.start)
         most = trainer.max_epochs
         if most is not None and 0 < most <= trainer.current_epoch:  # otherwise a stopping criterion ended the run
             commands["resume"] = self.resume_command("--trainer.max_epochs", str(2 * most))
@@ -115,11 +120,16 @@ class RunSummary:
 
     def resume_command(self, *flags: str) -> str | None:
         """Return the command that resumes the run. None if the run has not saved its configuration and last.ckpt."""
-        config = self.folder / "config.yaml" if self.folder else None
-        if config is None or self.last is None or not (config.exists() and self.last.exists()):
+        if self._config is None or self.last is None or not self.last.exists():
             return None
-        paths = ("--config", shown(config, self.start), "--ckpt_path", shown(self.last, self.start))
+        paths = ("--config", shown(self._config, self.start), "--ckpt_path", shown(self.last, self.start))
         return command("fit", *paths, *flags, start=self.start)
+
+    @property
+    def _config(self) -> Path | None:
+        """The configuration of the run, if it was saved."""
+        path = self.folder / "config.yaml" if self.folder else None
+        return path if path and path.exists() else None
 
     def _shown(self, path: Path | None) -> str | None:
         return None if path is None else shown(path, self.start)

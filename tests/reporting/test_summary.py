@@ -110,6 +110,14 @@ def test_printed_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "To resume:" in capsys.readouterr().out
 
 
+def test_printed_commands_of_a_run_with_code_name_its_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FIT, "--data.env_id=toys:toys/Counter-v0", "--trainer.max_epochs=1", "--data.eval_episodes=1"]) == 0
+    (words,) = (words[3:] for line in capsys.readouterr().out.splitlines() if "test" in (words := shlex.split(line)))
+    assert words[:2] == ["test", "--config"]
+    assert main(words) == 0
+    assert main([words[0], *words[3:]]) == 2
+
+
 def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
     program = f"import signal; from td3_lightning.cli.app import main; main({[*FIT, '--trainer.max_epochs=-1']})"
     program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"
