@@ -135,6 +135,7 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         if error is not None:
             warn_unsaved(self._warnings, self.last_model_path, error)
             return None
+        self._last_global_step_saved = self._saved_at = trainer.global_step
         if trainer.local_rank == 0 and not trainer.is_global_zero:  # the disk of another node may not be shared
             with suppress(OSError):
                 self._rotation.delete_old(self._named)
@@ -142,7 +143,6 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
 
     def _save(self, trainer: L.Trainer) -> None:
         self.best_model_path = self.last_model_path = str(self._rotation.last)
-        self._last_global_step_saved = self._saved_at = trainer.global_step
         with saving(trainer, self._segments.save), barrier_on_error(trainer):
             trainer.save_checkpoint(self._rotation.next)
         if trainer.is_global_zero:

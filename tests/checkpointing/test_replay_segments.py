@@ -1,5 +1,6 @@
 """Segment files of replay rows: what is written, what checkpoints refer to, and detection of damage."""
 
+import errno
 import os
 import resource
 import shutil
@@ -540,6 +541,21 @@ def test_full_disk_warns_once_and_training_continues(make_trainer: Any, tmp_path
     assert module.trainer.checkpoint_callback.best_model_path == str(tmp_path / "best_20.ckpt")  # type: ignore[union-attr]
     module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
     assert module.updates == 30
+
+
+def test_failed_last_save_is_repeated_at_the_end(make_trainer: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    module, data, trainer = new_fit(make_trainer, tmp_path, 2)
+    commit, errors = CheckpointRotation.commit, [OSError(errno.ENOSPC, "No space left on device")]
+
+    def commit_later(self: CheckpointRotation, named: set[str]) -> None:
+        if module.updates == 20 and errors:
+            raise errors.pop()
+        commit(self, named)
+
+    monkeypatch.setattr(CheckpointRotation, "commit", commit_later)
+    with pytest.warns(UserWarning, match="last.ckpt could not be saved"):
+        trainer.fit(module, datamodule=data)
+    assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 20
 
 
 def test_deleted_run_folder_warns_once_and_is_recreated(make_trainer: Any, tmp_path: Path) -> None:
