@@ -26,7 +26,7 @@ def saved(folder: Path, **hyperparameters: Any) -> Path:
     return folder / "a.ckpt"
 
 
-def test_file_overrides_the_checkpoint_and_arguments_override_both(tmp_path: Path) -> None:
+def test_file_overrides_checkpoint_and_arguments_override_both(tmp_path: Path) -> None:
     path, file = saved(tmp_path), tmp_path / "hparams.yaml"
     file.write_text(
         "tau: 0.03\nactor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1, end: 0, steps: 9}}\n"

@@ -110,7 +110,7 @@ def test_printed_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "To resume:" in capsys.readouterr().out
 
 
-def test_printed_commands_of_a_run_with_code_name_its_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_commands_of_a_run_with_code_name_its_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FIT, "--data.env_id=toys:toys/Counter-v0", "--trainer.max_epochs=1", "--data.eval_episodes=1"]) == 0
     (words,) = (words[3:] for line in capsys.readouterr().out.splitlines() if "test" in (words := shlex.split(line)))
     assert words[:2] == ["test", "--config"]
