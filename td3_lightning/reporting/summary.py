@@ -106,7 +106,7 @@ class RunSummary:
         commands: dict[str, str | None] = {}
         checkpoint = self.best or self.last
         config = self._config if self.with_config else None
-        words = ("--config", shown(config, self.start)) if config else ()
+        words: tuple[str, ...] = ("--config", shown(config, self.start)) if config else ()
         if checkpoint:
             words += ("--ckpt_path", shown(checkpoint, self.start))
             commands["test"] = command("test", *words, start=self.start)
