@@ -56,7 +56,7 @@ def _check_has_time_limit(env: CheckedEnv) -> None:
 
 
 def check_keeps_no_statistics(env: gym.Env | gym.vector.VectorEnv, setting: str = "data.wrappers") -> None:
-    """Raise `UsageError` for a wrapper that normalizes with running statistics of its own environment.
+    """Raise `UsageError` for a wrapper that normalizes with running statistics.
 
     Args:
         env: An environment or a vector environment with its wrappers.

@@ -49,7 +49,7 @@ class WorkerProcess:
 
     def __init__(self, indices: range, memory: int, timeout: float | None) -> None:
         self.indices, self.busy = indices, False
-        # Seconds for one answer: a step may contain a reset of each environment, which has a time limit of its own.
+        # Seconds for one answer: a step may contain a reset of each environment, which has a separate time limit.
         self.limit = None if timeout is None else 2 * timeout * len(indices) + GRACE
         self.names = [f"Environment {index}" for index in indices]
         self.arrays: SharedArrays | None = None
