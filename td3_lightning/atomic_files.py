@@ -20,7 +20,7 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     Args:
         path: The file. Missing folders are created.
-        write: Function that writes the content to an open file.
+        write: Function that writes the content to an open file, which it may also read.
 
     Raises:
         OSError: The file cannot be written. The previous content of `path` is unchanged.
@@ -40,7 +40,7 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     temporary = temp_path(path)
     try:
         remove(temporary)  # a killed process may have left it
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

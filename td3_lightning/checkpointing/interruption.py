@@ -114,9 +114,11 @@ class StopOnSignal(Callback):
         raise ExitOnSignal(_STATUS[reason])
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Make a run that was stopped in an evaluation repeat it from the first episode."""
+        """Make the resumed run begin with the evaluation that was interrupted or that follows the current update."""
         if trainer.validating:
             restart_evaluation(checkpoint)
+        elif evaluation_is_due(trainer):
+            start_with_evaluation(checkpoint)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Restore the previous signal handlers."""
@@ -173,7 +175,6 @@ class SaveOnFailure(Callback):
         super().__init__()
         self._training = False  # from the restored state to the end of training
         self._epoch_over = False
-        self._saving_failure = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begin to save failures."""
@@ -201,7 +202,7 @@ class SaveOnFailure(Callback):
         if in_env and not trainer.validating:
             trainer.datamodule.envs.discard_episodes()  # type: ignore[attr-defined]  # set without a type
         failure = "An environment failed" if in_env else "The run failed"
-        rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {self._save(trainer)}.")
+        rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {_save_failed(trainer)}.")
 
     def _is_consistent(self, trainer: L.Trainer, exception: BaseException) -> bool:
         """Return whether the exception came from an environment or while no update was in progress."""
@@ -210,17 +211,10 @@ class SaveOnFailure(Callback):
         is_failure = isinstance(exception, Exception) and not isinstance(exception, LearnerError)
         return is_failure and (bool(trainer.validating) or self._epoch_over)
 
-    def _save(self, trainer: L.Trainer) -> str:
-        """Save the run, and return a message that says where or why not."""
-        self._saving_failure = True
-        try:
-            return save_last(trainer)
-        except (OSError, RunError, UsageError) as error:
-            return f"the checkpoint could not be saved: {error}"
-        finally:
-            self._saving_failure = False
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Make a run that failed right before an evaluation begin with it when the run is resumed."""
-        if self._saving_failure and not trainer.validating and evaluation_is_due(trainer):
-            start_with_evaluation(checkpoint)
+def _save_failed(trainer: L.Trainer) -> str:
+    """Save the run, and return a message that says where or why not."""
+    try:
+        return save_last(trainer)
+    except (OSError, RunError, UsageError) as error:
+        return f"the checkpoint could not be saved: {error}"

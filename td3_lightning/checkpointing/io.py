@@ -1,7 +1,8 @@
 """CheckpointIO plugin that writes atomically and reads with all checks."""
 
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
@@ -9,6 +10,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from td3_lightning.atomic_files import atomic_write, remove
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
+from td3_lightning.serialization.archive import MAX_PICKLE_BYTES
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.values import InvalidValueError
@@ -30,11 +32,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
         Raises:
             OSError: The file cannot be written. The previous content of `path` is unchanged.
-            UsageError: A value could not be loaded again.
+            UsageError: A value could not be loaded again, or the values are too many.
         """
         plain = {name: to_primitives(value, name) for name, value in checkpoint.items()}
         _check_hyperparameters(plain.get("hyper_parameters", {}))
-        atomic_write(Path(path), lambda file: torch.save(plain, file))
+        atomic_write(Path(path), lambda file: _write(plain, file))
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
@@ -56,6 +58,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         if not Path(path).is_dir():
             remove(Path(path))
+
+
+def _write(checkpoint: dict[str, Any], file: BinaryIO) -> None:
+    """Write a checkpoint, and raise `UsageError` if it has so many plain values that it could not be loaded again."""
+    torch.save(checkpoint, file)
+    with zipfile.ZipFile(file) as archive:
+        size = max(record.file_size for record in archive.infolist() if record.filename.endswith("/data.pkl"))
+    if size > MAX_PICKLE_BYTES:
+        raise UsageError(
+            f"A checkpoint must hold at most {MAX_PICKLE_BYTES:,} bytes besides its tensors, got {size:,}. "
+            "Store the lists of your callbacks and your module as tensors."
+        )
 
 
 def _check_hyperparameters(values: Any) -> None:

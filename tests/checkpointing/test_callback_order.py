@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,11 @@ def test_no_checkpoints_without_best() -> None:
     assert [type(each) for each in ordered] == [SaveOnFailure, Collector, StopOnSignal, LogRollback]
 
 
-def fit(folder: Path, *others: Callback, callbacks: list[Callback] | None = None) -> None:
-    """Train with a plain Trainer, from last.ckpt if there is one."""
+def fit(folder: Path, *others: Callback, callbacks: list[Callback] | None = None, **settings: Any) -> None:
+    """Train with a plain Trainer, from last.ckpt if there is one and `settings` names no other checkpoint."""
     L.seed_everything(1, verbose=False)
     last = folder / "checkpoints" / "last.ckpt"
+    ckpt_path = settings.pop("ckpt_path", last if last.exists() else None)
     data = ReplayData(
         "Pendulum-v1", {"max_episode_steps": 9}, batch_size=4, capacity=100, steps_per_epoch=12, eval_episodes=2
     )
@@ -65,9 +67,10 @@ def fit(folder: Path, *others: Callback, callbacks: list[Callback] | None = None
         max_epochs=3,
         num_sanity_val_steps=0,
         plugins=[AtomicCheckpointIO()],
+        **settings,
     )
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8,))
-    trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,36 @@ def test_plain_trainer_resumes_bit_exactly(moment: str, sent_at: int, saved_at: 
     assert rows(folders[0]) == rows(folders[1])
     names = [sorted(path.name for path in folder.glob("checkpoints/*.ckpt")) for folder in folders]
     assert names[0] == names[1]
+
+
+class SavesAt(Callback):
+    """Save a checkpoint after an update, as a user's callback may do."""
+
+    def __init__(self, path: Path, updates: int) -> None:
+        self.path, self.updates = path, updates
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
+        """Save."""
+        if module.updates == self.updates:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize(
+    ("updates", "settings"),
+    [
+        *((updates, {}) for updates in (12, 13, 36)),  # an evaluation follows updates 12 and 36
+        (10, {"val_check_interval": 5}),
+        (14, {"val_check_interval": 7, "check_val_every_n_epoch": None}),
+    ],
+)
+def test_checkpoint_of_user_before_evaluation_resumes(updates: int, settings: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "run" / "checkpoints" / "user.ckpt"
+    fit(tmp_path / "run", SavesAt(path, updates), **settings)
+    shutil.copytree(tmp_path / "run", tmp_path / "whole")
+    fit(tmp_path / "run", ckpt_path=path, **settings)
+    last = [tmp_path / name / "checkpoints" / "last.ckpt" for name in ("whole", "run")]
+    assert [name for name in differences(*last) if "BestCheckpoint" not in name] == []
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 
 def test_used_callbacks_keep_checkpoints_of_another_agent(tmp_path: Path) -> None:

@@ -123,6 +123,12 @@ def test_hyperparameters_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> 
     assert not os.listdir(tmp_path)
 
 
+def test_more_plain_values_than_can_be_loaded_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^A checkpoint must hold at most 16,777,216 bytes .*, got 1\d,.*\. Store"):
+        save(tmp_path / "last.ckpt", {"callbacks": {"Mine": list(range(3_600_000))}})
+    assert not os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a", "\0"], ids=["name", "folder", "null"])
 def test_name_that_no_file_can_have_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be read|is not a checkpoint, or is damaged"):

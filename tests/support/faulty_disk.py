@@ -56,7 +56,7 @@ class Disk:
         links: Whether a file may have two names.
     """
 
-    O_WRONLY, O_CREAT, O_EXCL, O_APPEND, O_RDONLY = 1, 2, 4, 8, 0
+    O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_APPEND, O_RDONLY = 1, 16, 2, 4, 8, 0
 
     def __init__(
         self, fault: int, kind: str, chance: random.Random, syncs: str = "files and folders", links: bool = True
