@@ -180,7 +180,8 @@ def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
         raise refuse(name, expected, value, fix) from error
     if not 1 <= rows.ndim <= 2 or rows.shape[-1] != width or rows.dtype.kind not in "biuf":
         raise UsageError(f"{name} must be {expected}, got shape {rows.shape} of {rows.dtype}. {fix}")
-    return rows
+    is_known = rows.dtype.isnative and rows.dtype.itemsize <= 8  # torch has neither big-endian numbers nor longdouble
+    return rows if is_known else rows.astype(np.float64)
 
 
 def as_float(value: Any) -> float | None:

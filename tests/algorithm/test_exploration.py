@@ -88,6 +88,12 @@ def test_noisy_actions_stay_in_the_box_and_are_not_the_default() -> None:
     assert len(np.unique(agent.act(OBS), axis=0)) == 1
 
 
+@pytest.mark.parametrize("kind", [">f4", ">i2", "longdouble"])
+def test_act_accepts_numbers_that_torch_lacks(kind: str) -> None:
+    agent = new_agent()
+    np.testing.assert_array_equal(agent.act(np.ones_like(OBS).astype(kind)), agent.act(np.ones_like(OBS)))
+
+
 def test_an_agent_without_a_collector_has_no_noise() -> None:
     with refused("exploration_noise", "None", "Set agent.exploration_noise to a number, for example 0.1"):
         new_agent().act(OBS, deterministic=False)
