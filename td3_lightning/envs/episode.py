@@ -12,6 +12,7 @@ from td3_lightning.envs.reports import ReportNames, scalar_info
 from td3_lightning.errors import EnvError, UsageError
 
 MAX_EPISODE_STEPS = 100_000  # in an environment without a time limit
+STATISTICS = {"obs_rms": "NormalizeObservation", "return_rms": "NormalizeReward"}  # attributes of Gymnasium's wrappers
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
 
 
@@ -62,21 +63,32 @@ def check_keeps_no_statistics(env: gym.Env | gym.vector.VectorEnv, setting: str 
         env: An environment or a vector environment with its wrappers.
         setting: Name of the setting that adds the wrappers.
     """
-    for each in _layers(env):
-        if {"obs_rms", "return_rms"} & vars(each).keys() and getattr(each, "update_running_mean", True):
-            raise UsageError(
-                f"{setting} must not update running statistics, got {type(each).__name__}: evaluations do not share "
-                "its statistics, and checkpoints do not contain them. Use --model.normalize_observations true, or "
-                "--model.normalize_rewards true."
-            )
+    for name in _running_statistics(env):
+        raise UsageError(
+            f"{setting} must not update running statistics, got {name}: evaluations do not share "
+            "its statistics, and checkpoints do not contain them. Use --model.normalize_observations true, or "
+            "--model.normalize_rewards true."
+        )
 
 
-def _layers(env: Any) -> Iterator[Any]:
-    """Yield an environment and those inside it. The environments of other processes are unknown."""
-    yield env
+def _running_statistics(env: Any) -> Iterator[str]:
+    """Yield the names of wrappers of an environment that update running statistics."""
+    if STATISTICS.keys() & vars(env).keys() and getattr(env, "update_running_mean", True):
+        yield type(env).__name__
+    if isinstance(env, gym.vector.AsyncVectorEnv):
+        yield from _running_statistics_of_processes(env)
     inner = [env.env] if isinstance(env, gym.Wrapper | gym.vector.VectorWrapper) else []
     for each in env.envs if isinstance(env, gym.vector.SyncVectorEnv) else inner:
-        yield from _layers(each)
+        yield from _running_statistics(each)
+
+
+def _running_statistics_of_processes(envs: gym.vector.AsyncVectorEnv) -> Iterator[str]:
+    """Yield the names of Gymnasium's wrappers that update running statistics in the processes of a vector env."""
+    for attribute, name in STATISTICS.items():
+        if any(envs.call("has_wrapper_attr", attribute)):
+            has_switch = all(envs.call("has_wrapper_attr", "update_running_mean"))
+            if not has_switch or any(envs.get_attr("update_running_mean")):
+                yield name
 
 
 @dataclass(frozen=True)

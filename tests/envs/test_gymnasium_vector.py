@@ -1,6 +1,7 @@
 """Check that vector environments store what single environments give, in every autoreset mode, and what they refuse."""
 
 import logging
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from one_sentence import refused
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.cli.settings import saved_settings
+from td3_lightning.envs.episode import check_keeps_no_statistics
 from td3_lightning.envs.gymnasium_vector import SEEDS
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.errors import EnvError
@@ -254,14 +256,20 @@ def test_running_statistics_of_a_vector_env_are_refused(wrapper: Any) -> None:
     name = wrapper.__name__
     for maker in (
         lambda *args, **kwargs: vector.ClipReward(wrapper(sync(*args, **kwargs)), -1, 1),
-        lambda _, num_envs: gym.make_vec(
-            "toys/Mixed-v0", num_envs, vectorization_mode="sync", wrappers=[getattr(gym.wrappers, name)]
+        *(
+            lambda _, num_envs, mode=mode: gym.make_vec(
+                "toys/Mixed-v0", num_envs, vectorization_mode=mode, wrappers=[getattr(gym.wrappers, name)]
+            )
+            for mode in ("sync", "async")
         ),
     ):
         with refused("data.vector_env must not update running statistics", name, fix="--model.normalize"):
             new_data(maker).setup("fit")
     data = new_data(lambda *args, **kwargs: frozen(sync(*args, **kwargs)))
     data.setup("fit")
+    with closing(gym.make_vec("toys/Mixed-v0", 2, "async", wrappers=[getattr(gym.wrappers, name)])) as envs:
+        envs.set_attr("update_running_mean", False)
+        check_keeps_no_statistics(envs)
     data.teardown("fit")
 
 
