@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from td3_lightning.cli.error_messages import exit_code, user_message
 from td3_lightning.cli.message_filters import suppress_messages
 from td3_lightning.cli.parent import watch_parent
 from td3_lightning.reporting.console import echo, make_streams_tolerant
+
+LONG_WORD = re.compile(r"([^\s/]{100})[^\s/]{156,}")  # longer than the name of any file
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -41,7 +44,7 @@ def main(args: Sequence[str] | None = None) -> int:
         message = user_message(error)
         if message is None:
             raise
-        print(message, file=sys.stderr)
+        print(LONG_WORD.sub(r"\1...", message), file=sys.stderr)
         return exit_code(error)
 
 

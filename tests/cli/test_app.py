@@ -981,6 +981,12 @@ def test_invalid_command_line_is_one_sentence(case, capsys):
     assert expected in error_of(capsys, *words)
 
 
+def test_long_word_of_an_error_is_shortened(capsys):
+    error = error_of(capsys, "fit", "--data.on_device", 5000 * "9")
+    assert f"data.on_device must be true or false, got {100 * '9'}..." in error
+    assert len(error) < 300
+
+
 WITH_SCHEDULE = "actor_lr, critic_lr, encoder_lr, n_step, exploration_noise, noise_clip, policy_noise, tau"
 
 
