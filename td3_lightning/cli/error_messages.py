@@ -172,6 +172,8 @@ def _about_values(message: str, words: Sequence[str]) -> str | None:
         path = _first(r"class_path'?:? '([\w.]+)", message) or _first(r"Given value: (.*)", message)
         hint = suggestions.class_path(path, key) if path else ""
         return f"{key} must be a class that can be imported, got {path or 'none'} ({problem}); {hint or 'correct it.'}"
+    if "codec can't decode" in message:  # the value is the name of a file
+        return f"{key} must be a value or a YAML file, got a file that is not UTF-8. Use another value."
     if "Unable to load config" in message:
         given = _first(r"Unable to load config '([^']*)'", message)
         return f"{key} must be a mapping, got {given}. Use one flag for each setting, for example --{key}.NAME VALUE."

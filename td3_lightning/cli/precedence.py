@@ -1,5 +1,6 @@
 """Precedence of the settings: defaults, configuration files, checkpoint, flags."""
 
+from argparse import ArgumentError
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.cli.agent_class import FLAG, AgentClass
 from td3_lightning.cli.checks import check_own_stage, check_stage_before, has_name, require_checkpoint
-from td3_lightning.cli.config_files import as_yaml, find_config, parse_file_flags, without_empty_sections
+from td3_lightning.cli.config_files import SECTIONS, as_yaml, find_config, parse_file_flags, without_empty_sections
 from td3_lightning.cli.differences import check_same_environment, differences
 from td3_lightning.cli.settings import saved_settings
 from td3_lightning.cli.stage import check_name, find_checkpoint, is_name, runs_folder
@@ -76,7 +77,12 @@ class Precedence:
 
     def _parse(self, *words: str) -> Namespace:
         agent = f"{FLAG}={self._agent.path}"  # not the parser's default, which --print_config=skip_default omits
-        config = self._parser.parse_args([self._command, agent, *words])
+        try:
+            config = self._parser.parse_args([self._command, agent, *words])
+        except UnicodeDecodeError as error:
+            flags = {word.split("=")[0].removeprefix("--") for word in words}
+            section = next((name for name in SECTIONS if name in flags), "A setting")
+            raise ArgumentError(None, f'Parser key "{section}": {error}') from error
         check_name(config[self._command].name)
         return config
 

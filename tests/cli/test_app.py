@@ -981,6 +981,13 @@ def test_invalid_command_line_is_one_sentence(case, capsys):
     assert expected in error_of(capsys, *words)
 
 
+@pytest.mark.parametrize("name", ["data", "model", "trainer", "collector", "checkpoint", "data.wrappers", "model.tau"])
+def test_binary_file_is_refused_as_value(name, capsys):
+    Path("file").write_bytes(b"\x80")
+    expected = f"{name} must be a value or a YAML file, got a file that is not UTF-8. Use another value."
+    assert expected in error_of(capsys, "fit", f"--{name}", "./file")
+
+
 def test_long_word_of_an_error_is_shortened(capsys):
     error = error_of(capsys, "fit", "--data.on_device", 5000 * "9")
     assert f"data.on_device must be true or false, got {100 * '9'}..." in error
