@@ -174,10 +174,17 @@ def _names(folder: Path) -> list[Path]:
 
 
 def _check_sections(path: Path, content: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if a section is a number or a list, which jsonargparse discards or fails to unpack."""
+    """Raise `UsageError` for a section that is a number or a list, and for a key that is no name.
+
+    jsonargparse discards such sections, or fails to unpack them.
+    """
     for name in SECTIONS:
         if not isinstance(content.get(name), dict | str | None):
             raise refuse(f"{name} in {path}", "a mapping", content[name], "Write one setting per line below it.")
+    for part in (content, *(content.get(name) for name in SECTIONS)):
+        for key in part if isinstance(part, dict) else ():
+            if not isinstance(key, str) or not key:
+                raise refuse(f"A key in {path}", "the name of a setting", key, "Use text that is not empty.")
 
 
 def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> dict[Any, Any]:

@@ -866,6 +866,9 @@ INVALID_LINES = {
     ),
 }
 INVALID_FILES = {
+    "data: {1: 2}": "A key in bad.yaml must be the name of a setting, got 1. Use",
+    "'': 3": "A key in bad.yaml must be the name of a setting, got ''. Use",
+    "model: {null: 3}": "A key in bad.yaml must be the name of a setting, got None. Use",
     "data: [1, {": "bad.yaml must be valid YAML",
     "": "must be a mapping with sections such as data and trainer, got nothing. Add them.",
     "- 1": "must be a mapping with sections such as data and trainer, got list",
