@@ -66,6 +66,8 @@ def callbacks(
         StopOnSignal(),  # after the Collector, so that its step is part of what is saved
         LogRollback(),
         *(each for each in others if each not in placed),
-        *keepers,  # the Trainer also moves them to the end
-        *([] if best is None else [best, LastCheckpoint(best.dirpath)]),  # last.ckpt holds the state of all others
+        # The Trainer also moves the ModelCheckpoints to the end. Your files and last.ckpt hold the state of `best`.
+        *([] if best is None else [best]),
+        *keepers,
+        *([] if best is None else [LastCheckpoint(best.dirpath)]),  # last.ckpt holds the state of all others
     ]

@@ -34,7 +34,7 @@ def test_order_of_callbacks() -> None:
     average, stopper, keeper = AveragedWeights(), EarlyStopping("eval/return_mean"), ModelCheckpoint()
     given = [keeper, stopper, average, bar]
     ordered = checkpointing.callbacks(collector, best, given, [record])
-    own = [bar, average, collector, record, stopper, keeper, best]
+    own = [bar, average, collector, record, stopper, best, keeper]
     assert [each for each in ordered if each in own] == own
     kinds = [type(each) for each in ordered if each not in own]
     assert kinds == [SaveOnFailure, StopOnSignal, LogRollback, LastCheckpoint]
