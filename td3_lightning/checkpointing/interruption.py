@@ -15,9 +15,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.loop_state import (
+    check_is_between_updates,
+    discard_update,
     evaluation_is_due,
     reset_evaluation_progress,
     restart_evaluation,
+    start_with_epoch,
     start_with_evaluation,
 )
 from td3_lightning.errors import EnvError, ExitOnSignal, LearnerError, RunError, UsageError
@@ -44,12 +47,13 @@ class StopOnSignal(Callback):
         self._previous: dict[signal.Signals, Any] = {}  # the handlers before this run
         self._collectors: list[Collector] = []
         self._is_single_process = False  # no other rank can receive a signal
+        self._evaluating = False  # an evaluation has begun and has not been logged
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Install the signal handlers for training."""
         if stage != "fit":
             return
-        self.received = None
+        self.received, self._evaluating = None, False
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._collectors = [callback for callback in callbacks if isinstance(callback, Collector)]
         for collector in self._collectors:
@@ -98,6 +102,11 @@ class StopOnSignal(Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Discard the episode that `on_save_checkpoint` counted as started."""
         reset_evaluation_progress(trainer)
+        self._evaluating = trainer.state.fn == "fit" and not trainer.sanity_checking
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note that the evaluation has been logged."""
+        self._evaluating = False
 
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -114,11 +123,20 @@ class StopOnSignal(Callback):
         raise ExitOnSignal(_STATUS[reason])
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Make the resumed run begin with the evaluation that was interrupted or that follows the current update."""
-        if trainer.validating:
+        """Make the resumed run begin with the evaluation or the epoch that is interrupted or that follows directly.
+
+        Raises:
+            UsageError: The run is not restored yet, or an update is in progress.
+        """
+        if trainer.interrupted:
+            discard_update(checkpoint)
+        else:
+            check_is_between_updates(trainer)
+        if self._evaluating:
             restart_evaluation(checkpoint)
-        elif evaluation_is_due(trainer):
+        elif not trainer.validating and evaluation_is_due(trainer):
             start_with_evaluation(checkpoint)
+        start_with_epoch(checkpoint)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Restore the previous signal handlers."""

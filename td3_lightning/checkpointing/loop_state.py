@@ -8,8 +8,11 @@ from typing import Any
 
 import lightning as L
 
+from td3_lightning.errors import UsageError
+
 VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"  # counts evaluation episodes
 TRAINING_PROGRESS = "epoch_loop.batch_progress"  # counts updates
+EPOCH_PROGRESS = "epoch_progress"
 
 
 def evaluation_is_due(trainer: L.Trainer) -> bool:
@@ -22,7 +25,24 @@ def evaluation_is_due(trainer: L.Trainer) -> bool:
     count = loop.total_batch_idx if trainer.check_val_every_n_epoch is None else loop.batch_idx
     in_this_epoch = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
     ends_early = trainer.should_stop and trainer.fit_loop._can_stop_early
+    if not trainer.enable_validation:
+        return False
     return in_this_epoch and (ends_early or (count + 1) % (trainer.val_check_batch or math.inf) == 0)
+
+
+def check_is_between_updates(trainer: L.Trainer) -> None:
+    """Raise `UsageError` if the state of a run cannot be saved, because it is not restored or an update is running."""
+    if trainer._checkpoint_connector._loaded_checkpoint:
+        raise UsageError(
+            "The checkpoint of a resumed run must be saved in on_train_start or later, got an earlier save. The state "
+            "of the run is not restored yet."
+        )
+    updates: Any = trainer.fit_loop.epoch_loop.batch_progress
+    if updates.current.ready > updates.current.processed:
+        raise UsageError(
+            f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. Use "
+            "on_train_batch_end."
+        )
 
 
 def reset_evaluation_progress(trainer: L.Trainer) -> None:
@@ -50,9 +70,27 @@ def stopped_in_evaluation(checkpoint: dict[str, Any]) -> bool:
 def restart_evaluation(checkpoint: dict[str, Any]) -> None:
     """Make the resumed run repeat the evaluation during which the checkpoint is saved, from its first episode."""
     progress = _progress(checkpoint, VALIDATION_PROGRESS)
-    current, total = progress["current"], progress["total"]
-    if current["ready"] > current["completed"]:
-        force_evaluation_on_resume(progress, total["completed"] - current["completed"])
+    force_evaluation_on_resume(progress, progress["total"]["completed"] - progress["current"]["completed"])
+
+
+def discard_update(checkpoint: dict[str, Any]) -> None:
+    """Do not count the update whose start failed, so that the resumed run takes it and evaluates on time."""
+    updates = _progress(checkpoint, TRAINING_PROGRESS)
+    for counts in (updates["current"], updates["total"]):
+        counts["ready"] = counts["started"] = counts["processed"]
+
+
+def start_with_epoch(checkpoint: dict[str, Any]) -> None:
+    """Make the resumed run begin with the epoch that begins when the checkpoint is saved, if one does.
+
+    Lightning would end this epoch at once, because the counter of its updates is still that of the previous epoch.
+    """
+    epochs, updates = _progress(checkpoint, EPOCH_PROGRESS), _progress(checkpoint, TRAINING_PROGRESS)
+    if epochs["current"]["ready"] > epochs["current"]["started"]:
+        for counts in (epochs["current"], epochs["total"]):
+            counts["ready"] = counts["started"]
+        updates["current"] = dict.fromkeys(updates["current"], 0)
+        updates["is_last_batch"] = False
 
 
 def start_with_evaluation(checkpoint: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
-from td3_lightning.errors import ExitOnSignal, UsageError
+from td3_lightning.errors import EnvError, ExitOnSignal, UsageError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import MetricsFile
 from td3_lightning.reporting.paths import check_links
@@ -91,33 +91,66 @@ def test_plain_trainer_resumes_bit_exactly(moment: str, sent_at: int, saved_at: 
 
 
 class SavesAt(Callback):
-    """Save a checkpoint after an update, as a user's callback may do."""
+    """Save a checkpoint in a hook after a number of updates, as a user's callback may do."""
 
-    def __init__(self, path: Path, updates: int) -> None:
+    def __init__(self, hook: str, path: Path, updates: int) -> None:
         self.path, self.updates = path, updates
+        setattr(self, hook, self._save)
 
-    def on_train_batch_end(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
-        """Save."""
+    def _save(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
         if module.updates == self.updates:
             trainer.save_checkpoint(self.path)
 
 
 @pytest.mark.parametrize(
-    ("updates", "settings"),
+    ("hook", "updates", "settings"),
     [
-        *((updates, {}) for updates in (12, 13, 36)),  # an evaluation follows updates 12 and 36
-        (10, {"val_check_interval": 5}),
-        (14, {"val_check_interval": 7, "check_val_every_n_epoch": None}),
+        *(("on_train_batch_end", updates, {}) for updates in (12, 13, 36)),  # an evaluation follows updates 12 and 36
+        ("on_train_batch_end", 10, {"val_check_interval": 5}),
+        ("on_train_batch_end", 14, {"val_check_interval": 7, "check_val_every_n_epoch": None}),
+        ("on_train_batch_end", 12, {"limit_val_batches": 0}),
+        ("on_validation_start", 12, {}),
+        ("on_validation_batch_end", 12, {}),
+        ("on_validation_epoch_end", 36, {}),
+        ("on_train_epoch_start", 12, {}),
+        ("on_train_epoch_start", 24, {"check_val_every_n_epoch": 2}),
     ],
 )
-def test_checkpoint_of_user_before_evaluation_resumes(updates: int, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_checkpoint_of_user_resumes(hook: str, updates: int, settings: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "run" / "checkpoints" / "user.ckpt"
-    fit(tmp_path / "run", SavesAt(path, updates), **settings)
+    fit(tmp_path / "run", SavesAt(hook, path, updates), **settings)
     shutil.copytree(tmp_path / "run", tmp_path / "whole")
     fit(tmp_path / "run", ckpt_path=path, **settings)
     last = [tmp_path / name / "checkpoints" / "last.ckpt" for name in ("whole", "run")]
-    assert [name for name in differences(*last) if "BestCheckpoint" not in name] == []
+    changed = [name for name in differences(*last) if "BestCheckpoint" not in name]
+    assert [name for name in changed if "epoch_progress" not in name] == []  # Lightning's, without an effect
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+
+
+def test_save_within_an_update_is_refused(tmp_path: Path) -> None:
+    saves = SavesAt("on_train_batch_start", tmp_path / "user.ckpt", 12)
+    message = r"must be saved between two updates, got a save within update 13\. Use on_train_batch_end\."
+    with pytest.raises(UsageError, match=message):
+        fit(tmp_path / "run", saves)
+
+
+def test_save_before_a_resumed_run_is_restored_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "checkpoints" / "user.ckpt"
+    fit(tmp_path / "run", SavesAt("on_train_batch_end", path, 13))
+    with pytest.raises(UsageError, match=r"must be saved in on_train_start or later, got an earlier save\."):
+        fit(tmp_path / "run", SavesAt("on_fit_start", tmp_path / "other.ckpt", 13), ckpt_path=path)
+
+
+def test_update_whose_start_failed_is_not_counted(tmp_path: Path) -> None:
+    class Fails(Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
+            if module.updates == 14:
+                raise EnvError("lost")
+
+    with pytest.raises(EnvError, match="lost"):
+        fit(tmp_path / "run", Fails())
+    loops = read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["loops"]["fit_loop"]
+    assert set(loops[loop_state.TRAINING_PROGRESS]["total"].values()) == {14}
 
 
 def test_used_callbacks_keep_checkpoints_of_another_agent(tmp_path: Path) -> None:
@@ -145,9 +178,12 @@ def test_lightning_has_the_loop_counters() -> None:
     assert hasattr(loop, "_data_fetcher")
     assert isinstance(loop.epoch_loop.total_batch_idx, int)
     state = loop.state_dict()
-    for name in (loop_state.TRAINING_PROGRESS, loop_state.VALIDATION_PROGRESS):
+    assert not trainer._checkpoint_connector._loaded_checkpoint
+    for name in (loop_state.TRAINING_PROGRESS, loop_state.VALIDATION_PROGRESS, loop_state.EPOCH_PROGRESS):
         assert state[name]["total"].keys() >= {"ready", "started", "processed", "completed"}
-        assert state[name].keys() >= {"current", "total", "is_last_batch"}
+        assert state[name].keys() >= {"current", "total"}
+    for name in (loop_state.TRAINING_PROGRESS, loop_state.VALIDATION_PROGRESS):
+        assert "is_last_batch" in state[name]
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", ".metrics.csv.unfinished", "events.out.tfevents.1", "hparams.yaml"])
