@@ -47,13 +47,12 @@ class StopOnSignal(Callback):
         self._previous: dict[signal.Signals, Any] = {}  # the handlers before this run
         self._collectors: list[Collector] = []
         self._is_single_process = False  # no other rank can receive a signal
-        self._evaluating = False  # an evaluation has begun and has not been logged
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Install the signal handlers for training."""
         if stage != "fit":
             return
-        self.received, self._evaluating = None, False
+        self.received = None
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         self._collectors = [callback for callback in callbacks if isinstance(callback, Collector)]
         for collector in self._collectors:
@@ -102,11 +101,6 @@ class StopOnSignal(Callback):
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Discard the episode that `on_save_checkpoint` counted as started."""
         reset_evaluation_progress(trainer)
-        self._evaluating = trainer.state.fn == "fit" and not trainer.sanity_checking
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that the evaluation has been logged."""
-        self._evaluating = False
 
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -132,7 +126,7 @@ class StopOnSignal(Callback):
             discard_update(checkpoint)
         else:
             check_is_between_updates(trainer)
-        if self._evaluating:
+        if _is_evaluating(trainer, pl_module):
             restart_evaluation(checkpoint)
         elif not trainer.validating and evaluation_is_due(trainer):
             start_with_evaluation(checkpoint)
@@ -154,6 +148,12 @@ class StopOnSignal(Callback):
         self._previous = {}
         for collector in self._collectors:
             collector.stopping = False
+
+
+def _is_evaluating(trainer: L.Trainer, module: L.LightningModule) -> bool:
+    """Return whether an evaluation of `fit` is in progress that has not been logged, with its number of updates."""
+    is_evaluation = trainer.validating and trainer.state.fn == "fit" and not trainer.sanity_checking
+    return is_evaluation and trainer.callback_metrics.get("updates") != getattr(module, "updates", None)
 
 
 def _can_stop_after_update(trainer: L.Trainer) -> bool:
