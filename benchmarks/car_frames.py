@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 
+from benchmarks.arguments import positive_float, positive_int
 from benchmarks.workloads import CAR, WORKLOADS, Workload
 
 PIXELS = Workload("pixels", "CarRacing-v3", (), 0)
@@ -29,8 +30,8 @@ def main(args: Sequence[str] | None = None) -> int:
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.car_frames", description=__doc__)
-    parser.add_argument("--windows", type=int, default=9, help="windows for each environment")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
+    parser.add_argument("--windows", type=positive_int, default=9, help="windows for each environment")
+    parser.add_argument("--seconds", type=positive_float, default=2.0, help="length of a window")
     return parser.parse_args(args)
 
 

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.arguments import positive_float, positive_int
 from benchmarks.busy import Busy
 from benchmarks.machine import describe, limit_cores
 from td3_lightning.envs.make import make_wrapped
@@ -28,7 +29,7 @@ TIMEOUT = 600.0  # seconds, the default of data.step_timeout
 def main(args: Sequence[str] | None = None) -> int:
     """Measure, and print the conditions and the tables."""
     options = parse(args)
-    conditions = describe("env_step", limit_cores(max(options.workers or [1])))
+    conditions = describe("env_step", limit_cores(max([1, *options.workers])))
     print("\n".join(f"- {name}: {text}" for name, text in conditions.items()))
     print(f"\n{cost_table(options)}" if options.num_envs else "")
     print(f"\n{worker_table(options)}" if options.workers else "")
@@ -39,12 +40,14 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.env_step", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--env", default="HalfCheetah-v5", help="environment of the first table")
-    parser.add_argument("--num_envs", type=int, nargs="*", default=[1, 64], help="numbers of environments")
+    parser.add_argument("--num_envs", type=positive_int, nargs="*", default=[1, 64], help="numbers of environments")
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2], help="numbers of processes")
-    parser.add_argument("--worker_envs", type=int, help="environments of the second table; the most workers by default")
+    parser.add_argument(
+        "--worker_envs", type=positive_int, help="environments of the second table; the most workers by default"
+    )
     parser.add_argument("--milliseconds", type=float, nargs="*", default=[0.05, 1, 5, 20], help="costs of a step")
-    parser.add_argument("--windows", type=int, default=200, help="windows of each measurement")
-    parser.add_argument("--seconds", type=float, default=0.01, help="length of a window")
+    parser.add_argument("--windows", type=positive_int, default=200, help="windows of each measurement")
+    parser.add_argument("--seconds", type=positive_float, default=0.01, help="length of a window")
     return parser.parse_args(args)
 
 

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from statistics import median
 
+from benchmarks.arguments import interpreter, positive_float, positive_int
 from benchmarks.interleaved import Baseline, Measurement, measure
 from benchmarks.machine import describe, limit_cores
-from benchmarks.speed import SB3, choose, interpreter
+from benchmarks.speed import SB3, choose
 from benchmarks.workloads import WITH_WORKERS
 
 ALONE = "learner alone"
@@ -43,11 +44,11 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks.env_workers", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--workloads", nargs="+", choices=WITH_WORKERS, default=list(WITH_WORKERS), help="default: all")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes of td3_lightning")
-    parser.add_argument("--windows", type=int, default=5, help="windows for each implementation")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of a window")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each learner")
-    parser.add_argument("--cores", type=int, default=2, help="cores of each learner with its environments")
+    parser.add_argument("--workers", type=positive_int, default=2, help="worker processes of td3_lightning")
+    parser.add_argument("--windows", type=positive_int, default=5, help="windows for each implementation")
+    parser.add_argument("--seconds", type=positive_float, default=3.0, help="length of a window")
+    parser.add_argument("--threads", type=positive_int, default=1, help="threads of each learner")
+    parser.add_argument("--cores", type=positive_int, default=2, help="cores of each learner with its environments")
     parser.add_argument(
         "--baselines-python", type=interpreter, default=sys.executable, help="interpreter with the baselines' packages"
     )

@@ -208,6 +208,7 @@ def _dropping_failures(
 def _environment(threads: int) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(threads),
+        "CUDA_VISIBLE_DEVICES": "",  # JAX would use a GPU, which the others do not
         "PYTHONDONTWRITEBYTECODE": "",  # after the first start, the bytecode of this checkout is read, as if installed
         "PYTHONPATH": str(ROOT),
         "SDL_VIDEODRIVER": "dummy",

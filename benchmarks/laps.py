@@ -29,7 +29,7 @@ def main(args: Sequence[str] | None = None) -> int:
     print(row(["run", *HEADER]))
     print(row(["---"] * (1 + len(HEADER))))
     for path in paths:
-        print(row([str(path), *summarize(read_evaluations(path))]))
+        print(row([str(path), *summarize(read_car_evaluations(path))]))
     return 0
 
 
@@ -41,7 +41,15 @@ def read_rows(path: Path) -> list[Evaluation]:
 
 def read_evaluations(path: Path) -> list[Evaluation]:
     """Return the rows of a metrics file that hold an evaluation."""
-    return [row for row in read_rows(path) if row["eval/return_mean"]]
+    return [row for row in read_rows(path) if row.get("eval/return_mean")]
+
+
+def read_car_evaluations(path: Path) -> list[Evaluation]:
+    """Return the evaluations of a car run, or end the program."""
+    evaluations = read_evaluations(path) if path.is_file() else []
+    if not evaluations or "eval/tiles" not in evaluations[0]:
+        sys.exit(f"{path} must be a file with evaluations of the car, got none. Use the metrics.csv of such a run.")
+    return evaluations
 
 
 def summarize(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -51,7 +59,7 @@ def summarize(evaluations: Sequence[Evaluation]) -> list[str]:
     fast = [each for each in laps if float(each["eval/frames"]) < NOTEBOOK_FRAMES]
     return [
         f"{float(best['eval/return_mean']):.1f}",
-        f"{int(best['eval/frames']):,}",
+        f"{float(best['eval/frames']):,.0f}",
         f"{int(best['env_steps']):,}",
         first_step(laps),
         first_step(fast),

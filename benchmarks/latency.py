@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.arguments import positive_int
 from benchmarks.machine import describe, limit_cores
 from benchmarks.records import markdown_table
 from benchmarks.workloads import ROOT
@@ -47,9 +48,16 @@ def main(args: Sequence[str] | None = None) -> int:
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--runs", nargs="+", default=["lander", "hopper", "car"], help="published runs")
-    parser.add_argument("--calls", type=int, default=5_000, help="measured calls of each kind")
+    parser.add_argument(
+        "--runs", nargs="+", choices=published(), default=["lander", "hopper", "car"], help="published runs"
+    )
+    parser.add_argument("--calls", type=positive_int, default=5_000, help="measured calls of each kind")
     return parser.parse_args(args)
+
+
+def published() -> list[str]:
+    """Return the runs with a checkpoint."""
+    return sorted(path.parent.name for path in RUNS.glob("*/best.ckpt"))
 
 
 def measure(agent: TD3, calls: int) -> dict[str, list[float]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.arguments import positive_int
 from benchmarks.machine import describe, limit_cores
 from benchmarks.records import markdown_table
 from td3_lightning import Replay
@@ -38,9 +39,9 @@ def main(args: Sequence[str] | None = None) -> int:
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.priorities", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows in the replay buffer")
-    parser.add_argument("--batch", type=int, default=256, help="transitions in a batch")
-    parser.add_argument("--calls", type=int, default=2_000, help="measured calls of each kind")
+    parser.add_argument("--rows", type=positive_int, default=1_000_000, help="rows in the replay buffer")
+    parser.add_argument("--batch", type=positive_int, default=256, help="transitions in a batch")
+    parser.add_argument("--calls", type=positive_int, default=2_000, help="measured calls of each kind")
     return parser.parse_args(args)
 
 

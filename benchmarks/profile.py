@@ -26,6 +26,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from benchmarks.arguments import positive_int
 from benchmarks.baselines.ours import data_settings, model_settings
 from benchmarks.workloads import PLAIN, WARMUP_STEPS, WORKLOADS, Workload
 from td3_lightning import TD3, Collector, Replay, ReplayData
@@ -113,7 +114,7 @@ def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """Parse the command line: the options of this command, and the flags of td3_lightning."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(PLAIN), help="default: L C")
-    parser.add_argument("--steps", type=int, default=2_000, help="measured steps")
+    parser.add_argument("--steps", type=positive_int, default=2_000, help="measured steps")
     parser.add_argument("--apart", action="store_true", help="run manual gradients in parts, not as one operation")
     return parser.parse_known_args(args)
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.arguments import positive_float, positive_int
 from benchmarks.machine import describe, limit_cores
 from benchmarks.records import markdown_table
 from benchmarks.workloads import ROOT
@@ -59,14 +60,14 @@ def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         allow_abbrev=False,
     )
     parser.add_argument("--tasks", nargs="+", default=["lander", "halfcheetah"], help="configurations without .yaml")
-    parser.add_argument("--minutes", type=float, default=3.0, help="length of a run")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each kind")
-    parser.add_argument("--cores", type=int, default=2, help="cores of a run")
+    parser.add_argument("--minutes", type=positive_float, default=3.0, help="length of a run")
+    parser.add_argument("--rounds", type=positive_int, default=1, help="runs of each kind")
+    parser.add_argument("--cores", type=positive_int, default=2, help="cores of a run")
     return parser.parse_known_args(args)
 
 
 def measure(task: str, setup: str, cores: int, minutes: float, flags: Sequence[str]) -> Path:
-    """Train for some minutes, and return the copied `metrics.csv` of the run."""
+    """Train for some minutes, and return the `metrics.csv` of the run."""
     ranks, num_envs = SETUPS[setup]
     words = ["--config", f"{task}.yaml", "--trainer.accelerator", "cpu", "--trainer.devices", str(ranks)]
     words += ["--data.num_envs", str(num_envs), "--trainer.max_epochs", "1000000", *flags]
@@ -77,12 +78,13 @@ def measure(task: str, setup: str, cores: int, minutes: float, flags: Sequence[s
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(line, cwd=folder, env=environment, stdout=output, stderr=output)
         try:
-            process.wait(60 * minutes)
+            failed = process.wait(60 * minutes) != 0
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGTERM)
             process.wait(END)
+            failed = False  # the signal ended it
     found = sorted(folder.rglob("metrics.csv"))
-    if not found:
+    if failed or not found:
         raise SystemExit((folder / "output.txt").read_text()[-500:] or f"{minutes:g} minutes are too short.")
     return found[0]
 

@@ -4,6 +4,7 @@ FOLDER has seeds/<seed>.csv.gz, the metrics of each run, and robustness/<seed>.c
 `robustness` for the policy that the run selected.
 """
 
+import argparse
 import csv
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,9 @@ HEADER = (
 
 def main(args: Sequence[str] | None = None) -> int:
     """Print one row for each seed."""
-    (folder,) = map(Path, sys.argv[1:] if args is None else args)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.robust_laps", description=__doc__)
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="published runs of car.yaml")
+    folder = parser.parse_args(args).folder
     print(row(HEADER))
     print(row(["---"] * len(HEADER)))
     for path in sorted((folder / "seeds").glob("*.csv.gz")):

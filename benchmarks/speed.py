@@ -8,11 +8,11 @@ python -m benchmarks.speed --variant bf16='--trainer.precision bf16-mixed'
 import argparse
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.arguments import interpreter, positive_float, positive_int
 from benchmarks.interleaved import Baseline, measure, missing
 from benchmarks.machine import describe, has_bf16, limit_cores
 from benchmarks.records import Records, comparison_table
@@ -82,10 +82,10 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--baselines", nargs="+", metavar="NAME", help=f"any of {', '.join(BASELINES)}; default: all")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(PLAIN), help="default: L C")
-    parser.add_argument("--windows", type=int, default=5, help="windows for each implementation")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of a window")
+    parser.add_argument("--windows", type=positive_int, default=5, help="windows for each implementation")
+    parser.add_argument("--seconds", type=positive_float, default=3.0, help="length of a window")
     parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads for each implementation"
+        "--threads", type=positive_int, default=len(os.sched_getaffinity(0)), help="threads for each implementation"
     )
     parser.add_argument(
         "--baselines-python", type=interpreter, default=sys.executable, help="interpreter with the baselines' packages"
@@ -101,22 +101,17 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(args)
 
 
-def interpreter(name: str) -> str:
-    """Return the absolute path of a Python interpreter, given its path or a name on PATH."""
-    found = shutil.which(name)
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"must be a Python interpreter, got {name}. Use the path of one with benchmarks/requirements.txt installed."
-        )
-    return os.path.abspath(found)  # processes start in another folder
-
-
 def variants(definitions: Sequence[str]) -> dict[str, Baseline]:
     """Create the implementations of `--variant`: td3_lightning with further flags."""
     named = {}
     for definition in definitions:
-        name, flags = definition.split("=", 1)
-        words = tuple(shlex.split(flags))
+        name, _, flags = definition.partition("=")
+        try:
+            words = tuple(shlex.split(flags))
+        except ValueError:  # an open quotation
+            words = ()
+        if not words:
+            sys.exit(f"--variant must be NAME='FLAGS', got {definition}.")
         named[f"ours:{name}"] = Baseline(f"td3_lightning, {name}", "ours", (), words)
         if all(word.startswith(("--model.", "--data.")) for word in words if word.startswith("--")):
             named[f"ours-loop:{name}"] = Baseline(f"td3_lightning, {name}, without the Trainer", "ours_loop", (), words)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from benchmarks.arguments import positive_int
 from benchmarks.machine import describe
 from benchmarks.records import markdown_table
 from benchmarks.workloads import ROOT
@@ -44,10 +45,10 @@ def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers; the first has ratio 1"
+        "--workers", type=positive_int, nargs="+", default=[1, 2], help="numbers of workers; the first has ratio 1"
     )
-    parser.add_argument("--runs", type=int, default=4, help="runs of each sweep")
-    parser.add_argument("--rounds", type=int, default=2, help="sweeps for each number of workers")
+    parser.add_argument("--runs", type=positive_int, default=4, help="runs of each sweep")
+    parser.add_argument("--rounds", type=positive_int, default=2, help="sweeps for each number of workers")
     return parser.parse_known_args(args)
 
 
@@ -58,7 +59,8 @@ def measure(workers: int, options: argparse.Namespace, flags: Sequence[str]) -> 
     with tempfile.TemporaryDirectory() as folder:
         line = [sys.executable, "-m", "td3_lightning", *words, "--trainer.default_root_dir", folder]
         start = time.perf_counter()
-        subprocess.run(line, env=environment, stdout=subprocess.DEVNULL, check=True)
+        if subprocess.run(line, env=environment, stdout=subprocess.DEVNULL).returncode:
+            sys.exit(1)  # the sweep printed its error
         return time.perf_counter() - start
 
 

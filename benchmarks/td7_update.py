@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.arguments import positive_int
 from benchmarks.baselines.ours_loop import LoopTD3
 from benchmarks.baselines.process import tune_process
 from benchmarks.machine import describe
@@ -89,10 +90,13 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     first = (__doc__ or "").split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.td7_update", description=first)
     parser.add_argument("author", type=Path, help="checkout of https://github.com/sfujim/TD7")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads")
-    parser.add_argument("--blocks", type=int, default=10, help="blocks measured of each implementation")
-    parser.add_argument("--updates", type=int, default=10, help="updates in a block")
-    return parser.parse_args(args)
+    parser.add_argument("--threads", type=positive_int, nargs="+", default=[1, 2], help="numbers of threads")
+    parser.add_argument("--blocks", type=positive_int, default=10, help="blocks measured of each implementation")
+    parser.add_argument("--updates", type=positive_int, default=10, help="updates in a block")
+    options = parser.parse_args(args)
+    if not Path(options.author, "TD7.py").is_file():
+        parser.error(f"AUTHOR must be a folder with TD7.py, got {options.author}. Clone the repository above.")
+    return options
 
 
 def implementations(author: Path) -> dict[str, Update]:

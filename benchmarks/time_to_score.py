@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.arguments import interpreter, positive_int
 from benchmarks.machine import commit, cpu
 from benchmarks.records import markdown_table
 from benchmarks.score_run import START, TASKS, ScoreTask
@@ -38,8 +39,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--task", choices=TASKS, default="lander")
     parser.add_argument("--implementations", nargs="+", choices=TITLES, default=list(TITLES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; use at most the number of cores")
-    parser.add_argument("--baselines-python", default=sys.executable, help="interpreter that has the other libraries")
+    parser.add_argument("--jobs", type=positive_int, default=1, help="runs at a time; use at most the number of cores")
+    parser.add_argument(
+        "--baselines-python", type=interpreter, default=sys.executable, help="interpreter that has the other libraries"
+    )
     parser.add_argument("--output", type=Path, default=Path("time_to_score"), help="folder of the runs")
     return parser.parse_args(arguments)
 
@@ -54,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = [f"{name}_{seed}" for name, seed in runs if not ended(task, read(results(options, name, seed)))]
     if failed:
         sys.exit(f"Every run must end, got a failure of {', '.join(failed)}. Read output.txt in {options.output}.")
-    print(f"{task.env_id}, mean return of {task.score:,.0f} over {task.episodes} episodes; {cpu()}; {commit()}\n")
+    print(f"{task.env_id}, mean return of {task.score:,.0f} over {task.episodes} episodes")
+    print("".join(f"- {line}\n" for line in conditions(options, runs)))
     print(table(task, {TITLES[name]: evaluations(options, name) for name in options.implementations}))
     return 0
 
@@ -67,17 +71,27 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
+    (folder / "conditions.txt").write_text(f"{cpu()}; {commit()}; runs at a time: {options.jobs}")
     python = sys.executable if name == "ours" else options.baselines_python
     with (folder / "output.txt").open("w") as output:
         command = [python, "-m", "benchmarks.score_run", name, options.task, str(seed), str(path)]
         subprocess.run(command, cwd=folder, env=environment(), stdout=output, stderr=output)
 
 
+def conditions(options: argparse.Namespace, runs: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the conditions of the runs, each with its runs: a kept run can be of another commit or machine."""
+    names: dict[str, list[str]] = {}
+    for name, seed in runs:
+        path = results(options, name, seed).with_name("conditions.txt")
+        names.setdefault(path.read_text() if path.exists() else "not recorded", []).append(f"{name}_{seed}")
+    return [f"{', '.join(those)}: {text}" for text, those in names.items()]
+
+
 def environment() -> dict[str, str]:
-    """Return the environment variables of a run: one thread, the checkout, and the time of the start."""
+    """Return the environment variables of a run: one thread, no GPU, the checkout, and the time of the start."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     threads["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"  # not read from OMP
-    return {**os.environ, **threads, "PYTHONPATH": str(ROOT), START: str(time.time())}
+    return {**os.environ, **threads, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), START: str(time.time())}
 
 
 def evaluations(options: argparse.Namespace, name: str) -> list[Points]:

@@ -15,6 +15,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from benchmarks.arguments import positive_int
 from benchmarks.baselines.cleanrl_tuned import TunedAgent
 from benchmarks.baselines.ours import data_settings, model_settings
 from benchmarks.baselines.ours_loop import LoopTD3
@@ -28,6 +29,7 @@ from td3_lightning.replay.batch import Batch
 
 MANUAL = get_args(Gradients)[0]  # the name of the manual gradients
 TUNED = "CleanRL-style loop, tuned"
+DEFAULT = [name for name in WORKLOADS if name != "H"]  # H requires the extra mujoco
 NUM_BATCHES = 64  # batches that are cycled through
 AUTOGRAD = "td3_lightning, autograd"
 HEADER = ("implementation", "ms per update, median", "minimum", "speedup over the tuned loop", "speedup over autograd")
@@ -54,10 +56,12 @@ def main(args: Sequence[str] | None = None) -> int:
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.update", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="default: all")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads")
-    parser.add_argument("--blocks", type=int, default=30, help="blocks measured of each implementation")
-    parser.add_argument("--updates", type=int, default=50, help="updates in a block")
+    parser.add_argument(
+        "--workloads", nargs="+", choices=WORKLOADS, default=DEFAULT, help=f"default: {' '.join(DEFAULT)}"
+    )
+    parser.add_argument("--threads", type=positive_int, default=len(os.sched_getaffinity(0)), help="threads")
+    parser.add_argument("--blocks", type=positive_int, default=30, help="blocks measured of each implementation")
+    parser.add_argument("--updates", type=positive_int, default=50, help="updates in a block")
     return parser.parse_args(args)
 
 

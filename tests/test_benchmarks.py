@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import clock, env_step, env_workers, latency, ranks, update
+from benchmarks import clock, env_step, env_workers, latency, ranks, robust_laps, update
+from benchmarks.arguments import interpreter
 from benchmarks.baselines import floor, ours_loop
 from benchmarks.baselines.cleanrl import Agent
 from benchmarks.baselines.cleanrl_tuned import TunedAgent
@@ -26,7 +27,7 @@ from benchmarks.car_frames import report
 from benchmarks.interleaved import Baseline, Measurement
 from benchmarks.machine import commit
 from benchmarks.records import Records, comparison_table
-from benchmarks.speed import BASELINES, choose, interpreter, supported, variants
+from benchmarks.speed import BASELINES, choose, supported, variants
 from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
 from td3_lightning.errors import EnvError
 
@@ -48,6 +49,52 @@ def test_every_command_of_the_readmes_parses() -> None:
     for module, words in readme_commands():
         if module != "profile":  # tests/fast/test_profile.py parses these commands
             import_module(f"benchmarks.{module}").parse(words)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("speed", ["--threads", "0"]),
+        ("speed", ["--windows", "0"]),
+        ("speed", ["--seconds", "0"]),
+        ("env_workers", ["--cores", "-1"]),
+        ("env_step", ["--num_envs", "1", "0"]),
+        ("update", ["--blocks", "0"]),
+        ("profile", ["--steps", "0"]),
+        ("priorities", ["--calls", "0"]),
+        ("latency", ["--calls", "0"]),
+        ("car_frames", ["--seconds", "nan"]),
+        ("ranks", ["--minutes", "-1"]),
+        ("sweep_rate", ["--workers", "0"]),
+        ("time_to_score", ["--jobs", "0"]),
+    ],
+)
+def test_amount_that_measures_nothing_is_refused(
+    module: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if module == "profile":
+        pytest.importorskip("td3_lightning.fast.adam")
+    with pytest.raises(SystemExit) as ended:
+        import_module(f"benchmarks.{module}").parse(words)
+    assert ended.value.code == 2
+    assert re.search(rf"{words[0]}: must be (at least 1|above 0), got {words[-1]}\.$", capsys.readouterr().err.strip())
+
+
+def test_input_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    td7_update = import_module("benchmarks.td7_update")
+    for call, sentence in (
+        (partial(td7_update.parse, [str(tmp_path)]), "AUTHOR must be a folder with TD7.py, got"),
+        (partial(latency.parse, ["--runs", "absent"]), "invalid choice: 'absent'"),
+        (partial(robust_laps.main, []), "the following arguments are required: FOLDER"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            call()
+        assert ended.value.code == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_update_needs_no_extra_by_default() -> None:
+    assert update.parse([]).workloads == ["L", "C", "L-LN", "C-LN"]
 
 
 # Speed.
@@ -109,6 +156,22 @@ def test_variant_adds_td3_lightning_with_flags() -> None:
     assert parse(flags) == {"model": {"tau": 0.01}, "data": {"batch_size": 128}}
 
 
+@pytest.mark.parametrize("definition", ["bf16", "bf16=", "bf16=--trainer.precision 'bf16"])
+def test_variant_without_flags_is_refused(definition: str) -> None:
+    with pytest.raises(SystemExit, match=rf"^--variant must be NAME='FLAGS', got {re.escape(definition)}\.$"):
+        variants([definition])
+
+
+def test_environments_without_workers_have_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(env_step, "limit_cores", limits.append)
+    monkeypatch.setattr(env_step, "describe", lambda command, threads: {})
+    monkeypatch.setattr(env_step, "worker_table", lambda options: "")
+    for workers in (["0"], [], ["0", "2"]):
+        assert env_step.main(["--num_envs", "--workers", *workers]) == 0
+    assert limits == [1, 1, 2]
+
+
 def test_tables_of_steps_have_a_row_per_measurement() -> None:
     options = env_step.parse(["--env", "Pendulum-v1", "--windows", "1", "--seconds", "0.001", "--workers", "0"])
     options.num_envs, options.milliseconds = [1, 3], [0.05, 1.0]
@@ -126,6 +189,16 @@ def test_each_rank_counts_in_the_table_of_ranks(tmp_path: Path) -> None:
     assert ranks.row("lander", "2 ranks", metrics) == ["lander", "2 ranks", "240", "120", "300", "-9.0", "-5.0"]
     options, flags = ranks.parse(["--tasks", "lander", "--minutes", "0.5", "--data.batch_size", "64"])
     assert (options.minutes, flags) == (0.5, ["--data.batch_size", "64"])
+
+
+def test_rank_that_fails_has_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho env_steps > metrics.csv\necho no such thing\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(ranks.sys, "executable", str(python))
+    monkeypatch.setattr(ranks.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    with pytest.raises(SystemExit, match="no such thing"):
+        ranks.measure("lander", "1 rank", 1, 1.0, [])
 
 
 def test_speed_with_workers_is_a_share_of_the_learner() -> None:

@@ -88,6 +88,53 @@ def test_run_that_fails_is_no_result(
     assert time_to_score.main([*words[:3], "1", *words[5:]]) == 0
 
 
+def test_relative_interpreter_is_found_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "venv" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nprintf '%s' \"$2 $3\"\n")
+    python.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    options = time_to_score.parse(["--baselines-python", "venv/python", "--output", "runs"])
+    time_to_score.train(options, "sb3", 1)
+    assert (tmp_path / "runs" / "lander" / "sb3_1" / "output.txt").read_text() == "benchmarks.score_run sb3"
+
+
+def test_kept_run_has_the_conditions_of_its_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(command: list[str], **_: object) -> None:
+        Path(command[-1]).write_text('{"frames": 7500, "seconds": 1.0, "return": 200.0}\n')
+
+    monkeypatch.setattr(time_to_score, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(time_to_score, "cpu", lambda: "EPYC")
+    words = ["--implementations", "ours", "--output", str(tmp_path), "--seeds"]
+    for commit, jobs, seeds in (("aaa", "1", ["1"]), ("bbb", "2", ["1", "2", "3"])):
+        monkeypatch.setattr(time_to_score, "commit", lambda commit=commit: commit)
+        assert time_to_score.main([*words, *seeds, "--jobs", jobs]) == 0
+    assert capsys.readouterr().out.split("\n\n")[-2].splitlines()[-2:] == [
+        "- ours_1: EPYC; aaa; runs at a time: 1",
+        "- ours_2, ours_3: EPYC; bbb; runs at a time: 2",
+    ]
+    (tmp_path / "lander" / "ours_1" / "conditions.txt").unlink()
+    assert time_to_score.main([*words, "1"]) == 0
+    assert "- ours_1: not recorded\n" in capsys.readouterr().out
+
+
+def test_run_of_a_killed_command_adds_no_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(START, "0")
+    monkeypatch.setattr(score_run, "mean_return", lambda *_: 0.0)
+    monkeypatch.setattr(score_run.os, "_exit", sys.exit)
+    scorer = Scorer(LANDER, tmp_path / "evaluations.jsonl")
+    monkeypatch.setattr(score_run.os, "getppid", lambda: 1)
+    with pytest.raises(SystemExit):
+        scorer.evaluate(7_500, lambda obs: obs, lambda: gymnasium.make("Pendulum-v1"))
+    assert not (tmp_path / "evaluations.jsonl").exists()
+
+
+def test_runs_use_no_gpu() -> None:
+    assert time_to_score.environment()["CUDA_VISIBLE_DEVICES"] == ""
+
+
 SHORT_RUN = """
 import dataclasses
 from benchmarks import score_run

@@ -169,3 +169,17 @@ def test_run_without_a_lap_is_summarized(tmp_path: Path, capsys: pytest.CaptureF
         *("1 of 3", "1", "90.0 |"),
     ]
     assert summarize(read_evaluations(metrics)[:1])[3:6] == ["never", "never", "0 of 1"]
+
+
+def test_mean_of_frames_is_rounded() -> None:
+    evaluation = {"env_steps": "9", "eval/return_mean": "1", "eval/frames": "756.07"}
+    assert summarize([evaluation | {"eval/tiles": "3.5", "eval/tiles_total": "5"}])[1] == "756"
+
+
+@pytest.mark.parametrize("content", [None, "env_steps,train/return\n3,1\n", "env_steps,eval/return_mean\n3,1\n"])
+def test_metrics_without_laps_are_refused(content: str | None, tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.csv"
+    if content:
+        metrics.write_text(content)
+    with pytest.raises(SystemExit, match=r"metrics\.csv must be a file with evaluations of the car, got none\. Use"):
+        main([str(metrics)])
