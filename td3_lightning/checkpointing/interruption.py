@@ -220,7 +220,7 @@ class SaveOnFailure(Callback):
         if in_env and not trainer.validating:
             trainer.datamodule.envs.discard_episodes()  # type: ignore[attr-defined]  # set without a type
         failure = "An environment failed" if in_env else "The run failed"
-        rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {_save_failed(trainer)}.")
+        rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {_save_after_failure(trainer)}.")
 
     def _is_consistent(self, trainer: L.Trainer, exception: BaseException) -> bool:
         """Return whether the exception came from an environment or while no update was in progress."""
@@ -230,7 +230,7 @@ class SaveOnFailure(Callback):
         return is_failure and (bool(trainer.validating) or self._epoch_over)
 
 
-def _save_failed(trainer: L.Trainer) -> str:
+def _save_after_failure(trainer: L.Trainer) -> str:
     """Save the run, and return a message that says where or why not."""
     try:
         return save_last(trainer)

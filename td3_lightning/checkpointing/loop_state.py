@@ -21,12 +21,12 @@ def evaluation_is_due(trainer: L.Trainer) -> bool:
     Lightning counts the updates of the epoch, or all updates if `check_val_every_n_epoch` is None. It also evaluates
     after the last update of a run that stops early.
     """
+    if not trainer.enable_validation:
+        return False
     loop = trainer.fit_loop.epoch_loop
     count = loop.total_batch_idx if trainer.check_val_every_n_epoch is None else loop.batch_idx
     in_this_epoch = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
     ends_early = trainer.should_stop and trainer.fit_loop._can_stop_early
-    if not trainer.enable_validation:
-        return False
     return in_this_epoch and (ends_early or (count + 1) % (trainer.val_check_batch or math.inf) == 0)
 
 
