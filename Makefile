@@ -12,6 +12,10 @@ TORCH = torch==2.13.0 sympy==1.14.0 setuptools==84.2.1
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install
+# uv installs the other packages ten times as fast as pip and keeps the installed PyTorch. pip installs them if uv cannot: uv
+# does not read the settings of pip, such as another package index.
+UV := $(BIN)/uv pip install --python $(BIN)/python
+PINNED = --quiet --constraint constraints.txt --editable
 
 SITE = 'import sysconfig; print(sysconfig.get_path("purelib"))'
 EXTRAS = $(shell sed -n '/optional-dependencies/,/^$$/s/^\([a-z]*\) = .*/\1/p' pyproject.toml)
@@ -84,11 +88,11 @@ ray-test: .venv/installed-for-tests
 
 # The files touched below are stamps. They are touched last, so an interrupted installation runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt
-	$(PIP) --quiet --constraint constraints.txt --editable .
+	$(UV) $(PINNED) . || $(PIP) $(PINNED) .
 	@touch $@
 
 .venv/installed-for-tests: .venv/torch pyproject.toml constraints.txt
-	$(PIP) --quiet --constraint constraints.txt --editable '.[docs,test]'
+	$(UV) $(PINNED) '.[docs,test]' || $(PIP) $(PINNED) '.[docs,test]'
 	@touch .venv/installed $@
 
 # A second environment, because .venv keeps the mujoco of the published results. It imports all other packages from .venv.
@@ -101,6 +105,7 @@ build/robotics/installed: .venv/installed-for-tests constraints-robotics.txt
 
 .venv/torch: | $(BIN)/pip
 	$(if $(TORCH),$(PIP) $(TORCH))
+	-$(PIP) --quiet uv==0.13.9
 	@touch $@
 
 $(BIN)/pip:
@@ -109,7 +114,6 @@ $(BIN)/pip:
 # The GPU packages of torch belong to its build and are not pinned either. The extra robotics requires an older mujoco, so
 # its pins have their own file.
 constraints: .venv/torch
-	$(PIP) --quiet uv
 	printf '%s\n' $(TORCH) | $(COMPILE) $(addprefix --extra=,$(filter-out robotics,$(EXTRAS))) > .venv/pins
 	grep -Ev $(UNPINNED) .venv/pins > constraints.txt
 	(printf '%s\n' $(TORCH); grep -v '^mujoco' constraints.txt) | $(COMPILE) --extra=robotics > .venv/pins

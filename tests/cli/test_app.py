@@ -890,7 +890,7 @@ INVALID_FILES = {
     "name: !!bool x": "must be valid YAML, got an error: 'x'. Correct it.",
     "data: 2024-13-01": "must be valid YAML, got an error: month must be in 1..12.",
     "data: {env_id: Pendulum-v1}\n--- 1": "expected a single document in the stream but found another document (line 2",
-    "a: " + "[" * 3000: "must be valid YAML, got too many nested brackets. Remove them.",
+    "a: " + "[" * 1000: "must be valid YAML, got too many nested brackets. Remove them.",
     "data: {env_id: Pendulum-v1, env_kwargs: {max_episode_steps: 1e2}}": "got 100.0. Use 100.",
     "data: {env_id: Pendulum-v1, capacity: 1e6}": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
     "data: {env_id: Pendulum-v1, buffer_size: 9}": 'no setting "data.buffer_size"; use --data.capacity.',
