@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from td3_lightning.envs.lifetime import close_env
@@ -30,19 +29,13 @@ class Step(NamedTuple):
         return range(len(self.reward)) if self.resets is None else np.flatnonzero(~self.resets).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step without `resets`, which workers do not have, as tensors and Python numbers."""
-        return {
-            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-            for name, value in self._asdict().items()
-            if name != "resets"
-        }
+        """Return the step without `resets`, which workers do not have, as arrays and Python numbers."""
+        return {name: value for name, value in self._asdict().items() if name != "resets"}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Step":
         """Return the step of a state."""
-        stored = [state[name] for name in cls._fields if name in state]
-        values: list[Any] = [value.numpy() if isinstance(value, torch.Tensor) else value for value in stored]
-        return cls(*values)
+        return cls(**{name: value for name, value in state.items() if name in cls._fields})
 
 
 class Envs(Protocol):
@@ -64,7 +57,7 @@ class Envs(Protocol):
         """Return the number of steps in the running episode of each environment."""
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the running episode of each environment."""
+        """Return the running episode of each environment as arrays and Python numbers."""
 
     def generators(self) -> list[str]:
         """Return the kind of the random generator that each restored episode sets, for example "PCG64"."""
@@ -148,7 +141,7 @@ class EnvGroup:
         return [env.steps for env in self.envs]
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the running episode of each environment as tensors and Python numbers."""
+        """Return the running episode of each environment as arrays and Python numbers."""
         return [env.state_dict() for env in self.envs]
 
     def generators(self) -> list[str]:

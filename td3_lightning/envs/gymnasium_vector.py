@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
@@ -123,8 +122,8 @@ class GymnasiumVector:
 
     def states(self) -> list[dict[str, Any]]:
         """Return states that no environment can restore: the observations without the actions."""
-        actions = torch.empty((0, *(self.spaces[0][1].shape or ())))
-        return [{"actions": actions, "obs": obs} for obs in torch.tensor(self.obs)]
+        actions = np.empty((0, *(self.spaces[0][1].shape or ())), np.float32)
+        return [{"actions": actions, "obs": obs} for obs in self.obs]
 
     def generators(self) -> list[str]:
         """Return nothing, because no state of a generator is restored."""

@@ -1,15 +1,14 @@
 """Wrapper that restores a running episode by replaying its actions."""
 
+import copy
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.reports import scalar_info
-from td3_lightning.serialization.primitives import as_arrays, to_primitives
 
 
 class RestorableEnv(CheckedEnv):
@@ -56,14 +55,13 @@ class RestorableEnv(CheckedEnv):
 
     def generator_state(self) -> dict[str, Any]:
         """Return the state of the random generator, or an empty dict if it is not a generator of NumPy."""
-        state: dict[str, Any] = to_primitives(_numpy_state(self.np_random), "the generator")
-        return state
+        return copy.deepcopy(_numpy_state(self.np_random))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running episode as tensors and Python numbers."""
-        actions = torch.tensor(np.array(self._actions))
+        """Return the running episode as arrays and Python numbers."""
+        actions = np.array(self._actions)
         origin = {"first_seed": self.first_seed, "episodes": self.episodes}  # for error messages
-        return {**self._start, **origin, "actions": actions, "obs": torch.tensor(self.obs), "return": self._return}
+        return {**self._start, **origin, "actions": actions, "obs": self.obs, "return": self._return}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Replay the episode.
@@ -72,18 +70,18 @@ class RestorableEnv(CheckedEnv):
             Whether the result is bit-identical. If not, the environment starts a new episode.
         """
         if "generator" in state:
-            _set_numpy_state(self.np_random, as_arrays(state["generator"]))
+            _set_numpy_state(self.np_random, state["generator"])
         self.reset(seed=state.get("seed"))
         self.first_seed, self.episodes = state.get("first_seed"), state.get("episodes", 1)
-        ended = any(any(self.step(action)[2:4]) for action in state["actions"].numpy())
-        same = not ended and np.array_equal(self.obs, state["obs"].numpy(), equal_nan=True)
+        ended = any(any(self.step(action)[2:4]) for action in state["actions"])
+        same = not ended and np.array_equal(self.obs, state["obs"], equal_nan=True)
         same = same and self._return == state.get("return", self._return)  # a vector environment saves none
         if not same:
             self.reset()
         return same
 
 
-def _numpy_state(rng: Any) -> Any:
+def _numpy_state(rng: Any) -> dict[str, Any]:
     if isinstance(rng, np.random.RandomState):  # that of dm_control
         return rng.get_state(legacy=False)
     return rng.bit_generator.state if hasattr(rng, "bit_generator") else {}

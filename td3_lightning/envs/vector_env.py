@@ -15,6 +15,7 @@ from td3_lightning.envs.spaces import check_is_new, check_same_spaces
 from td3_lightning.envs.vector_source import VectorSource
 from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.seeding import derive_seed
+from td3_lightning.serialization.primitives import as_arrays, to_primitives
 
 
 class TrainingVectorEnv:
@@ -138,7 +139,8 @@ class TrainingVectorEnv:
         except EnvError:
             self.discard_episodes()
             raise
-        return {"episodes": episodes, **({"step": self._finished.state_dict()} if self._finished else {})}
+        state = {"episodes": episodes, **({"step": self._finished.state_dict()} if self._finished else {})}
+        return dict(to_primitives(state, "the training environments"))
 
     def load_state_dict(self, state: dict[str, Any]) -> list[int]:
         """Restore the running episodes, and the step that had begun.
@@ -150,12 +152,12 @@ class TrainingVectorEnv:
         """
         if not state["episodes"]:  # they were discarded
             return []
-        same = self.group.restore(state["episodes"])
+        same = self.group.restore([as_arrays(episode) for episode in state["episodes"]])
         if "step" not in state:
             return [index for index, is_same in enumerate(same) if not is_same]
         if not all(same):
             return list(range(self.num_envs))
-        self._finished, self.is_stepping = Step.from_state(state["step"]), True
+        self._finished, self.is_stepping = Step.from_state(as_arrays(state["step"])), True
         return []
 
     def close(self) -> None:

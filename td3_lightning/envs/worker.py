@@ -16,8 +16,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
+from td3_lightning.envs.after_import import after_import
 from td3_lightning.envs.env_group import EnvGroup
 from td3_lightning.envs.shared_arrays import SharedArrays
 from td3_lightning.envs.spaces import check_is_new
@@ -53,7 +53,7 @@ class Worker:
         logging.getLogger().setLevel(log_level)
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002  # what an environment without its own generator uses
-        torch.manual_seed(seed)
+        after_import("torch", lambda torch: torch.manual_seed(seed))  # most environments do not import it
         try:
             specs, make = pickle.loads(pickled)
         except Exception as error:  # importing a module of the user may raise anything

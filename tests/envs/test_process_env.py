@@ -25,7 +25,7 @@ from td3_lightning.errors import EnvError
 from td3_lightning.seeding import derive_seed
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from tests.envs.test_vector_env import through_a_file
-from toys import Counter, Obedient, Restless, Seeded
+from toys import Counter, Obedient, Restless, Sampler, Seeded
 
 NONE = np.zeros((3, 1), np.float32)
 
@@ -88,6 +88,30 @@ class Gated(Seeded):
         while not self.path.exists():
             time.sleep(0.001)
         return super().step(action)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_worker_does_not_load_pytorch() -> None:
+    """PyTorch would take 2 seconds and 130 MB in each worker."""
+    envs = new_envs("LunarLanderContinuous-v3")
+    envs.reset()
+    envs.step(np.zeros((3, 2), np.float32))
+    assert len(envs.state_dict()["episodes"]) == 3
+    loaded = [Path(f"/proc/{pid}/maps").read_text() for pid in pids(envs)]
+    envs.close()
+    assert all("_multiarray_umath" in maps for maps in loaded)
+    assert not any("libtorch" in maps for maps in loaded)
+
+
+def test_worker_that_imports_pytorch_later_is_seeded() -> None:
+    import torch
+
+    envs = new_envs(Sampler, num_envs=2)
+    envs.reset()
+    obs = envs.step(NONE[:2]).last_obs
+    envs.close()
+    seeds = [derive_seed("environment worker", index) for index in (0, 1)]
+    np.testing.assert_array_equal(obs, [torch.rand(1, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
 
 
 def test_step_runs_between_begin_and_finish(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from td3_lightning.envs.wrappers import (
 )
 from td3_lightning.errors import EnvError
 from td3_lightning.seeding import derive_seed
+from td3_lightning.serialization.primitives import as_arrays, to_primitives
 from toys import Counter, Fussy, InPlace, Restless, Seeded, Talkative
 
 ACTION = np.array([0.5], np.float32)
@@ -295,9 +296,9 @@ def test_info_cannot_override_return_and_length() -> None:
 
 def through_a_file(state: dict[str, Any]) -> Any:
     file = io.BytesIO()
-    torch.save(state, file)
+    torch.save(to_primitives(state, "the state"), file)
     file.seek(0)
-    return torch.load(file, weights_only=True)
+    return as_arrays(torch.load(file, weights_only=True))
 
 
 @pytest.mark.parametrize("seeded", [True, False], ids=["first episode", "third episode"])

@@ -84,6 +84,21 @@ class Seeded(Counter):
         return obs, float(self.np_random.normal()), terminated, truncated, info
 
 
+class Sampler(gym.Env[Any, Any]):
+    """Observe a number of PyTorch's global generator. Import PyTorch in the first step."""
+
+    observation_space = Box(-1, 1, (1,), np.float32)
+    action_space = Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        import torch
+
+        return torch.rand(1).numpy(), 0.0, False, False, {}
+
+
 class Restless(Counter):
     """Observe a random number that no seed controls, so that the environment is not deterministic."""
 
