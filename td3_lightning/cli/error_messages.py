@@ -190,7 +190,7 @@ def _range(restriction: str) -> str:
 
 
 def _key(message: str) -> str:
-    return _first(r'Parser key "([^"]+)"', message).split(":")[0]
+    return _first(r'(?:Parser key "|^--)([^":]+)', message)
 
 
 def _owner(message: str) -> str:
@@ -258,10 +258,10 @@ def _no_class(key: str, path: str, number: str) -> str:
 
 def _wrong_kind(key: str, message: str, words: Sequence[str]) -> str:
     got = _first(r"(?:Given value|Got value): (.*)", message)
-    got = _first(r"class_path(?:=|': )'([\w.]+)'", got) or got or "nothing"
-    got = "null" if got == "None" else got
+    got = _first(r"class_path(?:=|': )'([\w.]+)'", got) or {"None": "null", "": "nothing"}.get(got, got)
     kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
-    accepted = list(dict.fromkeys(KINDS.get(name, name) or f"one of {choices}" for name, choices in kinds))
+    choices = dict.fromkeys(choice.strip(" '") for _, group in kinds if group for choice in group.split(","))
+    accepted = list(dict.fromkeys(KINDS.get(name, name) or f"one of {', '.join(choices)}" for name, _ in kinds))
     if not accepted or accepted == ["null"]:  # jsonargparse does not name the accepted classes
         known = suggestions.known_classes(key)
         hint = suggestions.class_path(got, key) or (f"use one of {', '.join(known)}." if 0 < len(known) < 9 else "")
@@ -284,7 +284,7 @@ def _fix(key: str, got: str, accepted: Sequence[str], words: Sequence[str]) -> s
         return f"Use {listed or (f'[{close}]' if close else 'the form [NAME]' if of_classes else 'the form [1,2]')}."
     if "an integer" in accepted and suggestions.integer(got):
         return _integer_fix(got)
-    choices = [choice for group in accepted for choice in re.findall(r"'([^']+)'", group)]
+    choices = [choice for kind in accepted if kind.startswith("one of ") for choice in kind[7:].split(", ")]
     if close_choices := get_close_matches(got, choices, n=1):
         return f"Did you mean {close_choices[0]}?"
     if accepted[0].startswith("one of"):
