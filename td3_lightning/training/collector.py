@@ -22,6 +22,7 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import MAX_STEPS
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
+from td3_lightning.training.loop_counters import check_is_between_updates
 from td3_lightning.training.normalizer_inputs import NormalizerInputs
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, update_priorities
@@ -182,11 +183,14 @@ class Collector(Callback):
         self._log.proceed()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Stop a diverged run before it overwrites a good checkpoint.
+        """Stop a diverged run before it overwrites a good checkpoint, and refuse a save within an update.
 
         Raises:
             LearnerError: A weight or an optimizer state is not finite.
+            UsageError: An update is in progress.
         """
+        if not trainer.interrupted:
+            check_is_between_updates(trainer)
         check_weights(pl_module, pl_module.updates, *trainer.optimizers)
 
     @property
