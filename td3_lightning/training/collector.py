@@ -69,7 +69,7 @@ class Collector(Callback):
         self.exploration_noise = as_noise(exploration_noise)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
-        self.stops_directly: Callable[[], bool] = lambda: True  # whether a stop follows the current update directly
+        self.stops_directly: Callable[[], bool] | None = None  # whether a stop follows the current update directly
         self._policy_checkpoint: PolicyCheckpoint | None = None
         self._start_over()
 
@@ -199,7 +199,7 @@ class Collector(Callback):
         return self._policy_checkpoint is not None and self._policy_checkpoint.assessment is not None
 
     def _must_pause(self) -> bool:
-        return self.stopping and self.stops_directly()
+        return self.stopping and (self.stops_directly is None or self.stops_directly())
 
     def _catch_up(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Take the environment steps that precede the next update, and log the last update."""
