@@ -87,8 +87,8 @@ class Learner(Agent):
             groups = [group for each in self.trainer.optimizers[place : place + 1] for group in each.param_groups]
             if set(network.parameters()).isdisjoint(weight for group in groups for weight in group["params"]):
                 raise UsageError(
-                    "configure_optimizers must return the optimizer of the actor, then that of the critics, got another "
-                    "order or number. Use (actor_optimizer, critic_optimizer)."
+                    "configure_optimizers must return the optimizer of the actor, then that of the critics, got "
+                    "another order or number. Use (actor_optimizer, critic_optimizer)."
                 )
 
     def prepare_step(self, optimizer: LightningOptimizer, lr: Schedule) -> None:

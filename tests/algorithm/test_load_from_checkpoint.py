@@ -113,5 +113,5 @@ def test_state_of_a_callback_that_cannot_be_loaded_is_refused(make_trainer: Any,
     returns.held = object()
     trainer = make_trainer(callbacks=[Collector(warmup_steps=4), returns])
     trainer.fit(agent, datamodule=data)
-    with pytest.raises(UsageError, match=r"^callbacks\.Returns\.held must be made of tensors, .* got a object\. Store "):
+    with pytest.raises(UsageError, match=r"^callbacks\.Returns\.held must be made of tensors, .* got a object\. Store"):
         trainer.save_checkpoint(tmp_path / "a.ckpt")

@@ -335,7 +335,6 @@ def test_save_within_an_update_needs_no_other_callback(hook: str, make_trainer: 
         make_trainer(callbacks=[Collector(warmup_steps=8), saves]).fit(new_module(data), datamodule=data)
 
 
-
 def test_resumed_rank_keeps_its_own_env_steps(make_trainer: Any, tmp_path: Any) -> None:
     """Rank 0 was stopped in the warm-up, after fewer steps than this rank, and saved its clock."""
     data, path = new_data(steps_per_epoch=10), tmp_path / "own.ckpt"
