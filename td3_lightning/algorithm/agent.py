@@ -22,6 +22,7 @@ from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
 from td3_lightning.serialization.observation_parts import flat_rows
+from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.restoration import check_restoration, stored_arguments
 
 CLOCKS = ("env_steps", "updates", "episodes")
@@ -221,13 +222,19 @@ class Agent(L.LightningModule):
         return module if map_location is None else module.to(map_location)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the clocks, the noise, the structure of observations and every process's noise generators."""
+        """Add the clocks, the noise, the structure of observations and every process's noise generators.
+
+        Raises:
+            UsageError: The state of a callback could not be loaded again.
+        """
         checkpoint["format"] = FORMAT
         checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
         checkpoint["target_noise"] = gather_from_ranks(self.noise_generator.get_state)
         checkpoint["act_noise"] = gather_from_ranks(self.act_generator.get_state)
         checkpoint["exploration_noise"] = self.exploration_noise and self.exploration_noise.plain()
         checkpoint["observation_parts"] = self.observation_parts
+        if "callbacks" in checkpoint:  # not if only weights are saved
+            checkpoint["callbacks"] = to_primitives(checkpoint["callbacks"], "callbacks")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check the checkpoint, and restore the clocks, the exploration noise and this process's noise generators.

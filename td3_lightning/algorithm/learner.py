@@ -11,6 +11,7 @@ from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
+from td3_lightning.errors import UsageError
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
@@ -75,6 +76,20 @@ class Learner(Agent):
         """Create Adam for a network, with the learning rate at `env_steps`."""
         fused = True if self.settings.max_grad_norm is None else None  # Lightning cannot clip for a fused Adam
         return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=fused)
+
+    def on_train_start(self) -> None:
+        """Check the optimizers of a subclass, because each update steps those of the actor and the critics by place.
+
+        Raises:
+            UsageError: There is none for the actor or the critics in its place.
+        """
+        for place, network in ((ACTOR, self.actor), (CRITICS, self.critics)):
+            groups = [group for each in self.trainer.optimizers[place : place + 1] for group in each.param_groups]
+            if set(network.parameters()).isdisjoint(weight for group in groups for weight in group["params"]):
+                raise UsageError(
+                    "configure_optimizers must return the optimizer of the actor, then that of the critics, got "
+                    "another order or number. Use (actor_optimizer, critic_optimizer)."
+                )
 
     def prepare_step(self, optimizer: LightningOptimizer, lr: Schedule) -> None:
         """Set the learning rate and clip the gradients."""

@@ -187,6 +187,7 @@ class TD3(Learner):
 
     def on_train_start(self) -> None:
         """Choose the update rule again: another Trainer has other optimizers, also if it resumes within an epoch."""
+        super().on_train_start()
         self._rule_is_current = False
 
     def on_train_epoch_start(self) -> None:

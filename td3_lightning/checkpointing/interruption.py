@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.loop_state import (
-    check_is_between_updates,
+    check_is_restored,
     discard_update,
     evaluation_is_due,
     reset_evaluation_progress,
@@ -120,12 +120,12 @@ class StopOnSignal(Callback):
         """Make the resumed run begin with the evaluation or the epoch that is interrupted or that follows directly.
 
         Raises:
-            UsageError: The run is not restored yet, or an update is in progress.
+            UsageError: The run is not restored yet.
         """
         if trainer.interrupted:
             discard_update(checkpoint)
         else:
-            check_is_between_updates(trainer)
+            check_is_restored(trainer)
         if _is_evaluating(trainer, pl_module):
             restart_evaluation(checkpoint)
         elif not trainer.validating and evaluation_is_due(trainer):

@@ -30,18 +30,12 @@ def evaluation_is_due(trainer: L.Trainer) -> bool:
     return in_this_epoch and (ends_early or (count + 1) % (trainer.val_check_batch or math.inf) == 0)
 
 
-def check_is_between_updates(trainer: L.Trainer) -> None:
-    """Raise `UsageError` if the state of a run cannot be saved, because it is not restored or an update is running."""
+def check_is_restored(trainer: L.Trainer) -> None:
+    """Raise `UsageError` if the state of a resumed run cannot be saved, because it is not restored yet."""
     if trainer._checkpoint_connector._loaded_checkpoint:
         raise UsageError(
             "The checkpoint of a resumed run must be saved in on_train_start or later, got an earlier save. The state "
             "of the run is not restored yet."
-        )
-    updates: Any = trainer.fit_loop.epoch_loop.batch_progress
-    if updates.current.ready > updates.current.processed:
-        raise UsageError(
-            f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. Use "
-            "on_train_batch_end."
         )
 
 

@@ -16,6 +16,7 @@ MAX_FLOAT32 = np.float64(np.finfo(np.float32).max)
 MAX_REWARD = float(MAX_FLOAT32)  # comparison of Python floats is faster
 SAFE_SQUARES = 1e70  # a sum of squares below this holds no number above MAX_FLOAT32
 DEFAULT_ADVICE = "Correct the environment, or wrap it."
+TIMEOUT_ADVICE = "Increase data.step_timeout, or correct the environment."
 
 # Words in MuJoCo's errors.
 OPENGL = ("opengl", "gladload", "framebuffer", "glfw", "osmesa", "mjr_", "eglerror", "eglquery")
@@ -153,7 +154,7 @@ def raise_fault(fault: Callable[..., EnvError], error: BaseException) -> NoRetur
     if must_pass(error):
         raise error
     if isinstance(error, StepTimeoutError):
-        raise fault(f"did not return within {error.seconds:g} seconds") from error
+        raise fault(f"did not return within {error.seconds:g} seconds", TIMEOUT_ADVICE) from error
     raise fault(f"raised {described(error)}", advice(error)) from error
 
 

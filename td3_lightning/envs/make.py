@@ -71,7 +71,8 @@ def make(source: EnvId, settings: Mapping[str, Any]) -> gym.Env:
         EnvError: The constructor raised an exception.
     """
     if not callable(source) and not isinstance(source, str):
-        raise refuse("env_id", "an id or a function that returns an environment", source, 'Use "Pendulum-v1".')
+        fix = 'Use "Pendulum-v1" or lambda: MyEnv().'
+        raise refuse("env_id", "an id or a function that returns an environment", source, fix)
     _check_episode_steps(settings)
     try:
         env = gym.make(source, **settings) if isinstance(source, str) else source(**settings)

@@ -22,6 +22,7 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import MAX_STEPS
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
+from td3_lightning.training.loop_counters import check_is_between_updates
 from td3_lightning.training.normalizer_inputs import NormalizerInputs
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, update_priorities
@@ -68,7 +69,7 @@ class Collector(Callback):
         self.exploration_noise = as_noise(exploration_noise)
         self.rng = np.random.default_rng(derive_seed("exploration"))
         self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
-        self.stops_directly: Callable[[], bool] = lambda: True  # whether a stop follows the current update directly
+        self.stops_directly: Callable[[], bool] | None = None  # whether a stop follows the current update directly
         self._policy_checkpoint: PolicyCheckpoint | None = None
         self._start_over()
 
@@ -182,11 +183,14 @@ class Collector(Callback):
         self._log.proceed()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Stop a diverged run before it overwrites a good checkpoint.
+        """Stop a diverged run before it overwrites a good checkpoint, and refuse a save within an update.
 
         Raises:
             LearnerError: A weight or an optimizer state is not finite.
+            UsageError: An update is in progress.
         """
+        if not trainer.interrupted:
+            check_is_between_updates(trainer)
         check_weights(pl_module, pl_module.updates, *trainer.optimizers)
 
     @property
@@ -195,7 +199,7 @@ class Collector(Callback):
         return self._policy_checkpoint is not None and self._policy_checkpoint.assessment is not None
 
     def _must_pause(self) -> bool:
-        return self.stopping and self.stops_directly()
+        return self.stopping and (self.stops_directly is None or self.stops_directly())
 
     def _catch_up(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Take the environment steps that precede the next update, and log the last update."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import lightning as L
 
+from td3_lightning.errors import UsageError
+
 
 def updates_in_epoch(trainer: L.Trainer) -> int:
     """Return the updates that a run has done in its current epoch when `fit` starts; 0 unless it was resumed."""
@@ -18,3 +20,13 @@ def updates_in_epoch(trainer: L.Trainer) -> int:
 def completed_epochs(checkpoint: Mapping[str, Any]) -> int:
     """Return the number of epochs that a checkpoint has completed."""
     return int(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+
+
+def check_is_between_updates(trainer: L.Trainer) -> None:
+    """Raise `UsageError` if an update is running, whose state cannot be saved."""
+    updates: Any = trainer.fit_loop.epoch_loop.batch_progress
+    if updates.current.ready > updates.current.processed:
+        raise UsageError(
+            f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. Use "
+            "on_train_batch_end."
+        )

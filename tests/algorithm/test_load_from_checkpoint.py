@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from td3_lightning import TD3, Linear, Trunk, UsageError
+from td3_lightning import TD3, Collector, Linear, ReplayData, Trunk, UsageError
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 
 OBS = np.linspace(-1, 1, 4, dtype=np.float32)
@@ -78,3 +78,40 @@ def test_names_of_earlier_versions_are_loaded(tmp_path: Path) -> None:
     assert agent.settings.gradients == "manual"
     assert isinstance(agent.critics.encoder, torch.nn.Module)
     assert agent.act(OBS).shape == (1,)
+
+
+class Returns(L.Callback):
+    """A callback of a user with a state of any kind."""
+
+    held: Any = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"held": self.held}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.held = state_dict["held"]
+
+
+def test_numpy_numbers_of_a_callback_can_be_loaded(make_trainer: Any, tmp_path: Path) -> None:
+    data = ReplayData("Pendulum-v1", steps_per_epoch=2, batch_size=4, capacity=100, eval_episodes=1)
+    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
+    returns, path = Returns(), tmp_path / "a.ckpt"
+    returns.held = [np.float64(-1.5), np.arange(3), Path("video")]
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=4), returns])
+    trainer.fit(agent, datamodule=data)
+    trainer.save_checkpoint(path)
+    TD3.load_from_checkpoint(path)
+    resumed = Returns()
+    make_trainer(callbacks=[Collector(warmup_steps=4), resumed], max_epochs=2).fit(agent, None, None, data, path)
+    assert [resumed.held[0], resumed.held[1].tolist(), resumed.held[2]] == [-1.5, [0, 1, 2], "video"]
+
+
+def test_state_of_a_callback_that_cannot_be_loaded_is_refused(make_trainer: Any, tmp_path: Path) -> None:
+    data = ReplayData("Pendulum-v1", steps_per_epoch=2, batch_size=4, capacity=100, eval_episodes=1)
+    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
+    returns = Returns()
+    returns.held = object()
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=4), returns])
+    trainer.fit(agent, datamodule=data)
+    with pytest.raises(UsageError, match=r"^callbacks\.Returns\.held must be made of tensors, .* got a object\. Store"):
+        trainer.save_checkpoint(tmp_path / "a.ckpt")

@@ -364,6 +364,28 @@ def test_other_optimizers_follow_schedules_in_all_param_groups(make_trainer: Any
     assert rates == [[2e-3], [0, 0]]
 
 
+class CriticsFirst(TD3):
+    """An agent with its optimizers in another order."""
+
+    def configure_optimizers(self) -> Any:
+        return super().configure_optimizers()[::-1]
+
+
+class OneOptimizer(TD3):
+    """An agent with one optimizer for all networks."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters())
+
+
+@pytest.mark.parametrize("kind", [CriticsFirst, OneOptimizer])
+def test_optimizers_in_another_order_are_refused(kind: type[TD3], make_trainer: Any) -> None:
+    data = new_data()
+    module = kind(data.obs_dim, data.action_low, data.action_high)
+    with refused("configure_optimizers", "another order or number"):
+        make_trainer(callbacks=[Collector(warmup_steps=10)]).fit(module, datamodule=data)
+
+
 @pytest.mark.parametrize(
     ("setting", "wrong", "value"),
     [

@@ -98,7 +98,8 @@ def test_message_on_a_long_id_is_short() -> None:
 @pytest.mark.parametrize("source", [5, None, ["Pendulum-v1"]])
 def test_env_id_must_be_id_or_function(source: Any) -> None:
     said = message(source, UsageError)
-    assert said == f'env_id must be an id or a function that returns an environment, got {source!r}. Use "Pendulum-v1".'
+    fix = 'Use "Pendulum-v1" or lambda: MyEnv().'
+    assert said == f"env_id must be an id or a function that returns an environment, got {source!r}. {fix}"
 
 
 # Packages

@@ -214,7 +214,8 @@ def test_lost_or_hanging_worker_is_one_sentence(order: int, said: str, monkeypat
     found = pids(envs)
     start = time.monotonic()
     error = failure(envs, order)
-    assert re.match(rf"^Environment 1 of Obedient {said}\. This step is not stored\. Correct the ", str(error))
+    fix = "(Increase data.step_timeout, or correct|Correct) the "
+    assert re.match(rf"^Environment 1 of Obedient {said}\. This step is not stored\. {fix}", str(error))
     envs.close()
     assert time.monotonic() - start < 20
     assert_no_process(found)

@@ -326,6 +326,15 @@ def test_changed_updates_per_step_applies_after_resume(make_trainer: Any, tmp_pa
 # What is stored
 
 
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_before_optimizer_step"])
+def test_save_within_an_update_needs_no_other_callback(hook: str, make_trainer: Any, tmp_path: Any) -> None:
+    saves = L.Callback()
+    setattr(saves, hook, lambda trainer, *_: trainer.save_checkpoint(tmp_path / "user.ckpt"))
+    data = new_data(steps_per_epoch=5)
+    with refused("A checkpoint", "a save within update 1"):
+        make_trainer(callbacks=[Collector(warmup_steps=8), saves]).fit(new_module(data), datamodule=data)
+
+
 def test_resumed_rank_keeps_its_own_env_steps(make_trainer: Any, tmp_path: Any) -> None:
     """Rank 0 was stopped in the warm-up, after fewer steps than this rank, and saved its clock."""
     data, path = new_data(steps_per_epoch=10), tmp_path / "own.ckpt"

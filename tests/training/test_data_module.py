@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import pickle
 from typing import Any
 
 import gymnasium as gym
@@ -300,6 +301,13 @@ def test_second_fit_continues(make_trainer: Any) -> None:
         torch.testing.assert_close(batch.reward, expected_rewards(batch))
         torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
         assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
+
+
+def test_data_can_be_pickled_after_a_fit(make_trainer: Any) -> None:
+    data = new_data()
+    fit(data, make_trainer)
+    copied = pickle.loads(pickle.dumps(data))
+    assert copied.replay.num_transitions == data.replay.num_transitions > 0
 
 
 def test_new_collector_and_module_can_use_old_replay(make_trainer: Any) -> None:
