@@ -1,7 +1,7 @@
 """Encoders: networks between the observations and the layers of the actor and the critics."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -72,6 +72,18 @@ def build(encoder: Encoder | None, obs_dim: int, name: str = "encoder") -> nn.Mo
                 f"{name} must behave the same in training and evaluation, got the layer {type(layer).__name__}. {fix}"
             )
     return network
+
+
+def check_have_own_weights(networks: Iterable[nn.Module]) -> None:
+    """Raise `UsageError` if two networks of an encoder have the same weights, which two optimizers would train."""
+    found: set[nn.Parameter] = set()
+    for network in networks:
+        if not found.isdisjoint(own := set(network.parameters())):
+            raise UsageError(
+                "build of the encoder must return a new module in each call, got the same weights twice. Create the "
+                "layers in build."
+            )
+        found |= own
 
 
 def _fix_of_training_mode(layer: nn.Module) -> str:

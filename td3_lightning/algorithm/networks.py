@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.encoders import build
+from td3_lightning.algorithm.encoders import build, check_have_own_weights
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, refuse, require_bool, require_floats, require_int, require_ints
 
@@ -225,6 +225,8 @@ def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
     obs_dim, action_dim = settings.obs_dim, len(settings.action_low)
     critic_encoder = _critic_encoder(settings)
     actor_encoder = nn.Identity() if settings.shares_encoder else build(settings.encoder, obs_dim)
+    copies = critic_encoder if isinstance(critic_encoder, EncoderCopies) else [critic_encoder]
+    check_have_own_weights([actor_encoder, *copies])
     features = _num_features(critic_encoder, obs_dim)
     actor_features = features if settings.shares_encoder else _num_features(actor_encoder, obs_dim)
     widths, layer_norm = settings.hidden_dims, settings.layer_norm

@@ -216,6 +216,20 @@ def test_encoder_that_builds_no_module_is_refused() -> None:
         new_module(Forgetful())
 
 
+@pytest.mark.parametrize("setting", ["encoder", "critic_encoder"])
+def test_encoder_that_builds_the_same_module_twice_is_refused(setting: str) -> None:
+    layer = nn.Linear(3, 4)
+
+    class Single(Encoder):
+        shared = False
+
+        def build(self, obs_dim: int) -> nn.Module:
+            return nn.Sequential(layer)
+
+    with refused("build of the encoder", "the same weights twice", "Create the layers in build"):
+        new_module(**{"encoder": None, setting: Single()})
+
+
 def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:
     with pytest.raises(
         UsageError, match=r"model\.encoder\.init_args\.kind must be made of tensors.* got a type\. Store"

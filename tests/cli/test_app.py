@@ -1059,7 +1059,7 @@ COMMON_ERRORS = {
     "--data.env_kwargs 3": "data.env_kwargs must be a mapping or null, got 3. Use the form {name: value}.",
     "--data.on_device 3": "data.on_device must be true or false, got 3. Use true or false.",
     "--model.critic_loss l1": "model.critic_loss must be one of mse, huber, got l1. Use mse, for example.",
-    "--trainer.precision 17": "16-true, 16-mixed, bf16-true, bf16-mixed, 32-true, 64-true, bf16 or null, got 17. Use 64,",
+    "--trainer.precision 17": "16-mixed, bf16-true, bf16-mixed, 32-true, 64-true, bf16 or null, got 17. Use 64,",
     "--data.wrappers.help Nothin": "data.wrappers.help must be a class, got Nothin; use its import path, for example",
     "--model.tau fast": "number or a class such as td3_lightning.Linear, got fast. Use a number.",
     **{
