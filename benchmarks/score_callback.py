@@ -14,7 +14,7 @@ from td3_lightning.envs.wrappers import ActionRepeat
 class ScoreCallback(Callback):
     """Evaluate as benchmarks.score_run does for the other implementations.
 
-    The stopwatch does not count the run's own evaluations either.
+    The stopwatch does not count the run's own evaluations either, but it counts the episodes of `StopWhenSolved`.
 
     Args:
         path: The file for one JSON line per evaluation.

@@ -102,10 +102,10 @@ class RunSummary:
         return [f"{name:<12} {text}" for name, text in described.items() if text]
 
     def next_lines(self, data: ReplayData, trainer: L.Trainer) -> list[str]:
-        """List commands that test, record and resume the run, for a shell."""
+        """List commands that test, record and resume the run, for a shell. Those that lack a file are left out."""
         commands: dict[str, str | None] = {}
-        checkpoint = self.best or self.last
         config = self._config if self.with_config else None
+        checkpoint = (self.best or self.last) if config or not self.with_config else None
         words: tuple[str, ...] = ("--config", shown(config, self.start)) if config else ()
         if checkpoint:
             words += ("--ckpt_path", shown(checkpoint, self.start))

@@ -135,6 +135,16 @@ def evaluations(path: Path) -> str:
     return f"{max(returns):,} | {returns[step]:,.1f}, {step:,} | {sum(last) / 10:,.1f}"
 
 
+def test_first_scores_of_the_lander_follow_from_the_metrics() -> None:
+    page = (DOCS / "results" / "lander.md").read_text()
+    paths = [path for task in ("lander", "lander_frames", "td7_lander") for path in (REFERENCE / task).rglob("*.gz")]
+    assert len(paths) == 7
+    for path in paths:
+        step = next(int(row["env_steps"]) for row in read_evaluations(path) if float(row["eval/return_mean"]) > 200)
+        (row,) = re.findall(rf"^\| \[?{path.name.split('.')[0]}\b(?!, after).*", page, re.MULTILINE)
+        assert f"| {step:,} " in row, path
+
+
 def test_rows_of_td3_beside_td7_follow_from_the_metrics() -> None:
     page = (DOCS / "results" / "td7.md").read_text()
     for run in ("halfcheetah 701", "halfcheetah 702", "walker2d 715", "walker2d 717", "ant 716", "ant 718"):

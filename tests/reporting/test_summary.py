@@ -118,6 +118,14 @@ def test_printed_commands_of_a_run_with_code_name_its_config(capsys: pytest.Capt
     assert main([words[0], *words[3:]]) == 2
 
 
+def test_run_with_code_without_a_config_prints_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data.env_id=toys:toys/Counter-v0", "--trainer.max_epochs=1", "--data.eval_episodes=1"]
+    assert main([*FIT, *flags, "--trainer.logger=false"]) == 0
+    out = capsys.readouterr().out
+    assert "\ncheckpoint   checkpoints/steps_" in out
+    assert "To " not in out
+
+
 def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
     program = f"import signal; from td3_lightning.cli.app import main; main({[*FIT, '--trainer.max_epochs=-1']})"
     program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"
