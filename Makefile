@@ -14,7 +14,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install
 # uv installs the other packages ten times as fast as pip and keeps the installed PyTorch. pip installs them if uv cannot: uv
 # does not read the settings of pip, such as another package index.
-UV := $(BIN)/uv pip install --python $(BIN)/python
+UV := $(BIN)/uv pip install --system-certs --python $(BIN)/python
 PINNED = --quiet --constraint constraints.txt --editable
 
 SITE = 'import sysconfig; print(sysconfig.get_path("purelib"))'
