@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.update(MPLBACKEND="Agg", SDL_VIDEODRIVER="dummy", SDL_AUDIODRIVER="dummy")
+os.environ.pop("PYTHONUNBUFFERED", None)  # without it, as on most machines, output waits in a buffer
 
 import lightning as L
 import numpy as np

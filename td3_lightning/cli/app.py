@@ -15,7 +15,7 @@ from td3_lightning.cli.commands import OTHER_COMMANDS
 from td3_lightning.cli.error_messages import exit_code, user_message
 from td3_lightning.cli.message_filters import suppress_messages
 from td3_lightning.cli.parent import watch_parent
-from td3_lightning.reporting.console import echo, make_streams_tolerant
+from td3_lightning.reporting.console import discard_unwritable, echo, make_streams_tolerant
 
 LONG_WORD = re.compile(r"([^\s/]{100})[^\s/]{156,}")  # longer than the name of any file
 
@@ -46,6 +46,8 @@ def main(args: Sequence[str] | None = None) -> int:
             raise
         print(LONG_WORD.sub(r"\1...", message), file=sys.stderr)
         return exit_code(error)
+    finally:
+        discard_unwritable()
 
 
 def _run(words: Sequence[str]) -> int:
@@ -65,15 +67,17 @@ def _run(words: Sequence[str]) -> int:
     except SystemExit as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning exits with 1 on Ctrl-C outside of training
             return 130
-        raise
-    return 0
+        if ended.code or not stdout_closed(""):
+            raise
+        return 128 + signal.SIGPIPE
+    return 128 + signal.SIGPIPE if stdout_closed("") else 0
 
 
-def stdout_closed() -> bool:
-    """Return whether the reader of stdout, for example `head`, has ended. If so, discard all further output."""
+def stdout_closed(text: str = "\n") -> bool:
+    """Write a text, and return whether stdout is closed, for example by `head`. If so, discard all further output."""
     try:
-        print(flush=True)
-    except BrokenPipeError:
+        print(text, end="", flush=True)
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
     return False

@@ -3,7 +3,7 @@
 import codecs
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -47,9 +47,26 @@ def echo(*words: Any, **kwargs: Any) -> None:
     try:
         print(*(printable(str(word)) for word in words), **kwargs, flush=True)
     except OSError:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
+        _discard(sys.stdout)
+
+
+def discard_unwritable() -> None:
+    """Write the rest of the output, or discard it if a pipe or the terminal is closed.
+
+    Otherwise the interpreter prints an error and exits with 120.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """Discard the output of a stream from now on."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, stream.fileno())
+    os.close(devnull)
 
 
 def show(table: Table) -> None:
