@@ -1,7 +1,6 @@
 """Entry point of the command line: exit codes and error messages."""
 
 import ctypes
-import os
 import platform
 import re
 import signal
@@ -15,7 +14,7 @@ from td3_lightning.cli.commands import OTHER_COMMANDS
 from td3_lightning.cli.error_messages import exit_code, user_message
 from td3_lightning.cli.message_filters import suppress_messages
 from td3_lightning.cli.parent import watch_parent
-from td3_lightning.reporting.console import discard_unwritable, echo, make_streams_tolerant
+from td3_lightning.reporting.console import discard, discard_unwritable, echo, make_streams_tolerant
 
 LONG_WORD = re.compile(r"([^\s/]{100})[^\s/]{156,}")  # longer than the name of any file
 
@@ -67,18 +66,18 @@ def _run(words: Sequence[str]) -> int:
     except SystemExit as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning exits with 1 on Ctrl-C outside of training
             return 130
-        if ended.code or not stdout_closed(""):
+        if ended.code or not discard_unwritable():
             raise
         return 128 + signal.SIGPIPE
-    return 128 + signal.SIGPIPE if stdout_closed("") else 0
+    return 128 + signal.SIGPIPE if discard_unwritable() else 0
 
 
-def stdout_closed(text: str = "\n") -> bool:
-    """Write a text, and return whether stdout is closed, for example by `head`. If so, discard all further output."""
+def stdout_closed() -> bool:
+    """Return whether the reader of stdout, for example `head`, has ended. If so, discard all further output."""
     try:
-        print(text, end="", flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(flush=True)
+    except BrokenPipeError:
+        discard(sys.stdout)
         return True
     return False
 

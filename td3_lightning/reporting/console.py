@@ -47,22 +47,28 @@ def echo(*words: Any, **kwargs: Any) -> None:
     try:
         print(*(printable(str(word)) for word in words), **kwargs, flush=True)
     except OSError:
-        _discard(sys.stdout)
+        discard(sys.stdout)
 
 
-def discard_unwritable() -> None:
+def discard_unwritable() -> bool:
     """Write the rest of the output, or discard it if a pipe or the terminal is closed.
 
     Otherwise the interpreter prints an error and exits with 120.
+
+    Returns:
+        Whether output was discarded.
     """
+    discarded = False
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            _discard(stream)
+            discard(stream)
+            discarded = True
+    return discarded
 
 
-def _discard(stream: TextIO) -> None:
+def discard(stream: TextIO) -> None:
     """Discard the output of a stream from now on."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, stream.fileno())
