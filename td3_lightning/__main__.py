@@ -48,6 +48,9 @@ def import_main() -> Main:
         from td3_lightning.cli.launcher_variables import check_launcher_variables
 
         check_launcher_variables()
+        from td3_lightning.cli.deferred_compiler import defer_compiler
+
+        defer_compiler()
         from td3_lightning.cli.app import main
     except KeyboardInterrupt:
         raise SystemExit(130) from None  # without a traceback of the imports
