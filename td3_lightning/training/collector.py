@@ -189,8 +189,7 @@ class Collector(Callback):
             LearnerError: A weight or an optimizer state is not finite.
             UsageError: An update is in progress.
         """
-        if not trainer.interrupted:
-            check_is_between_updates(trainer)
+        check_is_between_updates(trainer)
         check_weights(pl_module, pl_module.updates, *trainer.optimizers)
 
     @property

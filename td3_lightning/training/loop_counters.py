@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.errors import UsageError
 
@@ -23,9 +24,15 @@ def completed_epochs(checkpoint: Mapping[str, Any]) -> int:
 
 
 def check_is_between_updates(trainer: L.Trainer) -> None:
-    """Raise `UsageError` if an update is running, whose state cannot be saved."""
+    """Raise `UsageError` if an update is running, whose state cannot be saved; warn if an exception ended it."""
     updates: Any = trainer.fit_loop.epoch_loop.batch_progress
-    if updates.current.ready > updates.current.processed:
+    if trainer.interrupted:
+        if updates.current.started > updates.current.processed:
+            rank_zero_warn(
+                f"A checkpoint was saved within update {updates.total.ready:,}, which an exception ended. A run "
+                "resumed from it differs from an uninterrupted one. Use an earlier checkpoint for an exact resume."
+            )
+    elif updates.current.ready > updates.current.processed:
         raise UsageError(
             f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. Use "
             "on_train_batch_end."

@@ -8,6 +8,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from one_sentence import refused
 from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
@@ -333,6 +334,28 @@ def test_save_within_an_update_needs_no_other_callback(hook: str, make_trainer: 
     data = new_data(steps_per_epoch=5)
     with refused("A checkpoint", "a save within update 1"):
         make_trainer(callbacks=[Collector(warmup_steps=8), saves]).fit(new_module(data), datamodule=data)
+
+
+@pytest.mark.parametrize(("hook", "warns"), [("on_before_optimizer_step", True), ("on_train_batch_end", False)])
+def test_save_on_an_exception_warns_within_an_update(
+    hook: str, warns: bool, make_trainer: Any, tmp_path: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A ModelCheckpoint with `save_on_exception` saves a run of which an update has failed."""
+
+    def fail(trainer: L.Trainer, module: TD3, *_: Any) -> None:
+        if trainer.fit_loop.epoch_loop.batch_progress.total.ready == 3:
+            raise RuntimeError("failed on purpose")
+
+    fails = L.Callback()
+    setattr(fails, hook, fail)
+    saves = ModelCheckpoint(tmp_path, filename="failed", save_on_exception=True)
+    data = new_data(steps_per_epoch=5)
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=8), fails, saves], enable_checkpointing=True)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trainer.fit(new_module(data), datamodule=data)
+    assert (tmp_path / "failed.ckpt").is_file()
+    found = [str(each.message) for each in recwarn if "A checkpoint was saved within update 3," in str(each.message)]
+    assert len(found) == warns
 
 
 def test_resumed_rank_keeps_its_own_env_steps(make_trainer: Any, tmp_path: Any) -> None:
