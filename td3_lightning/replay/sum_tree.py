@@ -12,7 +12,6 @@ from td3_lightning.replay.memory import lazy_zeros
 SHIFT = 5
 FANOUT = 1 << SHIFT  # children of a node
 FEW_BLOCKS = 32  # NumPy is faster than torch up to this number
-_ONES = np.ones(FANOUT, np.float32)
 MAX_ROOTS = 1024  # sums at the top, which are searched together
 
 
@@ -63,7 +62,7 @@ class SumTree:
             sums = _running_sums(self.levels[0], places) if is_leaf else self._running[depth - 1].take(places, axis=0)
             # Rounding may move a point to the end of its block, which belongs to no child.
             points = np.minimum(points - before, _below(sums[:, -1]))
-            child = _count(sums <= points[:, None])
+            child = (sums > points[:, None]).argmax(1)  # the first one; there is one, because a point is below the last
             places = places * FANOUT + child
             if not is_leaf:
                 before = sums.take(np.arange(-1, sums.size - 1, FANOUT) + child) * (child > 0)
@@ -77,11 +76,6 @@ def _below(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.nextafter(numbers, 0.0)
 
 
-def _count(rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how many of the FANOUT values of each row (n, FANOUT) are true."""
-    return (rows.astype(np.float32) @ _ONES).astype(np.int64)  # faster than a sum over short rows
-
-
 def _running_sums(level: NDArray[Any], blocks: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the running sums (n, FANOUT) inside some blocks (n,) of a level, in float64.
 
@@ -91,5 +85,5 @@ def _running_sums(level: NDArray[Any], blocks: NDArray[np.int64]) -> NDArray[np.
         few: NDArray[np.float64] = level.take(blocks, axis=0).cumsum(1, dtype=np.float64)
         return few
     many = torch.from_numpy(level).index_select(0, torch.from_numpy(blocks))
-    sums: NDArray[np.float64] = many.double().cumsum(1).numpy()
+    sums: NDArray[np.float64] = many.cumsum(1, dtype=torch.float64).numpy()
     return sums
