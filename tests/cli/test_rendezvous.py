@@ -225,6 +225,46 @@ def test_launcher_ends_with_a_starting_rank(status: int, expected: int, tmp_path
     assert f"Rank 1 ended with status {status} " in (tmp_path / "log").read_text()
 
 
+LAUNCHED = """
+import os, subprocess, sys, time, types
+from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
+from torch import distributed
+from td3_lightning.cli import parent
+parent.GRACE = {grace}
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+rank = subprocess.Popen([sys.executable, "-c", "raise SystemExit({status})"])
+launcher = types.SimpleNamespace(procs=[rank])
+parent.watch_ranks(launcher)
+while launcher.procs[0] is rank:
+    time.sleep(0.01)
+_ChildProcessObserver(os.getpid(), launcher.procs, sleep_period=1).start()
+rank.wait()
+time.sleep({seconds})
+print("this process has handled the failure", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "grace", "expected", "text"),
+    [
+        pytest.param(1, 3, 60, 0, "this process has handled the failure", id="handled"),
+        pytest.param(
+            1, 60, 1, 1, "Rank 1 ended with status 1 more than 1 s ago, so this process ends too", id="blocked"
+        ),
+        pytest.param(143, 4, 1, 0, "this process has handled the failure", id="stopped"),
+    ],
+)
+def test_launcher_has_time_to_handle_a_failed_rank(
+    status: int, seconds: int, grace: int, expected: int, text: str, tmp_path: Path
+) -> None:
+    """Lightning's observer of the ranks would kill it."""
+    program = LAUNCHED.format(status=status, seconds=seconds, grace=grace)
+    process = start([sys.executable, "-c", program], tmp_path)
+    with ended([process]):
+        assert process.wait(LIMIT) == expected
+    assert text in (tmp_path / "log").read_text()
+
+
 @linux
 def test_worker_of_killed_torchrun_saves_and_ends(tmp_path: Path) -> None:
     tmp_path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
