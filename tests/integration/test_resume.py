@@ -27,7 +27,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import conftest  # noqa: F401  # no screen, one thread
 import recorded
-from run_comparison import Stops, differences, events, rows
+from run_comparison import Stops, differences, events, rows, values
 from td3_lightning import TD3, TD7, Collector, Constant, Linear, ReplayData
 from td3_lightning.checkpointing.interruption import StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
@@ -202,11 +202,11 @@ def resume(root: Path) -> None:
     """Resume from every snapshot, and write the differences to report.json."""
     report: dict[str, list[str]] = {}
     for case in DATA:
-        whole = rows(root / case)
+        whole, end = rows(root / case), values(root / case / "last.ckpt")
         for snapshot in sorted((root / case / "snapshots").glob("*.ckpt")):
             again = Run(case, root / case / f"from {snapshot.stem}", seed=2)
             again.fit(snapshot)
-            found = differences(root / case / "last.ckpt", again.last)
+            found = differences(end, again.last)
             left = whole[read_checkpoint(snapshot)["callbacks"]["LogRollback"]["position"]["rows"] :]
             logged = rows(again.folder) if left or snapshot.stem != END else []
             report[f"{case}, {snapshot.stem}"] = found + ["metrics.csv"] * (logged != left)

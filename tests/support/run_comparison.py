@@ -60,9 +60,19 @@ def whole(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def differences(one: Path, other: Path) -> list[str]:
-    """Return the names of the values that differ between two checkpoints, without paths and file lengths."""
-    left, right = dict(leaves(whole(one))), dict(leaves(whole(other)))
+def values(path: Path) -> dict[str, str]:
+    """Return the exact bits of every number in a checkpoint by its name."""
+    return dict(leaves(whole(path)))
+
+
+def differences(one: Path | dict[str, str], other: Path) -> list[str]:
+    """Return the names of the values that differ between two checkpoints, without paths and file lengths.
+
+    Args:
+        one: A checkpoint, or its `values`.
+        other: Another checkpoint.
+    """
+    left, right = values(one) if isinstance(one, Path) else one, values(other)
     return sorted(
         name
         for name in left.keys() | right.keys()
