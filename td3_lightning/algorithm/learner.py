@@ -12,6 +12,7 @@ from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.network_checks import check_actor, check_weight_types
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
+from td3_lightning.algorithm.update_rules import check_registered
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
@@ -81,8 +82,9 @@ class Learner(Agent):
         return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=fused)
 
     def on_fit_start(self) -> None:
-        """Refuse a precision in which the networks cannot learn, and networks that do not fit it."""
+        """Refuse a precision, networks and an update rule with which the agent cannot be trained."""
         super().on_fit_start()
+        check_registered(self.settings.gradients)
         check_actor(self.actor)
         check_actor(self.actor_target, "actor_target")
         check_weight_types(self, self.trained_networks, str(self.trainer.precision))

@@ -721,4 +721,18 @@ def test_override_of_the_update_disables_compiled_losses() -> None:
             return super().update_actor(batch)
 
     module = Delayed(3, [-1.0], [1.0], hidden_dims=[4], gradients="compiled")
-    assert module.update_rule is module
+    with pytest.warns(UserWarning, match=r"^model\.gradients compiled .* because Delayed overrides update_actor\. Use"):
+        assert module.update_rule is module
+
+
+@pytest.mark.parametrize("gradients", ["compiled", "manual", "autograd"])
+def test_compiled_is_refused_without_fast(gradients: Any, make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.algorithm.update_rules._FACTORIES", {})  # fast registers them
+    agent = new_module(new_data(), gradients=gradients)
+    if gradients == "compiled":
+        message = r"^model\.gradients must be manual or autograd without .*fast, got 'compiled'\. Use autograd, or "
+        with pytest.raises(UsageError, match=message):
+            fit(new_data(), agent, make_trainer)
+    else:
+        fit(new_data(), agent, make_trainer)
+    assert agent.updates == (0 if gradients == "compiled" else 20)
