@@ -17,10 +17,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.arguments import positive_float, positive_int
+from benchmarks.arguments import exit_on_usage_errors, non_negative_int, positive_float, positive_int
 from benchmarks.busy import Busy
 from benchmarks.machine import describe, limit_cores
 from td3_lightning.envs.make import make_wrapped
+from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 
 TIMEOUT = 600.0  # seconds, the default of data.step_timeout
@@ -31,8 +32,9 @@ def main(args: Sequence[str] | None = None) -> int:
     options = parse(args)
     conditions = describe("env_step", limit_cores(max([1, *options.workers])))
     print("\n".join(f"- {name}: {text}" for name, text in conditions.items()))
-    print(f"\n{cost_table(options)}" if options.num_envs else "")
-    print(f"\n{worker_table(options)}" if options.workers else "")
+    with exit_on_usage_errors():
+        print(f"\n{cost_table(options)}" if options.num_envs else "")
+        print(f"\n{worker_table(options)}" if options.workers else "")
     return 0
 
 
@@ -41,14 +43,18 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.env_step", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--env", default="HalfCheetah-v5", help="environment of the first table")
     parser.add_argument("--num_envs", type=positive_int, nargs="*", default=[1, 64], help="numbers of environments")
-    parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2], help="numbers of processes")
+    parser.add_argument("--workers", type=non_negative_int, nargs="*", default=[0, 1, 2], help="numbers of processes")
     parser.add_argument(
         "--worker_envs", type=positive_int, help="environments of the second table; the most workers by default"
     )
     parser.add_argument("--milliseconds", type=float, nargs="*", default=[0.05, 1, 5, 20], help="costs of a step")
     parser.add_argument("--windows", type=positive_int, default=200, help="windows of each measurement")
     parser.add_argument("--seconds", type=positive_float, default=0.01, help="length of a window")
-    return parser.parse_args(args)
+    options = parser.parse_args(args)
+    least = max([1, *options.workers])
+    if options.worker_envs is not None and options.worker_envs < least:
+        parser.error(f"argument --worker_envs: must be at least {least}, the most workers, got {options.worker_envs}.")
+    return options
 
 
 def cost_table(options: argparse.Namespace) -> str:
@@ -60,6 +66,7 @@ def cost_table(options: argparse.Namespace) -> str:
     for num_envs in options.num_envs:
         ours = TrainingVectorEnv(partial(make_wrapped, options.env, {}, (), TIMEOUT), num_envs)
         alone = [gym.make(options.env) for _ in range(num_envs)]
+        check_box(alone[0], "actions", options.env)
         for seed, env in enumerate(alone):
             env.reset(seed=seed)
         ours.reset()

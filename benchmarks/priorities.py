@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.arguments import positive_int
+from benchmarks.arguments import exit_on_usage_errors, positive_int
 from benchmarks.machine import describe, limit_cores
 from benchmarks.records import markdown_table
 from td3_lightning import Replay
@@ -28,7 +28,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """Measure the calls and a save, and print the conditions and the tables."""
     options = parse(args)
     torch.set_num_threads(limit_cores(1))
-    uniform, prioritized = (filled(options, alpha) for alpha in (0.0, ALPHA))
+    with exit_on_usage_errors():
+        uniform, prioritized = (filled(options, alpha) for alpha in (0.0, ALPHA))
     seconds = measure(uniform, prioritized, options)
     conditions = describe("priorities", 1) | {"protocol": f"{options.calls} calls of each kind, in turn"}
     print("\n".join(f"- {name}: {text}" for name, text in conditions.items()))

@@ -37,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> int:
     options, flags = parse(args)
     cores = limit_cores(options.cores)
     rows = [
-        row(task, setup, measure(task, setup, cores, options.minutes, flags))
+        trained_row(task, setup, cores, options.minutes, flags)
         for _ in range(options.rounds)
         for task in options.tasks
         for setup in SETUPS
@@ -66,14 +66,19 @@ def parse(args: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args(args)
 
 
-def measure(task: str, setup: str, cores: int, minutes: float, flags: Sequence[str]) -> Path:
-    """Train for some minutes, and return the `metrics.csv` of the run."""
+def trained_row(task: str, setup: str, cores: int, minutes: float, flags: Sequence[str]) -> list[str]:
+    """Train for some minutes, return the row of the run, and delete its files."""
+    with tempfile.TemporaryDirectory(prefix="ranks_", ignore_cleanup_errors=True) as folder:
+        return row(task, setup, measure(Path(folder), task, setup, cores, minutes, flags))
+
+
+def measure(folder: Path, task: str, setup: str, cores: int, minutes: float, flags: Sequence[str]) -> Path:
+    """Train for some minutes in a folder, and return the `metrics.csv` of the run."""
     ranks, num_envs = SETUPS[setup]
     words = ["--config", f"{task}.yaml", "--trainer.accelerator", "cpu", "--trainer.devices", str(ranks)]
     words += ["--data.num_envs", str(num_envs), "--trainer.max_epochs", "1000000", *flags]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     environment["OMP_NUM_THREADS"] = str(max(cores // ranks, 1))
-    folder = Path(tempfile.mkdtemp(prefix="ranks_"))
     line = [sys.executable, "-m", "td3_lightning", "fit", *words, "--trainer.default_root_dir", str(folder)]
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(line, cwd=folder, env=environment, stdout=output, stderr=output)

@@ -7,7 +7,9 @@
 
 import csv
 import sys
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.laps import Evaluation, read_rows
 from benchmarks.records import markdown_table
@@ -35,8 +37,7 @@ superseded/                   evaluations of runs with earlier settings, for doc
 index.csv                     the table below, with all columns
 ```
 
-The run marked as published made the checkpoint and the curve. The `original_*` runs except `original_config_agent`, and
-`td7_*`, have no checkpoint.
+{checkpoints}
 
 - `commit` is the commit that trained the run. Its `constraints.txt` pins the versions of all packages.
 - `added by` is the commit that added its metrics.
@@ -103,7 +104,22 @@ def readme(rows: Sequence[dict[str, str]]) -> str:
         "after",
         "last return",
     ]
-    return f"{INTRODUCTION}\n{markdown_table(header, list(map(cells, rows)))}\n"
+    absent = listed(without_checkpoint(REFERENCE))
+    text = f"The run marked as published made the checkpoint and the curve. {absent} have no checkpoint."
+    introduction = INTRODUCTION.format(checkpoints=textwrap.fill(text, 120))
+    return f"{introduction}\n{markdown_table(header, list(map(cells, rows)))}\n"
+
+
+def without_checkpoint(folder: Path) -> list[str]:
+    """Return the tasks in a folder that have a configuration and no checkpoint."""
+    tasks = (path.parent for path in folder.glob("*/config.yaml"))
+    return sorted(task.name for task in tasks if not (task / "best.ckpt").exists())
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as code, with "and" before the last one."""
+    *others, last = [f"`{name}`" for name in names]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def cells(row: dict[str, str]) -> list[str]:

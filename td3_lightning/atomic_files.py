@@ -5,7 +5,7 @@ Every write for a checkpoint uses this module. It calls only `os`, so that a tes
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, BinaryIO
@@ -25,8 +25,21 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         OSError: The file cannot be written. The previous content of `path` is unchanged.
     """
-    make_folder(path.parent)
-    _write(path, write)
+    atomic_write_all({path: write})
+
+
+def atomic_write_all(writes: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
+    """Create or replace several files, none of them before all are complete.
+
+    Args:
+        writes: Functions that write the contents, as for `atomic_write`, by the paths of the files.
+
+    Raises:
+        OSError: A file cannot be written. The files are unchanged, unless the last renames fail or are interrupted.
+    """
+    for folder in {path.parent: None for path in writes}:
+        make_folder(folder)
+    _write_all(writes)
 
 
 def remove_temp_files(folder: Path) -> None:
@@ -36,22 +49,31 @@ def remove_temp_files(folder: Path) -> None:
             os.unlink(folder / name)
 
 
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    temporary = temp_path(path)
+def _write_all(writes: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
+    begun: list[Path] = []
     try:
-        remove(temporary)  # a killed process may have left it
-        with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for path, write in writes.items():
+            begun.append(path)
+            _write_temporary(temp_path(path), write)
+        for path in writes:
+            os.replace(temp_path(path), path)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            remove(temporary)
-        if isinstance(error, OSError) and error.filename == str(temporary):
-            error.filename = str(path)  # the name that the user knows
+        for path in begun:
+            with contextlib.suppress(OSError):
+                remove(temp_path(path))
+            if isinstance(error, OSError) and error.filename == str(temp_path(path)):
+                error.filename = str(path)  # the name that the user knows
         raise _reason(error) from None
-    sync(path.parent)
+    for folder in {path.parent: None for path in writes}:
+        sync(folder)
+
+
+def _write_temporary(temporary: Path, write: Callable[[BinaryIO], object]) -> None:
+    remove(temporary)  # a killed process may have left it
+    with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def durable_append(path: Path, size: int, parts: Iterable[NDArray[Any]]) -> None:
@@ -85,7 +107,7 @@ def link_or_copy(path: Path, target: Path) -> None:
         os.link(path, temporary)
     except OSError:  # the file system may have no hard links
         with os.fdopen(os.open(path, os.O_RDONLY), "rb") as file:
-            _write(target, lambda copy: copyfileobj(file, copy))
+            _write_all({target: lambda copy: copyfileobj(file, copy)})
     else:
         os.replace(temporary, target)
         remove(temporary)  # a rename does nothing if both names already refer to one file

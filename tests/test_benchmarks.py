@@ -93,6 +93,30 @@ def test_input_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.Cap
         assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("module", "words", "sentence"),
+    [
+        ("priorities", "--rows 1 --calls 1", "capacity must be at least 3, got 1. Use a larger value.\n"),
+        ("env_step", "--env Nope-v0", "env_id must be the id of a registered environment"),
+        ("env_step", "--env CartPole-v1 --num_envs 1 --workers", "actions of CartPole-v1 must be a Box"),
+        (
+            "env_step",
+            "--workers 2 --worker_envs 1",
+            "argument --worker_envs: must be at least 2, the most workers, got 1",
+        ),
+        ("env_step", "--workers -1", "argument --workers: must be at least 0, got -1."),
+    ],
+)
+def test_value_that_the_package_refuses_is_one_sentence(
+    module: str, words: str, sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: None)
+    with pytest.raises(SystemExit) as ended:
+        import_module(f"benchmarks.{module}").main(words.split())
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_update_needs_no_extra_by_default() -> None:
     assert update.parse([]).workloads == ["L", "C", "L-LN", "C-LN"]
 
@@ -193,12 +217,17 @@ def test_each_rank_counts_in_the_table_of_ranks(tmp_path: Path) -> None:
 
 def test_rank_that_fails_has_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho env_steps > metrics.csv\necho no such thing\nexit 1\n")
+    python.write_text("#!/bin/sh\necho env_steps > metrics.csv\necho no such thing\nexit $STATUS\n")
     python.chmod(0o755)
     monkeypatch.setattr(ranks.sys, "executable", str(python))
-    monkeypatch.setattr(ranks.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("STATUS", "1")
     with pytest.raises(SystemExit, match="no such thing"):
-        ranks.measure("lander", "1 rank", 1, 1.0, [])
+        ranks.trained_row("lander", "1 rank", 1, 1.0, [])
+    assert list(tmp_path.iterdir()) == [python]
+    monkeypatch.setenv("STATUS", "0")
+    assert ranks.trained_row("lander", "1 rank", 1, 1.0, [])[:2] == ["lander", "1 rank"]
+    assert list(tmp_path.iterdir()) == [python]
 
 
 def test_speed_with_workers_is_a_share_of_the_learner() -> None:

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import average_gradients
+from td3_lightning.algorithm.network_checks import check_actor, check_weight_types
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
+from td3_lightning.algorithm.update_rules import check_registered
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
@@ -29,6 +31,7 @@ class Learner(Agent):
 
     settings: TD3Settings
     algorithm = "TD3"  # name of the agent in a checkpoint, which a subclass of the user keeps
+    trained_networks: tuple[str, ...] = ("actor", "critics")  # in the order of `configure_optimizers`
 
     def __init__(self, settings: TD3Settings) -> None:
         super().__init__(settings.obs_dim, settings.action_box())
@@ -37,6 +40,7 @@ class Learner(Agent):
         self.normalizer = RunningNormalizer(settings.obs_dim) if settings.normalize_observations else nn.Identity()
         self.reward_normalizer = RunningRewardNormalizer() if settings.normalize_rewards else nn.Identity()
         self.actor, self.critics = self.build_networks()
+        check_actor(self.actor)
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
         self._td_error: dict[str, Tensor] = {}  # of the last batch, if the critic loss returns it
@@ -76,6 +80,14 @@ class Learner(Agent):
         """Create Adam for a network, with the learning rate at `env_steps`."""
         fused = True if self.settings.max_grad_norm is None else None  # Lightning cannot clip for a fused Adam
         return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=fused)
+
+    def on_fit_start(self) -> None:
+        """Refuse a precision, networks and an update rule with which the agent cannot be trained."""
+        super().on_fit_start()
+        check_registered(self.settings.gradients)
+        check_actor(self.actor)
+        check_actor(self.actor_target, "actor_target")
+        check_weight_types(self, self.trained_networks, str(self.trainer.precision))
 
     def on_train_start(self) -> None:
         """Check the optimizers of a subclass, because each update steps those of the actor and the critics by place.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Protocol
 
+from td3_lightning.errors import refuse
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -33,6 +35,13 @@ def register_update_rule(gradients: str, factory: str) -> None:
     not support the module. `Gradients` in `algorithm/settings.py` lists the values that `gradients` accepts.
     """
     _FACTORIES[gradients] = factory
+
+
+def check_registered(gradients: str) -> None:
+    """Raise `UsageError` for `compiled` without its rule. Without a rule, `manual` uses autograd, as it may always."""
+    if gradients == "compiled" and gradients not in _FACTORIES:
+        constraint = "manual or autograd without the package td3_lightning.fast"
+        raise refuse("model.gradients", constraint, gradients, "Use autograd, or install td3_lightning.fast.")
 
 
 def find_update_rule(module: object, gradients: str, previous: UpdateRule | None) -> UpdateRule | None:

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,18 @@ def parse_file_flags(words: Sequence[str]) -> tuple[argparse.Namespace, list[str
     Raises:
         argparse.ArgumentError: A flag has no value, or a long one begins with a single dash.
     """
-    for word in words:
-        if re.fullmatch(r"-(config|ckpt_path|(checkpoint|collector)\..*)(=.*)?", word, re.DOTALL):  # not -c with a name
-            raise argparse.ArgumentError(None, f"unrecognized arguments: {word}")
+    check_dashes(words)
     flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     flags.add_argument("-c", "--config", action="append", default=[])
     flags.add_argument("--ckpt_path")
     return flags.parse_known_args(words)
+
+
+def check_dashes(words: Iterable[str]) -> None:
+    """Raise `argparse.ArgumentError` for a long flag with a single dash, but not for -c with the name of a file."""
+    for word in words:
+        if re.fullmatch(r"-(c[a-z_]+|(checkpoint|collector)\..*)(=.*)?", word, re.DOTALL) and not is_config(word[2:]):
+            raise argparse.ArgumentError(None, f"unrecognized arguments: {word}")
 
 
 def find_config(name: str) -> Path:

@@ -136,7 +136,7 @@ def _about_flags(message: str, keys: Sequence[str], words: Sequence[str]) -> str
         if unknown := _first(pattern, message):
             return _unknown(unknown, keys, key, owner)
     if unknown := _first(r"unrecognized arguments: (\S+)", message):
-        return _stray(unknown, keys)
+        return _stray(unknown, [*keys, "config"])
     if flag := _first(r"argument (\S+): expected", message):
         return f"{flag.split('/')[-1]} requires a value, got none. Write one after it."
     if number := re.search(r"argument (\S+): invalid int value: '(.*)'", message):
@@ -200,7 +200,7 @@ def _owner(message: str) -> str:
 def _stray(word: str, keys: Sequence[str]) -> str:
     """Explain a word that does not belong to a flag."""
     name = word.split("=")[0].lstrip("-\u2013\u2014")  # a word processor may have inserted long dashes
-    known = name in {*keys, "config", "help"}
+    known = name in {*keys, "help"}
     if word.startswith("--") and name and not known:
         return _unknown(name, keys, "", "")
     if known or (word.startswith("-") and name and not name[0].isdigit()):

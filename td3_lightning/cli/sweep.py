@@ -12,7 +12,7 @@ import yaml
 from jsonargparse import get_loader
 
 from td3_lightning.cli.command_line import CommandLine
-from td3_lightning.cli.config_files import find_config, find_space
+from td3_lightning.cli.config_files import check_dashes, find_config, find_space
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.stage import check_name, runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
@@ -145,6 +145,7 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pruner", help=f"stops bad trials: {', '.join(PRUNERS)} (default: median)")
     parser.add_argument("--pruner_warmup", type=int, help="evaluations before a trial can be pruned (default: 10)")
     try:
+        check_dashes(args)
         return parser.parse_known_args(args)
     except argparse.ArgumentError as error:
         raise UsageError(explain_parser_error(str(error), [])) from error

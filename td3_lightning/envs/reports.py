@@ -48,12 +48,13 @@ class ReportNames:
 
 
 def scalar_info(info: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers and booleans of an `info` as floats.
+    """Return the numbers and booleans of an `info` as floats, also those in arrays and tensors without axes.
 
     An integer beyond the float range becomes infinite. Names that the logs already use get the prefix `info_`.
     """
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
-    found = {" ".join(str(name).split()): to_float(value) for name, value in info.items() if isinstance(value, kinds)}
+    values = {" ".join(str(name).split()): _item(value) for name, value in info.items()}
+    found = {name: to_float(value) for name, value in values.items() if isinstance(value, kinds)}
     return {f"info_{name}" if name in LOGGED else name: value for name, value in found.items()}
 
 
@@ -72,7 +73,13 @@ def split_info(info: Any, envs: Sequence[int], num_envs: int) -> list[dict[str, 
         has_value = info.get(f"_{name}")
         for env, own in zip(envs, found, strict=True):
             if has_value is None or has_value[env]:
-                value = values[env]
-                is_number = getattr(value, "shape", None) == ()  # of any library, also on a GPU
-                own[name] = value.item() if is_number else value
+                own[name] = values[env]
     return found
+
+
+def _item(value: Any) -> Any:
+    """Return the number in an array or a tensor without axes, of any library, also on a GPU; other values unchanged."""
+    try:
+        return value.item() if getattr(value, "shape", None) == () else value
+    except Exception:  # a tensor on the meta device, or a user's type
+        return None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.td3 import TD3
@@ -20,9 +21,14 @@ from td3_lightning.schedules import varies
 def make_rule(module: TD3, previous: object) -> CompiledUpdate | None:
     """Return the rule of a module; the previous one, with its compiled losses, if there is one.
 
-    Return None if the module overrides a method that this rule replaces.
+    Warn and return None if the module overrides a method that this rule replaces.
     """
-    if overrides(module, TD3, "update_critics", "update_actor"):
+    overridden = [name for name in ("update_critics", "update_actor") if overrides(module, TD3, name)]
+    if overridden:
+        rank_zero_warn(
+            f"model.gradients compiled has no effect, because {type(module).__name__} overrides "
+            f"{' and '.join(overridden)}. Use autograd."
+        )
         return None
     return previous if isinstance(previous, CompiledUpdate) and previous.module is module else CompiledUpdate(module)
 

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.atomic_files import atomic_write
+from td3_lightning.atomic_files import atomic_write_all
 from td3_lightning.errors import UsageError
 from td3_lightning.interop.metadata import check_trained, is_imported
 from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
@@ -47,6 +47,7 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
 
     Raises:
         UsageError: The files cannot represent the agent, or it is untrained or has diverged. Nothing is written.
+        OSError: A file cannot be written. Files of an earlier export are unchanged.
     """
     _check_representable(checkpoint)
     check_trained(checkpoint["clocks"]["updates"], checkpoint["state_dict"], is_imported(checkpoint))
@@ -59,8 +60,7 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
     for name, state in zip(("actor", "critic"), checkpoint.get("optimizer_states", ()), strict=False):
         contents[f"{name}_optimizer"] = their_adam(state, _rearrange(name, _unstack), len(contents[name]))
     files = {name: Path(f"{path}_{name}{STYLES[style]['end']}") for name in contents}
-    for name, file in files.items():
-        atomic_write(file, lambda opened, content=contents[name]: torch.save(content, opened))  # type: ignore[misc]
+    atomic_write_all({file: partial(torch.save, contents[name]) for name, file in files.items()})
     return list(files.values())
 
 

@@ -10,6 +10,7 @@ from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.flatten import structured_space
+from td3_lightning.envs.spaces import check_same_spaces
 from td3_lightning.errors import require_float, require_int
 from td3_lightning.replay.dataset_spaces import is_storable
 from td3_lightning.replay.datasets import RecordedEpisode
@@ -70,7 +71,7 @@ def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float
         noise: Standard deviation of the noise relative to half the action range.
 
     Raises:
-        UsageError: A number is out of its range.
+        UsageError: A number is out of its range, or the training environment has other spaces than the evaluation one.
     """
     count = require_int("episodes", episodes, 1, MAX_EPISODES)
     noise = require_float("noise", noise, least=0, most=MAX_NOISE, fix="Use 0 for no noise.")
@@ -83,6 +84,8 @@ def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float
 
     recorder = TransitionRecorder(data.make_env(**data.train_kwargs))
     try:
+        spaces = recorder.observation_space, recorder.action_space
+        check_same_spaces(spaces, data.eval_env, data.env_id, data.train_kwargs, data.eval_kwargs)
         for number in range(count):
             seed = derive_seed("episode of a dataset", number)
             Episode(recorder, seed).play(policy)

@@ -15,10 +15,11 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
+from torch import nn
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, Batch, Collector, Linear, ReplayData, UsageError
+from td3_lightning import TD3, TD7, Batch, Collector, Linear, ReplayData, UsageError
 from td3_lightning.errors import EnvError
 
 
@@ -301,6 +302,62 @@ def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypa
     monkeypatch.setattr(L.Trainer, "precision", "16-true")
     with pytest.raises(UsageError, match=r"got 16-true\. Use bf16-mixed or 32-true"):
         fit(new_data(), new_module(new_data()), make_trainer)
+
+
+def double_encoder(agent: TD7) -> None:
+    agent.encoder.double()
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        (
+            TD3,
+            TD3.double,
+            r"^actor\.layers\.0\.weight must be float32 with trainer\.precision 32-true, got float64\. Use "
+            r"agent\.to\(torch\.float32\) or trainer\.precision 64-true\.$",
+        ),
+        (TD3, TD3.half, r"^actor\..* got float16\. Use agent\.to\(torch\.float32\)\.$"),
+        (TD3, lambda agent: agent.critics.layers[2].double(), r"^critics\.layers\.2\.weight must .* got float64"),
+        (
+            TD3,
+            lambda agent: agent.actor.register_buffer("scale", torch.ones(1).double()),
+            r"^actor\.scale must be float",
+        ),
+        (TD7, double_encoder, r"^encoder\.state\..* must be float32 .* got float64"),
+    ],
+    ids=["double", "half", "layer", "scale", "TD7"],
+)
+def test_networks_of_another_type_are_refused(kind: Any, change: Any, message: str, make_trainer: Any) -> None:
+    data = new_data()
+    agent = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8, 8))
+    change(agent)
+    with pytest.raises(UsageError, match=message):
+        fit(data, agent, make_trainer)
+    assert agent.updates == agent.env_steps == 0
+
+
+class WithoutCentre(nn.Module):
+    def __init__(self, actor: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.scale = actor.layers, actor.scale
+
+
+class WithoutCentreTD3(TD3):
+    def build_networks(self) -> tuple[Any, Any]:
+        actor, critics = super().build_networks()
+        return WithoutCentre(actor), critics
+
+
+def test_actor_without_action_range_is_refused(make_trainer: Any) -> None:
+    message = r"^{}\.{} must be a tensor, .* of the action range, got a \w+ without it\. Register it as a buffer"
+    with pytest.raises(UsageError, match=message.format("actor", "centre")):
+        WithoutCentreTD3(3, [-1.0], [1.0], hidden_dims=(8,))
+    for name in ("actor", "actor_target"):
+        agent = new_module(new_data())
+        setattr(agent, name, nn.Linear(agent.obs_dim, 1))
+        with pytest.raises(UsageError, match=message.replace(" of the", "").format(name, "scale")):
+            fit(new_data(), agent, make_trainer)
 
 
 def test_a_device_without_float64_is_one_sentence() -> None:
@@ -664,4 +721,18 @@ def test_override_of_the_update_disables_compiled_losses() -> None:
             return super().update_actor(batch)
 
     module = Delayed(3, [-1.0], [1.0], hidden_dims=[4], gradients="compiled")
-    assert module.update_rule is module
+    with pytest.warns(UserWarning, match=r"^model\.gradients compiled .* because Delayed overrides update_actor\. Use"):
+        assert module.update_rule is module
+
+
+@pytest.mark.parametrize("gradients", ["compiled", "manual", "autograd"])
+def test_compiled_is_refused_without_fast(gradients: Any, make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.algorithm.update_rules._FACTORIES", {})  # fast registers them
+    agent = new_module(new_data(), gradients=gradients)
+    if gradients == "compiled":
+        message = r"^model\.gradients must be manual or autograd without .*fast, got 'compiled'\. Use autograd, or "
+        with pytest.raises(UsageError, match=message):
+            fit(new_data(), agent, make_trainer)
+    else:
+        fit(new_data(), agent, make_trainer)
+    assert agent.updates == (0 if gradients == "compiled" else 20)

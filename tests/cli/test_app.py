@@ -1010,6 +1010,8 @@ COMMON_ERRORS = {
     "—data.gamma 0.9": "did you mean --data.gamma?",
     "-- --data.gamma 0.9": '"--" does not belong to a flag',
     "-config here.yaml": "-config must begin with two dashes; did you mean --config?",
+    "-conf here.yaml": "-conf must begin with two dashes; did you mean config?",
+    "-config=here.yaml": "-config=here.yaml must begin with two dashes; did you mean --config?",
     "-collector.collect 2": "-collector.collect must begin with two dashes; did you mean --collector.collect?",
     "-x 3": "-x must begin with two dashes",
     "--Data.Gamma 0.9": "did you mean data.gamma?",

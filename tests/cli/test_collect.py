@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import recorded
-from td3_lightning import Policy
+import toys  # noqa: F401  # registers them
+from td3_lightning import TD3, Policy, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.training.recorded_policy import record_episodes
 from tests.envs.test_flatten import Goal
 
 h5py = pytest.importorskip("h5py")
@@ -115,6 +117,16 @@ def test_invalid_collect_writes_nothing(last: Path, error: Error) -> None:
     ):
         assert expected in error(*collect, *words)
     assert [path.name for path in Path("datasets").iterdir()] == ["recorded-v0"]
+
+
+def test_training_environment_with_other_actions_is_refused() -> None:
+    data = ReplayData("toys/Spaces-v0", train_kwargs={"action": "unbounded"})
+    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4])
+    message = (
+        r"^toys/Spaces-v0 must have the same actions in training and evaluation, got Box\(-inf, inf, .* with train_"
+    )
+    with pytest.raises(UsageError, match=message):
+        next(record_episodes(agent, data, episodes=1, noise=0.0))
 
 
 def test_failed_write_leaves_no_dataset(

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
 from td3_lightning.__main__ import import_main
+from td3_lightning.cli.launcher_variables import LEAST, check_launcher_variables
 
 OPTIONAL = ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
 IMPORT = """
@@ -61,6 +63,33 @@ def test_variable_of_a_launcher_must_be_a_number(
     assert ended.value.code == 2
     fix = f"Unset {variable}, or start the processes with torchrun or srun."
     assert capsys.readouterr().err == f"{variable} must be an integer of at least {least}, got {text!r}. {fix}\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "1"}, "RANK must be 0 without WORLD_SIZE, got '1'"),
+        ({"RANK": "1", "MASTER_PORT": "29500"}, "RANK must be 0 without WORLD_SIZE, got '1'"),
+        ({"LOCAL_RANK": "3"}, "LOCAL_RANK must be 0 without WORLD_SIZE, got '3'"),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, ""),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, ""),  # torchrun
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"}, ""),  # Lightning
+        ({"RANK": "1", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, ""),  # a script of SLURM that sets RANK, too
+        ({"LOCAL_RANK": "1", "MASTER_PORT": "29500"}, ""),  # a user with --trainer.devices 2
+    ],
+    ids=str,
+)
+def test_rank_of_no_launcher_is_refused(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in LEAST:
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(SystemExit, match="2") if message else nullcontext():
+        check_launcher_variables()
+    fix = "or start the processes with torchrun or srun."
+    assert capsys.readouterr().err == (f"{message}. Unset {message.split()[0]}, {fix}\n" if message else "")
 
 
 def test_launcher_is_checked_before_lightning_is_imported() -> None:

@@ -198,8 +198,14 @@ def test_report_accepts_any_info(awkward: str) -> None:
 
 def test_scalar_info_selects_numbers() -> None:
     info = {"a": 1, "b": True, "c": np.float32(0.5), "d": np.int64(3), "e": np.bool_(False), "f": 2.5}
-    others = {"g": "text", "h": None, "i": [1.0], "j": np.zeros(2), "k": {"l": 1}}
+    others = {"g": "text", "h": None, "i": [1.0], "j": np.zeros(2), "k": {"l": 1}, "m": np.array("text")}
+    others |= {"n": np.array(None), "o": torch.zeros((), device="meta")}
     assert scalar_info(info | others) == {"a": 1.0, "b": 1.0, "c": 0.5, "d": 3.0, "e": 0.0, "f": 2.5}
+
+
+def test_scalar_info_selects_arrays_without_axes() -> None:
+    info = {"a": np.array(1), "b": np.array(True), "c": np.array(0.5, np.float32), "d": torch.tensor(2.5)}
+    assert scalar_info(info) == {"a": 1.0, "b": 1.0, "c": 0.5, "d": 2.5}
 
 
 def test_integers_beyond_float_range_become_infinite() -> None:

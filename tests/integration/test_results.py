@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import robust_laps
 from benchmarks.laps import HEADER, main, read_evaluations, summarize
-from benchmarks.reference import first_hash, read_index
+from benchmarks.reference import first_hash, read_index, readme
 from benchmarks.settings_hash import config_of, settings_hash
 from td3_lightning.cli.settings import saved_settings
 from td3_lightning.interop.policy import Policy
@@ -71,6 +71,12 @@ def test_commits_and_cpus_equal_the_index() -> None:
     with (REFERENCE / "index.csv").open() as file:
         index = [[row["path"], row["commit"], row["added_by"], row["cpu"]] for row in csv.DictReader(file)]
     assert sorted(found) == sorted(row for row in index if not row[0].startswith("superseded"))
+
+
+def test_index_of_published_runs_is_current() -> None:
+    text = (REFERENCE / "README.md").read_text()
+    assert text == readme(read_index())
+    assert "`lander_frames`" in text.partition("have no checkpoint")[0]
 
 
 @pytest.mark.parametrize("row", read_index(), ids=lambda row: row["path"])

@@ -233,6 +233,29 @@ def test_layer_names_of_every_style(tmp_path: Path) -> None:
     ]
 
 
+def test_failed_export_keeps_the_files_of_an_earlier_one(
+    original: Original, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("import", "--files=theirs", *SMALL)
+    checkpoint = read_checkpoint(Path("theirs.ckpt"))
+    files = write_weight_files(checkpoint, "ours")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    for name, weight in checkpoint["state_dict"].items():
+        weight += ".layers." in name
+    synced: list[int] = []
+
+    def fail_at_third(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) == 3:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail_at_third)
+    with pytest.raises(OSError, match="No space left"):
+        write_weight_files(checkpoint, "ours")
+    assert len(files) == 6
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
 def test_round_trip_with_three_critics(tmp_path: Path) -> None:
     module, other = new_module(num_critics=3, hidden_dims=(4,)), new_module(num_critics=3, hidden_dims=(4,))
     checkpoint = trained(module)
