@@ -28,7 +28,7 @@ def check_actor(actor: nn.Module, name: str = "actor") -> None:
 
 
 def check_weight_types(module: nn.Module, networks: Iterable[str], precision: str) -> None:
-    """Raise `UsageError` if networks, or the action ranges of the actor, do not have the type of a precision.
+    """Raise `UsageError` if trainable weights, or the action ranges of the actor, do not have the type of a precision.
 
     Args:
         module: Agent.
@@ -40,6 +40,7 @@ def check_weight_types(module: nn.Module, networks: Iterable[str], precision: st
         f"{name}.{weight}": value
         for name in networks
         for weight, value in module.get_submodule(name).named_parameters()
+        if value.requires_grad
     }
     tensors |= {f"actor.{name}": getattr(module.actor, name) for name in ("scale", "centre")}
     for name, value in tensors.items():
