@@ -87,7 +87,8 @@ class Learner(Agent):
         check_registered(self.settings.gradients)
         check_actor(self.actor)
         check_actor(self.actor_target, "actor_target")
-        check_weight_types(self, self.trained_networks, str(self.trainer.precision))
+        if hasattr(getattr(self.trainer, "datamodule", None), "replay"):  # other data may have any type
+            check_weight_types(self, self.trained_networks, str(self.trainer.precision))
 
     def on_train_start(self) -> None:
         """Check the optimizers of a subclass, because each update steps those of the actor and the critics by place.
