@@ -28,12 +28,17 @@ def run(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    words = sys.argv[1:] if args is None else args
+    if "--version" in words:
+        from td3_lightning.cli.version import print_version
+
+        return print_version()
     main = import_main()
     if not {"LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID"} & os.environ.keys():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _end)
-    return main(args)
+    return main(words)
 
 
 def import_main() -> Main:

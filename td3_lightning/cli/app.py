@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from td3_lightning import __version__
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.commands import OTHER_COMMANDS
 from td3_lightning.cli.error_messages import exit_code, user_message
 from td3_lightning.cli.message_filters import suppress_messages
 from td3_lightning.cli.parent import watch_parent
-from td3_lightning.reporting.console import discard, discard_unwritable, echo, make_streams_tolerant
+from td3_lightning.reporting.console import discard, discard_unwritable, make_streams_tolerant
 
 LONG_WORD = re.compile(r"([^\s/]{100})[^\s/]{156,}")  # longer than the name of any file
 
@@ -34,9 +33,6 @@ def main(args: Sequence[str] | None = None) -> int:
     suppress_messages()
     make_streams_tolerant()
     words = sys.argv[1:] if args is None else args
-    if "--version" in words:
-        echo(f"td3-lightning {__version__}")
-        return 0
     try:
         return _run(words)
     except Exception as error:

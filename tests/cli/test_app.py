@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback
 import recorded
 from nodes import LIMIT
 from processes import wait_for
-from td3_lightning import TD3, Replay, ReplayData, UsageError, __version__
+from td3_lightning import TD3, Replay, ReplayData, UsageError
 from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
@@ -1123,12 +1123,6 @@ def test_unknown_parser_message_has_no_empty_parts(message):
     assert "\n" not in output
     for empty in ("is ,", "got .", "but  is", "got ,", "  ", "must be ,"):
         assert empty not in output
-
-
-@pytest.mark.parametrize("words", [["--version"], ["fit", "--version"]])
-def test_version_is_printed(words, capsys):
-    run(*words)
-    assert capsys.readouterr().out == f"td3-lightning {__version__}\n"
 
 
 @pytest.mark.parametrize("text", INVALID_FILES)

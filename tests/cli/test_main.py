@@ -7,7 +7,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from td3_lightning.__main__ import import_main
+from td3_lightning import __version__
+from td3_lightning.__main__ import import_main, run
 from td3_lightning.cli.launcher_variables import LEAST, check_launcher_variables
 
 OPTIONAL = ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
@@ -20,6 +21,7 @@ collections.clear()
 main = import_main()
 print(len(collections), gc.isenabled(), gc.get_freeze_count() > 100_000, main.__module__)
 """
+VERSION = "import sys; from td3_lightning.__main__ import run; run(['--version'])"
 INTERRUPT = """
 import sys
 
@@ -37,6 +39,18 @@ run(["fit"])
 def test_imports_run_without_garbage_collection() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True", "True", "td3_lightning.cli.app"]
+
+
+@pytest.mark.parametrize("words", [["--version"], ["fit", "--version"]])
+def test_version_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 0
+    assert capsys.readouterr().out == f"td3-lightning {__version__}\n"
+
+
+def test_version_imports_neither_torch_nor_lightning() -> None:
+    program = f"{VERSION}; print(*sorted({{'torch', 'lightning', 'gymnasium'}} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"td3-lightning {__version__}\n\n"
 
 
 def test_ctrl_c_during_imports_exits_with_130_and_no_traceback() -> None:
