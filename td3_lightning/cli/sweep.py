@@ -152,6 +152,9 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
+    for flag in (word.split("=")[0] for word in words):
+        if flag.removeprefix("-") in vars(options):
+            raise UsageError(f"{flag} must begin with two dashes; did you mean -{flag}?")
     if not options.config:
         raise UsageError("sweep requires --config, got none. Use --config pendulum.yaml, for example.")
     if options.space is None and options.seeds is None:

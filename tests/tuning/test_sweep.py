@@ -57,6 +57,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--config tiny.yaml --space space.yaml --trainer.limit_val_batches 0",
             "trainer.limit_val_batches must be above 0 for sweep --space, which compares evaluations, got 0. Remove",
         ),
+        ("--config tiny.yaml -space space.yaml", "-space must begin with two dashes; did you mean --space?"),
+        ("--config tiny.yaml -seeds=1", "-seeds must begin with two dashes; did you mean --seeds?"),
         ("-config tiny.yaml --seeds 1", "-config must begin with two dashes; did you mean --config?"),
         ("--config tiny.yaml --space none.yaml", 'There is no search space "none.yaml" in '),
         ("--config tiny.yaml --space space.yaml --model.actor_lr 1", "model.actor_lr must be either in the space or a"),
