@@ -122,7 +122,10 @@ def test_curve_of_a_long_run_is_fast(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
 
 
-def test_curve_is_drawn_after_every_evaluation(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
+def test_curve_is_drawn_after_every_evaluation(
+    make_trainer: Any, tmp_path: Path, counter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("td3_lightning.reporting.learning_curve.draw_curve", draw_curve)  # other tests draw nothing
     sizes = []
 
     class Look(L.Callback):
