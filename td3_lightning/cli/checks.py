@@ -27,7 +27,6 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.monitors import check_monitors
-from td3_lightning.checkpointing.save_triggers import saves_within_epochs
 from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.serialization.checkpoint_file import replays_in
@@ -35,6 +34,7 @@ from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import completed_epochs
+from td3_lightning.training.run_checks import check_save_interval
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 # Trainer settings that have no effect with manual optimization: the default and the replacement.
@@ -109,11 +109,7 @@ def _check_callback(callback: Callback) -> None:
 
 
 def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
-    if saves_within_epochs(callback):
-        raise UsageError(
-            f"{type(callback).__name__} must not have every_n_train_steps or train_time_interval, which do not count "
-            "environment steps. Use every_n_epochs."
-        )
+    check_save_interval(callback)
     if not isinstance(callback, BestCheckpoint):
         check_file_name("trainer.callbacks.filename", callback)
 

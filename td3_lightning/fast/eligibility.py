@@ -43,14 +43,14 @@ class NetworkSnapshot:
 
 
 def is_plain(network: Any, settings: TD3Settings) -> bool:
-    """Return whether a network has the layers of `networks.py` in their order, without hooks and encoder."""
+    """Return whether a network has the layers of `networks.py` in their order, and no encoder, hook or other weight."""
     if type(network) not in PLAIN_LAYERS or type(network.encoder) is not nn.Identity:
         return False
     linear, norm, relu = PLAIN_LAYERS[type(network)]
     hidden = [linear, norm, relu] if settings.layer_norm else [linear, relu]
     types = list(map(type, network.layers))
     in_order = types == [*hidden * (len(types) // len(hidden)), linear]
-    return in_order and all(map(_is_plain_layer, network.layers)) and _is_unhooked(_layers([network]))
+    return in_order and _has_plain_weights(network) and _is_unhooked(_layers([network]))
 
 
 def overrides(owner: object, kind: type, *names: str) -> bool:
@@ -67,6 +67,12 @@ def has_hook(module: L.LightningModule, *hooks: str) -> bool:
 def is_plain_trainer(trainer: Any) -> bool:
     """Return whether a Trainer runs one process, in a precision whose steps are the usual ones."""
     return type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN_PRECISION
+
+
+def _has_plain_weights(network: Any) -> bool:
+    """Return whether the layers of a network are plain, and each of its weights belongs to one of them."""
+    in_layers = sum(len(layer._parameters) for layer in network.layers)
+    return all(map(_is_plain_layer, network.layers)) and in_layers == len(list(network.parameters()))
 
 
 def _is_plain_layer(layer: nn.Module) -> bool:

@@ -23,8 +23,9 @@ MIN_DURATION = 20  # milliseconds per frame; browsers show shorter ones for 100
 class EvalVideo(Callback):
     """Show the first episode of an evaluation as an animation under Images in TensorBoard.
 
-    The episode is played once more, in a separate environment with `render_mode` "rgb_array". It does not change
-    the run: its metrics and its checkpoints are those of a run without this callback.
+    Nothing is shown if the Trainer has no `RunLogger`. The episode is played once more, in a separate environment with
+    `render_mode` "rgb_array". It does not change the run: its metrics and its checkpoints are those of a run without
+    this callback.
 
     Args:
         every_n_evaluations: Evaluations per animation.

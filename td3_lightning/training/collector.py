@@ -26,7 +26,7 @@ from td3_lightning.training.loop_counters import check_is_between_updates
 from td3_lightning.training.normalizer_inputs import NormalizerInputs
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, update_priorities
-from td3_lightning.training.run_checks import check_agent, check_dimensions, check_launcher, check_offline, warn_unused
+from td3_lightning.training.run_checks import check_agent, check_dimensions, check_offline, check_trainer, warn_unused
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
@@ -81,8 +81,8 @@ class Collector(Callback):
         self._log = UpdateLog()
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Check the strategy and that the agent fits the environment."""
-        check_launcher(trainer)
+        """Check the Trainer, and that the agent fits the environment."""
+        check_trainer(trainer, stage)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         self._policy_checkpoint = next((each for each in callbacks if isinstance(each, PolicyCheckpoint)), None)
         if self._policy_checkpoint is not None and self.collect != 1:

@@ -247,6 +247,10 @@ class ReplayData(L.LightningDataModule):
             self._envs.close()
         self._envs = self._last_episodes = None  # an environment may be one step ahead of the replay
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the Trainer and the training environments, which `setup` makes, out of copies and pickles."""
+        return {**vars(self), "trainer": None, "_envs": None}
+
     @contextmanager
     def saving_replay(self, saved: SavedReplay) -> Iterator[None]:
         """Save the replay in another form while the context is active.
@@ -283,17 +287,12 @@ class ReplayData(L.LightningDataModule):
                 f"The number of processes must be {len(states)}, as in the checkpoint, got {world_size()}. Use "
                 f"--trainer.devices {len(states)}, or start with empty replay buffers (--data.empty_replay true)."
             )
+        path = self.trainer and self.trainer.ckpt_path
         if "replay" not in own:
-            path = self._path or "the checkpoint"
-            raise UsageError(f"Resuming requires a replay buffer, but {path} has none. {RESUME_HINT}")
-        restore_replay(self.replay, own["replay"], self._path or Path())
+            source = path or "the checkpoint"
+            raise UsageError(f"Resuming requires a replay buffer, but {source} has none. {RESUME_HINT}")
+        restore_replay(self.replay, own["replay"], Path(path or ""))
         if self.dataset is not None:
             self.dataset.load_state_dict(own)
         if "envs" in own:
             restore_episodes(self.envs, own["envs"], self.replay, self.env_id)
-
-    @property
-    def _path(self) -> Path | None:
-        """Return the path of the checkpoint that the Trainer loads, if any."""
-        path = self.trainer and self.trainer.ckpt_path
-        return Path(path) if path else None

@@ -489,14 +489,25 @@ class Rebuilt(TD3):
             actor = Actor(4, LOW, HIGH, (33, 17), layer_norm=True)
         elif self.changed == "an encoder of the actor":
             actor = Actor(8, LOW, HIGH, (33, 17), encoder=nn.Sequential(nn.Linear(4, 8), nn.Tanh()))
+        elif self.changed == "a layer beside the others":
+            actor.more = nn.Linear(len(LOW), len(LOW))  # it would fit behind the last layer
+        elif self.changed == "a weight beside the layers":
+            critics.more = nn.Parameter(torch.ones(1))
+        elif self.changed == "a layer that is used twice":
+            actor = Actor(4, LOW, HIGH, (4, 4))
+            actor.layers[2] = actor.layers[0]
         else:
             critics = Critics(8, 3, (33, 17), encoder=nn.Sequential(nn.Linear(4, 8), nn.Tanh()))
         return actor, critics
 
 
-@pytest.mark.parametrize(
-    "changed", ["no ReLU", "a ReLU at the end", "layer norm", "an encoder of the actor", "an encoder of the critics"]
-)
+NETWORKS = [
+    *("no ReLU", "a ReLU at the end", "layer norm", "an encoder of the actor", "an encoder of the critics"),
+    *("a layer beside the others", "a weight beside the layers", "a layer that is used twice"),
+]
+
+
+@pytest.mark.parametrize("changed", NETWORKS)
 def test_other_networks_of_a_subclass_use_autograd(changed: str) -> None:
     assert not chosen(type("Other", (Rebuilt,), {"changed": changed})(4, LOW, HIGH, hidden_dims=(33, 17)))
 

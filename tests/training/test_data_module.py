@@ -1,5 +1,6 @@
 """Check how ReplayData uses environments and settings, and what it rejects."""
 
+import copy
 import functools
 import logging
 import pickle
@@ -10,6 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
@@ -308,6 +310,18 @@ def test_data_can_be_pickled_after_a_fit(make_trainer: Any) -> None:
     fit(data, make_trainer)
     copied = pickle.loads(pickle.dumps(data))
     assert copied.replay.num_transitions == data.replay.num_transitions > 0
+
+
+def test_copies_of_data_hold_no_trainer(make_trainer: Any) -> None:
+    copies: list[ReplayData] = []
+    data = new_data()
+    copy_now = LambdaCallback(on_train_epoch_end=lambda trainer, module: copies.append(copy.deepcopy(data)))
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    make_trainer(callbacks=[Collector(10), copy_now]).fit(module, datamodule=data)
+    for each in (*copies, pickle.loads(pickle.dumps(data))):  # the functions of the callback cannot be pickled
+        assert each.trainer is None
+        assert each.replay.num_transitions == data.replay.num_transitions > 0
+        assert fit(each, make_trainer).updates == 20
 
 
 def test_new_collector_and_module_can_use_old_replay(make_trainer: Any) -> None:
