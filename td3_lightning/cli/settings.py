@@ -13,7 +13,7 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.cli.agent_class import AGENTS, DEFAULT
 from td3_lightning.errors import YAML_ERRORS, UsageError, one_line
 from td3_lightning.reporting.run_dir import config_of
-from td3_lightning.serialization.checkpoint_schema import missing_part
+from td3_lightning.serialization.checkpoint_schema import require_parts
 from td3_lightning.serialization.optimizer_states import check_optimizers
 from td3_lightning.serialization.schema import Named, NotNamedError, check_arguments
 from td3_lightning.serialization.values import (
@@ -79,8 +79,7 @@ def saved_settings(
             settings = _kept_by_others(settings)
         check_kept(settings, named)
         _check_same_agent(settings.get("model", {}), checkpoint)
-        if missing := missing_part(checkpoint, training=command == "fit"):
-            raise InvalidValueError(missing, "in the checkpoint", None)
+        require_parts(checkpoint, training=command == "fit")
         check_sizes_of(settings.get("model", {}), checkpoint["state_dict"], "model")
     except InvalidValueError as error:
         raise UsageError(f"{path} is refused: {error}. Use a checkpoint that a run has saved.") from error

@@ -14,6 +14,7 @@ from td3_lightning.serialization.replay_states import DATA
 from td3_lightning.serialization.values import InvalidValueError
 
 SETTINGS = ("config", "hyper_parameters")
+WITHOUT_WEIGHTS_ONLY = ("callbacks", "optimizer_states", "lr_schedulers")  # save_weights_only leaves them out
 ALGORITHMS = ("TD3", "TD7")  # without a name, a checkpoint holds the first
 VERSION = re.compile(r"[2-9][0-9]{0,2}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[0-9]{1,8})?(\+[a-z0-9.]{1,40})?")
 
@@ -44,15 +45,24 @@ def check_checkpoint(checkpoint: Any) -> None:
         raise InvalidValueError("observation_parts", f"a description of observations of {obs_dim} numbers", parts)
 
 
-def missing_part(checkpoint: Mapping[str, Any], training: bool) -> str | None:
-    """Name a part that Lightning or this package requires and the checkpoint does not have; None if it has all."""
+def require_parts(checkpoint: Mapping[str, Any], training: bool) -> None:
+    """Raise `InvalidValueError` if a part that Lightning or this package requires is missing.
+
+    Args:
+        checkpoint: The checkpoint.
+        training: Whether a run is resumed from it, which also requires the state of the training.
+    """
     parts = ["state_dict", "hyper_parameters", "pytorch-lightning_version", "target_noise", "clocks"]
-    parts += ["loops", "callbacks", "optimizer_states", "lr_schedulers"] if training else []
+    if training:
+        if checkpoint.keys().isdisjoint(WITHOUT_WEIGHTS_ONLY):
+            raise InvalidValueError("a checkpoint to resume from", "saved without save_weights_only", "weights only")
+        parts += ["loops", *WITHOUT_WEIGHTS_ONLY]
     missing = [part for part in parts if part not in checkpoint]
     missing += [
         f"clocks.{name}" for name in ("env_steps", "updates", "episodes") if name not in checkpoint.get("clocks", {})
     ]
-    return next(iter(missing), None)
+    if missing:
+        raise InvalidValueError(missing[0], "in the checkpoint", None)
 
 
 def file_name(value: Any, name: str) -> None:

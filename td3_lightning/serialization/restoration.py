@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.callback_states import check_callbacks
-from td3_lightning.serialization.checkpoint_schema import ALGORITHMS, averaging_state, check_checkpoint, missing_part
+from td3_lightning.serialization.checkpoint_schema import ALGORITHMS, averaging_state, check_checkpoint, require_parts
 from td3_lightning.serialization.configurable import Configurable, known_classes
 from td3_lightning.serialization.loop_states import check_loops
 from td3_lightning.serialization.optimizer_states import check_optimizers
@@ -45,8 +45,7 @@ def check_restoration(checkpoint: dict[str, Any], module: L.LightningModule, str
     training = trainer is not None and trainer.state.fn == TrainerFn.FITTING
     try:
         check_checkpoint(checkpoint)
-        if missing := missing_part(checkpoint, training):
-            raise InvalidValueError(missing, "in the checkpoint", None)
+        require_parts(checkpoint, training)
         check_algorithm(checkpoint, type(module))
         check_weights(checkpoint, module, strict)
         if trainer is not None:

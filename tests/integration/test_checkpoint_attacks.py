@@ -199,6 +199,13 @@ def test_missing_part_is_one_sentence(run: Any, capsys: Any, part: str) -> None:
     )
 
 
+def test_weights_only_checkpoint_is_not_resumed(run: Any, capsys: Any) -> None:
+    for part in ("callbacks", "optimizer_states", "lr_schedulers"):
+        del run[part]
+    expected = "a checkpoint to resume from must be saved without save_weights_only, got 'weights only'. Use"
+    refused(capsys, run, expected, commands=["fit"])
+
+
 @pytest.mark.parametrize("name", ["obs_dim", "action_low"])
 def test_missing_argument_is_one_sentence(run: Any, name: str) -> None:
     value = run["hyper_parameters"].pop(name)
