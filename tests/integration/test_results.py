@@ -144,7 +144,7 @@ def evaluations(path: Path) -> str:
 def test_first_scores_of_the_lander_follow_from_the_metrics() -> None:
     page = (DOCS / "results" / "lander.md").read_text()
     paths = [path for task in ("lander", "lander_frames", "td7_lander") for path in (REFERENCE / task).rglob("*.gz")]
-    assert len(paths) == 7
+    assert len(paths) == 12
     for path in paths:
         step = next(int(row["env_steps"]) for row in read_evaluations(path) if float(row["eval/return_mean"]) > 200)
         (row,) = re.findall(rf"^\| \[?{path.name.split('.')[0]}\b(?!, after).*", page, re.MULTILINE)
