@@ -24,9 +24,10 @@ def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]
     if replay.priorities is None:
         return
     if TD_ERROR not in outputs:
+        got = ", ".join(outputs) or "none"
         raise UsageError(
-            f"data.priority_alpha requires a training_step that returns {TD_ERROR}, got {', '.join(outputs)}. Use "
-            "TD3.critic_loss, or --data.priority_alpha 0."
+            f"data.priority_alpha requires a training_step that returns {TD_ERROR}, got {got}. Use TD3.critic_loss, or "
+            "--data.priority_alpha 0."
         )
     replay.update_priorities(outputs[TD_ERROR])
     if module.is_due(module.settings.target_update_freq or RESET_INTERVAL):

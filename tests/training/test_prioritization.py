@@ -168,10 +168,18 @@ class NoErrors(TD3):
         return (q - target).abs().mean(), q
 
 
-def test_training_step_without_td_errors_is_one_sentence(make_trainer: Any) -> None:
+class NoOutputs(TD3):
+    """Return nothing from the training step."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:  # type: ignore[override]
+        super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("kind", "got"), [(NoErrors, "critic_loss, q_mean"), (NoOutputs, "none")])
+def test_training_step_without_td_errors_is_one_sentence(kind: type[TD3], got: str, make_trainer: Any) -> None:
     data = new_data()
-    module = NoErrors(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,), critic_loss="huber")
-    with pytest.raises(UsageError, match=r"requires .* td_error, got critic_loss, q_mean\. Use TD3\.critic_loss"):
+    module = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,), critic_loss="huber")
+    with pytest.raises(UsageError, match=rf"requires .* td_error, got {got}\. Use TD3\.critic_loss"):
         make_trainer(callbacks=[Collector(20)]).fit(module, datamodule=data)
 
 
