@@ -82,6 +82,7 @@ def refused(capsys: Any, checkpoint: Any, *expected: str, commands: Any = COMMAN
 
 
 TEST = ["test"]  # all commands read settings with the same function, so that one value of a test is for all of them
+REPEAT = "td3_lightning.ActionRepeat"
 POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch PWNED", "shell": True}}
 
 
@@ -348,6 +349,10 @@ def test_stored_file_name_cannot_leave_the_folder(run: Any, capsys: Any, name: s
         ("config.data.gamma", torch.ones(2), "config.data.gamma must be made of numbers, strings, lists and mappings"),
         ("config.data.num_envs", "2", "data.num_envs must be an integer, got '2'"),
         ("config.data.nothing", 1, "a key of data must be one of"),
+        ("config.data", 3, "data must be a mapping, got 3"),
+        ("config.data.env_kwargs", {"__init__": 1}, "must be a name without leading underscores, got '__init__'"),
+        ("config.model.gradients", "x", "model.gradients must be one of 'manual', 'autograd', 'compiled', got 'x'"),
+        ("config.data.wrappers", [{"class_path": REPEAT, "a": 1}], "must be class_path or init_args, got 'a'"),
         ("config.seed_everything", -1, "seed_everything must be an integer from 0"),
         ("loops.fit_loop", {}, 'loops.fit_loop must be a mapping with the key "epoch_progress"'),
         ("loops.fit_loop.state_dict", (), "loops.fit_loop.state_dict must be a mapping"),
@@ -407,6 +412,9 @@ RING = REPLAY + "rings.0."
         (RING + "written", 2**50, "must hold the rows"),
         (RING + "transitions", 10**6, "transitions must be at most"),
         (RING + "rows", "x", "rows must be a list, got 'x'"),
+        (RING + "rows", [3], "rows.0 must be a pair of a number and rows"),
+        (RING + "rows", [(0, torch.ones(1, 9))], "numbers wide"),
+        ("ReplayData.ranks.0.envs.episodes.0.actions", torch.tensor(1.0), "actions must be a list of actions"),
         (REPLAY + "priorities", 3, "priorities must be a mapping, got 3"),
         (REPLAY + "priorities", {"largest": 1.0}, 'priorities must be a mapping with the key "rings"'),
         (
@@ -440,6 +448,10 @@ RING = REPLAY + "rings.0."
         ("optimizer_states.0.param_groups.0.betas", "x", "betas must be a list, got 'x'"),
         ("optimizer_states.0.param_groups.0.params", [torch.ones(2)] * 4, "params.0 must be a non-negative integer"),
         ("optimizer_states", [{"state": {}, "param_groups": []}], "optimizer_states must be a list of 2"),
+        ("optimizer_states.0.param_groups", [], "param_groups must be a list of 1"),
+        ("optimizer_states.0.param_groups.0.params", [0], "params must be the numbers of the weights"),
+        ("optimizer_states.0.param_groups.0.betas", [0.9], "betas must be 2 values"),
+        ("optimizer_states.0.state", {"x": {}}, "a key of optimizer_states.0.state must be an integer below"),
         ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1, got 1e+18"),
         ("callbacks.Collector.ranks.0.rng.bit_generator", "os", "bit_generator must be one of PCG64"),
         ("callbacks.Collector.ranks.0.rng.gauss", "x", "rng must be the state of a PCG64 generator"),
