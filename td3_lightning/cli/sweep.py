@@ -152,7 +152,7 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
-    for flag in (word.split("=")[0] for word in words):
+    for flag in (word.split("=")[0] for word in words if word.startswith("-")):
         if flag.removeprefix("-") in vars(options):
             raise UsageError(f"{flag} must begin with two dashes; did you mean -{flag}?")
     if not options.config:

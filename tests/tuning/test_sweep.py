@@ -58,6 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "trainer.limit_val_batches must be above 0 for sweep --space, which compares evaluations, got 0. Remove",
         ),
         ("--config tiny.yaml -space space.yaml", "-space must begin with two dashes; did you mean --space?"),
+        ("--config tiny.yaml --seeds 1 --data.env_id space", "env_id must be the id of"),  # a value named as an option
         ("--config tiny.yaml -seeds=1", "-seeds must begin with two dashes; did you mean --seeds?"),
         ("-config tiny.yaml --seeds 1", "-config must begin with two dashes; did you mean --config?"),
         ("--config tiny.yaml --space none.yaml", 'There is no search space "none.yaml" in '),
