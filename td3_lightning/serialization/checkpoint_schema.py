@@ -14,7 +14,7 @@ from td3_lightning.serialization.replay_states import DATA
 from td3_lightning.serialization.values import InvalidValueError
 
 SETTINGS = ("config", "hyper_parameters")
-WITHOUT_WEIGHTS_ONLY = ("callbacks", "optimizer_states", "lr_schedulers")  # save_weights_only leaves them out
+RESUMED_PARTS = ("callbacks", "optimizer_states", "lr_schedulers")  # save_weights_only leaves them out
 ALGORITHMS = ("TD3", "TD7")  # without a name, a checkpoint holds the first
 VERSION = re.compile(r"[2-9][0-9]{0,2}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[0-9]{1,8})?(\+[a-z0-9.]{1,40})?")
 
@@ -54,9 +54,9 @@ def require_parts(checkpoint: Mapping[str, Any], training: bool) -> None:
     """
     parts = ["state_dict", "hyper_parameters", "pytorch-lightning_version", "target_noise", "clocks"]
     if training:
-        if checkpoint.keys().isdisjoint(WITHOUT_WEIGHTS_ONLY):
+        if checkpoint.keys().isdisjoint(RESUMED_PARTS):
             raise InvalidValueError("a checkpoint to resume from", "saved without save_weights_only", "weights only")
-        parts += ["loops", *WITHOUT_WEIGHTS_ONLY]
+        parts += ["loops", *RESUMED_PARTS]
     missing = [part for part in parts if part not in checkpoint]
     missing += [
         f"clocks.{name}" for name in ("env_steps", "updates", "episodes") if name not in checkpoint.get("clocks", {})

@@ -136,7 +136,8 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         run(words, capsys)
         target.write_text(capsys.readouterr().out)
         return
-    if words[0] in ("--print_completion", "--version"):  # the first lists all subclasses, and other tests import many
+    # --print_completion lists all imported subclasses, and other tests import many. `main` does not know --version.
+    if words[0] in ("--print_completion", "--version"):
         command = [sys.executable, "-m", "td3_lightning", *words]
         print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         return
