@@ -1,8 +1,9 @@
 """A program that behaves like `fit` for a sweep: it evaluates four times, saves, resumes, and can fail or be killed.
 
 The file `plan.txt` of the working directory has lines such as `trial_3 value -100`, `trial_3 slope 2`,
-`trial_0 pause 0.2` (seconds), `seed_1 fail x` and `trial_0 kill 2`, which kills the run once after the second
-evaluation.
+`trial_0 pause 60` (seconds), `seed_1 fail x` and `trial_0 kill 2`, which kills the run once after the second
+evaluation. With `trial_0 wait 60`, the run goes on after an evaluation when the file `read` in its folder has the
+number of evaluations that the sweep has read, or after 60 seconds.
 """
 
 import os
@@ -34,10 +35,17 @@ def main(words: list[str]) -> int:
             killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(float(plan.get("pause", 0)))
+        deadline = time.monotonic() + float(plan.get("wait", 0))
+        while time.monotonic() < deadline and _read(version.parent / "read") <= number:
+            time.sleep(0.005)
     if "fail" in plan:
         print(plan["fail"])
         return 1
     return 0
+
+
+def _read(path: Path) -> int:
+    return int(path.read_text() or 0) if path.exists() else 0
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import yaml
 
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.result import Points
 from td3_lightning.tuning.run import Claim, Run
 from td3_lightning.tuning.space import Space
 from td3_lightning.tuning.study import open_study, run_study
-from td3_lightning.tuning.trials import Search
+from td3_lightning.tuning.trials import Search, Trials
 
 SEARCH = Search(Space({"model.hidden_dims": {"choices": [[8, 8], [16]]}, "data.n_step": {"low": 1, "high": 5}}), 2)
 
@@ -101,14 +102,30 @@ def test_two_sweeps_share_one_study(plan: Plan) -> None:
     assert all(len(starts(plan, number)) == 1 for number in range(len(found)))
 
 
+REPORT = Trials.report
+
+
+def _report(trials: Trials, run: Run, points: Points) -> bool:
+    """Report, and let the run continue if it is not pruned."""
+    is_pruned = REPORT(trials, run, points)
+    if not is_pruned:
+        (run.folder / "read").write_text(str(len(points)))
+    return is_pruned
+
+
 @pytest.mark.parametrize(
     ("pruner", "state", "exit_code", "evaluations"),
     [("median", "pruned", 143, 2), ("halving", "pruned", 143, 2), ("none", "finished", 0, 4)],
 )
-def test_bad_trials_are_pruned(plan: Plan, pruner: str, state: str, exit_code: int, evaluations: int) -> None:
+def test_bad_trials_are_pruned(
+    plan: Plan, pruner: str, state: str, exit_code: int, evaluations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     constant = [f"trial_{number} slope 0" for number in range(6)]  # the other trials are equal at every evaluation
-    Path("plan.txt").write_text("\n".join([*constant, "trial_5 value -100", "trial_5 pause 0.5"]))
-    run_study(plan, dataclasses.replace(SEARCH, trials=6, pruner=pruner, pruner_warmup=1))
+    wait = [f"trial_{number} wait 60" for number in range(6)]  # each evaluation is read before the next one
+    Path("plan.txt").write_text("\n".join([*constant, *wait, "trial_5 value -100"]))
+    monkeypatch.setattr(Trials, "report", _report)
+    search = dataclasses.replace(SEARCH, trials=6, pruner=pruner, pruner_warmup=1)
+    run_study(dataclasses.replace(plan, workers=1), search)
     assert states(plan) == {**{f"trial {number}": "finished" for number in range(5)}, "trial 5": state}
     run = Run(plan.folder / "trial_5", ())
     assert run.record["exit_code"] == exit_code
