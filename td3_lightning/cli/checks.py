@@ -7,18 +7,7 @@ from typing import Any
 
 import lightning as L
 from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.callbacks import (
-    BackboneFinetuning,
-    BatchSizeFinder,
-    Callback,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
-    ModelCheckpoint,
-    ModelPruning,
-    OnExceptionCheckpoint,
-    SpikeDetection,
-    WeightAveraging,
-)
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from td3_lightning.algorithm.td3 import TD3
@@ -31,11 +20,10 @@ from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.serialization.checkpoint_file import replays_in
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
+from td3_lightning.training.callback_checks import check_callback
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import completed_epochs
-from td3_lightning.training.run_checks import check_save_interval
-from td3_lightning.training.weight_averaging import AveragedWeights
 
 # Trainer settings that have no effect with manual optimization: the default and the replacement.
 REPLACED_BY = {
@@ -49,19 +37,6 @@ PROCESSES_PER_CORE = 4  # at most, so that a wrong number does not start thousan
 
 # Settings for the time between evaluations. They must be above 0.
 VALIDATION_INTERVALS = ("check_val_every_n_epoch", "val_check_interval")
-
-# Callbacks of Lightning that TD3 does not support, and the reason.
-OPTIMIZES = "it requires automatic optimization, and TD3 steps its own optimizers. Remove it"
-
-UNSUPPORTED_CALLBACKS = {
-    BatchSizeFinder: OPTIMIZES,
-    GradientAccumulationScheduler: OPTIMIZES,
-    LearningRateFinder: OPTIMIZES,
-    BackboneFinetuning: "TD3 has no backbone to unfreeze. Remove it",
-    ModelPruning: "checkpoints do not contain its masks. Remove it",
-    OnExceptionCheckpoint: "a run that fails already saves last.ckpt. Remove it",
-    SpikeDetection: "it requires a single loss, and TD3 has two. Remove it",
-}
 
 
 def check_trainer(settings: Mapping[str, Any]) -> None:
@@ -86,32 +61,19 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
 def check_callbacks(callbacks: Iterable[Callback]) -> None:
     """Raise `UsageError` if a user's callback does not work with TD3."""
     for callback in callbacks:
-        _check_callback(callback)
-        if isinstance(callback, ModelCheckpoint):
-            _check_model_checkpoint(callback)
-
-
-def _check_callback(callback: Callback) -> None:
-    name = type(callback).__name__
-    for kind, why in UNSUPPORTED_CALLBACKS.items():
-        if isinstance(callback, kind):
-            raise UsageError(f"trainer.callbacks must not contain {name}, because {why}.")
-    if isinstance(callback, WeightAveraging) and not isinstance(callback, AveragedWeights):
-        raise UsageError(
-            f"trainer.callbacks must not contain {name}, because a run that is interrupted during an evaluation "
-            "would resume differently. Use td3_lightning.AveragedWeights."
-        )
-    if isinstance(callback, Collector):
-        raise UsageError(
-            "trainer.callbacks must not contain a Collector, because the command line adds one. Remove it and use the "
-            "collector settings, for example --collector.warmup_steps 1000."
-        )
-
-
-def _check_model_checkpoint(callback: ModelCheckpoint) -> None:
-    check_save_interval(callback)
-    if not isinstance(callback, BestCheckpoint):
-        check_file_name("trainer.callbacks.filename", callback)
+        check_callback(callback)
+        if isinstance(callback, OnExceptionCheckpoint):
+            raise UsageError(
+                f"trainer.callbacks must not contain {type(callback).__name__}, because a run that fails already saves "
+                "last.ckpt. Remove it."
+            )
+        if isinstance(callback, Collector):
+            raise UsageError(
+                "trainer.callbacks must not contain a Collector, because the command line adds one. Remove it and use "
+                "the collector settings, for example --collector.warmup_steps 1000."
+            )
+        if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
+            check_file_name("trainer.callbacks.filename", callback)
 
 
 def with_checkpoint_io(plugins: Sequence[Any]) -> list[Any]:

@@ -82,7 +82,7 @@ class Collector(Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Check the Trainer, and that the agent fits the environment."""
-        check_trainer(trainer, stage)
+        check_trainer(trainer, stage, self)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         self._policy_checkpoint = next((each for each in callbacks if isinstance(each, PolicyCheckpoint)), None)
         if self._policy_checkpoint is not None and self.collect != 1:

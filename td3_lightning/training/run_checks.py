@@ -1,32 +1,31 @@
 """Checks that the parts of a run fit together, before its first step."""
 
 import inspect
-import re
 from typing import Any
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.schedules import Schedule
+from td3_lightning.training.callback_checks import check_callbacks
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 
 _MULTIPROCESSING = "lightning.pytorch.strategies.launchers.multiprocessing"
-_WITHIN_EPOCHS = re.compile("'every_n_train_steps': [1-9]|'train_time_interval': (?!None)")  # in a state_key
 
 
-def check_trainer(trainer: L.Trainer, stage: str) -> None:
+def check_trainer(trainer: L.Trainer, stage: str, collector: Callback) -> None:
     """Check the strategy of a Trainer and, for `fit`, the settings that would not have their usual effect.
 
     Raises:
-        UsageError: The strategy forks or spawns processes, batches should repeat, or a ModelCheckpoint saves within
-            epochs.
+        UsageError: The strategy forks or spawns processes, batches should repeat, or a callback does not work with
+            TD3.
     """
     check_launcher(trainer)
     if stage == "fit":
@@ -35,21 +34,7 @@ def check_trainer(trainer: L.Trainer, stage: str) -> None:
                 f"trainer.overfit_batches must be 0.0, because batches are drawn at random, got {batches}. Use "
                 "trainer.limit_train_batches for short epochs."
             )
-        for callback in trainer.checkpoint_callbacks:
-            check_save_interval(callback)
-
-
-def check_save_interval(callback: Callback) -> None:
-    """Raise `UsageError` if a ModelCheckpoint saves after a number of optimizer steps or after a time.
-
-    Lightning counts the steps of all optimizers, skips intervals that an update steps over, names all files of an epoch
-    after its evaluation, and ignores the time with manual optimization.
-    """
-    if isinstance(callback, ModelCheckpoint) and _WITHIN_EPOCHS.search(callback.state_key):
-        raise UsageError(
-            f"{type(callback).__name__} must not have every_n_train_steps or train_time_interval, which do not count "
-            "environment steps. Use every_n_epochs."
-        )
+        check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]  # like overfit_batches
 
 
 def check_launcher(trainer: L.Trainer) -> None:

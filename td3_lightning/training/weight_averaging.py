@@ -7,7 +7,6 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from td3_lightning.errors import UsageError, require_float
-from td3_lightning.training.collector import Collector
 from td3_lightning.training.evaluation import StopWhenSolved
 
 
@@ -35,16 +34,8 @@ class AveragedWeights(WeightAveraging):
         self._evaluating = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Create the average, and check the other callbacks.
-
-        Raises:
-            UsageError: The Collector precedes this callback, or `StopWhenSolved` is used.
-        """
+        """Create the average; raise `UsageError` if the callbacks contain `StopWhenSolved`."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        if any(isinstance(each, Collector) for each in callbacks[: callbacks.index(self)]):
-            raise UsageError(
-                "AveragedWeights must precede the Collector in the callbacks, got the reverse. Change their order."
-            )
         if any(isinstance(each, StopWhenSolved) for each in callbacks):
             raise UsageError(
                 "AveragedWeights must not be combined with StopWhenSolved, which evaluates the trained weights and not "

@@ -4,16 +4,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpointing.best import BestCheckpoint
 
 
-def fit(make_trainer: Any, *callbacks: ModelCheckpoint, **settings: Any) -> TD3:
+def fit(make_trainer: Any, *others: Callback, **settings: Any) -> TD3:
     data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
     agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4])
-    trainer = make_trainer(callbacks=[Collector(4), *callbacks], enable_checkpointing=bool(callbacks), **settings)
+    trainer = make_trainer(callbacks=[Collector(4), *others], **settings)
     trainer.fit(agent, datamodule=data)
     return agent
 
@@ -21,12 +22,39 @@ def fit(make_trainer: Any, *callbacks: ModelCheckpoint, **settings: Any) -> TD3:
 @pytest.mark.parametrize("interval", [{"every_n_train_steps": 30}, {"train_time_interval": timedelta(seconds=1)}])
 def test_model_checkpoint_within_epochs_is_refused(interval: Any, make_trainer: Any) -> None:
     with pytest.raises(UsageError, match="ModelCheckpoint must not have every_n_train_steps or"):
-        fit(make_trainer, ModelCheckpoint(**interval))
+        fit(make_trainer, ModelCheckpoint(**interval), enable_checkpointing=True)
 
 
 def test_model_checkpoints_at_epochs_are_accepted(make_trainer: Any) -> None:
-    callbacks = ModelCheckpoint(every_n_epochs=2), ModelCheckpoint(monitor="env_steps"), BestCheckpoint()
-    assert fit(make_trainer, *callbacks).updates == 4
+    others = ModelCheckpoint(every_n_epochs=2), ModelCheckpoint(monitor="env_steps"), BestCheckpoint()
+    assert fit(make_trainer, *others, enable_checkpointing=True).updates == 4
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        callbacks.BackboneFinetuning(),
+        callbacks.EMAWeightAveraging(),
+        callbacks.GradientAccumulationScheduler({0: 2}),
+        callbacks.LearningRateFinder(),
+        callbacks.ModelPruning("l1_unstructured"),
+        callbacks.SpikeDetection(),
+        callbacks.StochasticWeightAveraging(1e-3),
+        callbacks.WeightAveraging(),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_unsupported_callbacks_are_refused(callback: Callback, make_trainer: Any) -> None:
+    said = (
+        rf"^trainer\.callbacks must not contain {type(callback).__name__}, because .*\. (Remove it|Use td3_l[\w.]+)\.$"
+    )
+    with pytest.raises(UsageError, match=said):
+        fit(make_trainer, callback)
+
+
+def test_observing_callbacks_are_accepted(make_trainer: Any) -> None:
+    others = callbacks.EarlyStopping("eval/return_mean"), callbacks.Timer("00:01:00:00"), callbacks.LambdaCallback()
+    assert fit(make_trainer, *others).updates == 4
 
 
 @pytest.mark.parametrize("batches", [2, 1.0])
