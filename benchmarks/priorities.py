@@ -76,6 +76,7 @@ def measure(uniform: Replay, prioritized: Replay, options: argparse.Namespace) -
         "add, prioritized": lambda call: add(prioritized),
         "sample, uniform": lambda call: uniform.sample(),
         "sample, prioritized, after one new row": lambda call: prioritized.sample(),
+        "sample, prioritized": lambda call: prioritized.sample(),
     }
     seconds: dict[str, list[float]] = {name: [] for name in (*steps, RESET)}
     for call in calls:

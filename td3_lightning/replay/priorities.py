@@ -34,8 +34,8 @@ class Priorities:
 
     def _clear(self) -> None:
         self._tree = SumTree(len(self.rings) * len(self.rings[0].rows))
-        self._first_rows = [0] * len(self.rings)  # number of the first row with a priority
-        self._ends = [0] * len(self.rings)  # number after that of the newest transition with a priority
+        # Of each ring: number of the first row with a priority, number after that of the newest transition with one.
+        self._known = [(0, 0)] * len(self.rings)
         self._drawn: NDArray[np.int64] | None = None  # rows of the last batch, until they are updated
 
     @property
@@ -79,24 +79,26 @@ class Priorities:
 
     def synchronize(self) -> None:
         """Set the priorities of transitions that the rings have added to `max_priority`, and of removed ones to 0."""
-        changes = [self._changes(env) for env in range(len(self.rings))]
-        gone, new = (np.concatenate(places) for places in zip(*changes, strict=True))
-        if not len(gone) + len(new):
+        changes = [change for env in range(len(self.rings)) if (change := self._changes(env)) is not None]
+        if not changes:
             return
+        gone, new = changes[0] if len(changes) == 1 else map(np.concatenate, zip(*changes, strict=True))
         if self._drawn is not None:
             self._drawn = np.where(np.isin(self._drawn, gone), -1, self._drawn)
         priorities = np.full(len(gone) + len(new), self.max_priority, np.float32)
         priorities[: len(gone)] = 0.0  # a new transition may start at the place of one that is gone
         self._tree.set(np.concatenate([gone, new]), priorities)
 
-    def _changes(self, env: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places of the rows that have lost their transition, and of those that start a new one."""
+    def _changes(self, env: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the places of the rows that lost their transition, and of those that start a new one; None if none."""
         ring, index = self.rings[env], self.rings[env].index
-        first = index.first if index.count else ring.valid_rows.stop
-        gone = np.arange(max(self._first_rows[env], first - ring.length), first)
-        known = max(self._ends[env] - index.oldest, 0)
-        self._first_rows[env], self._ends[env] = first, index.oldest + index.count
-        return self._places(env, gone), self._starts(env, known)
+        before = self._known[env]
+        now = (index.first if index.count else ring.valid_rows.stop, index.oldest + index.count)
+        if now == before:
+            return None
+        self._known[env] = now
+        gone = np.arange(max(before[0], now[0] - ring.length), now[0])
+        return self._places(env, gone), self._starts(env, max(before[1] - index.oldest, 0))
 
     def _starts(self, env: int, skipped: int = 0) -> NDArray[np.int64]:
         """Return the places of the rows of a ring that start a transition, oldest first, without the first ones."""
