@@ -27,7 +27,7 @@ COUNT = 200
 SETTINGS = 20
 RANKS = 1
 
-.PHONY: help install car test types test-without-fast test-robotics docs crash-test ray-test constraints
+.PHONY: help install car test types test-without-fast test-robotics coverage docs crash-test ray-test constraints
 
 help:
 	@echo 'make install      create .venv and install the package (PYTHON=python3.12 and TORCH=... choose other versions)'
@@ -35,6 +35,7 @@ help:
 	@echo 'make test         install the test tools, lint, check types, build the documentation, run the tests'
 	@echo 'make test-without-fast  run the tests in a copy of the repository without td3_lightning/fast'
 	@echo 'make test-robotics  run the tests of dm_control and Gymnasium-Robotics with an older mujoco, in build/robotics'
+	@echo 'make coverage     run the tests, and print the lines and branches that they do not reach'
 	@echo 'make types        install the test tools, then check the types'
 	@echo 'make docs         install the test tools, then build the documentation into build/docs'
 	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
@@ -67,6 +68,13 @@ test-without-fast: .venv/installed-for-tests
 test-robotics: build/robotics/installed
 	build/robotics/bin/python -m pip check
 	OMP_NUM_THREADS=1 build/robotics/bin/python -m pytest tests/envs/test_robotics.py
+
+# pyproject.toml has the settings. They include the child processes of the tests.
+coverage: .venv/installed-for-tests
+	mkdir -p build
+	$(PIP) --quiet coverage==7.17.5 pytest-cov==7.1.0
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=
+	$(BIN)/python -m coverage report
 
 # -E reads every page again, because Sphinx does not notice changed docstrings.
 docs: .venv/installed-for-tests
