@@ -4,6 +4,7 @@ Every write for a checkpoint uses this module. It calls only `os`, so that a tes
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -130,15 +131,17 @@ def names(folder: Path) -> list[str]:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents durably."""
+    """Create a folder and its missing parents durably; raise `OSError` if that fails, or if a file has the name."""
     if os.path.isdir(folder):
         return
     if folder.parent != folder:
         make_folder(folder.parent)
     try:
         os.mkdir(folder)
-    except FileExistsError:  # another process created it
-        return
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+        return  # another process created it
     sync(folder.parent)
 
 

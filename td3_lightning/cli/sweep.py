@@ -59,6 +59,8 @@ def sweep(args: Sequence[str]) -> None:
     files = [find_config(name) for name in options.config]
     _check_options(options, words)
     if options.space is None:
+        if "--seed_everything" in (word.split("=")[0] for word in words):
+            raise UsageError("--seeds must be the only random seeds, got --seed_everything too. Remove it.")
         plan = _plan(options, words, files, [flags({"seed_everything": seed}) for seed in _ends(options.seeds)])
         _run(partial(run_seeds, plan, options.seeds), plan, options)
         return

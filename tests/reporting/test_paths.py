@@ -120,11 +120,18 @@ def test_run_logger_stays_in_its_folder(setting, value, tmp_path):
     assert not tmp_path.joinpath("logs").exists()
 
 
-def test_folder_of_a_users_checkpoint_is_made_before_training(folder, capsys):  # noqa: F811
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.dirpath=file/kept"],
+        ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.dirpath=file"],
+        ["--checkpoint.dirpath=file"],
+    ],
+)
+def test_folder_of_checkpoints_is_made_before_training(words, folder, capsys):  # noqa: F811
     folder.joinpath("file").touch()
-    words = ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.dirpath=file/kept"]
     assert main([*FIT, *SMALL, *words]) == 2
-    assert "file/kept cannot be used (Not a directory). Use another path.\n" in capsys.readouterr().err
+    assert "/file cannot be used (Not a directory). Use another path.\n" in capsys.readouterr().err
     assert not [*folder.rglob("metrics.csv"), *folder.rglob("*.ckpt")]
 
 

@@ -40,6 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--config tiny.yaml --seeds 1 --trials 3", "trials must be used with --space, got 3. Remove it, or"),
         ("--config tiny.yaml --seeds 1 --workers 0", "workers must be at least 1, got 0. Use a larger value."),
         ("--config tiny.yaml --seeds 1 1", "seeds must be different integers, got [1, 1]. Remove"),
+        ("--config tiny.yaml --seeds 1 --seed_everything 3", "--seeds must be the only random seeds, got --seed_ev"),
         ("--config tiny.yaml --seeds -1", "seed_everything must be at least 0 and below 4294967296, got -1."),
         ("--config tiny.yaml --seeds x", "--seeds must be an integer, got x. Use an integer."),
         ("--config tiny.yaml --seeds 1 --name ../x", "name must be a name below lightning_logs, got '../x'. Use"),
