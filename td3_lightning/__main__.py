@@ -12,7 +12,8 @@ Main = Callable[[Sequence[str] | None], int]
 
 def script() -> int:
     """Run the command `td3-lightning`. It imports modules from the working directory, as `python -m` does."""
-    sys.path.insert(0, os.getcwd())
+    if has_working_directory():
+        sys.path.insert(0, os.getcwd())
     return run()
 
 
@@ -33,12 +34,23 @@ def run(args: Sequence[str] | None = None) -> int:
         from td3_lightning.cli.version import print_version
 
         return print_version()
+    if not has_working_directory():
+        print("The working directory must exist, got a deleted folder. Use cd to enter another one.", file=sys.stderr)
+        return 2
     main = import_main()
     if not {"LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID"} & os.environ.keys():
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _end)
     return main(words)
+
+
+def has_working_directory() -> bool:
+    """Return whether the working directory exists. Without it, PyTorch ends the process during its import."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def import_main() -> Main:
@@ -50,9 +62,10 @@ def import_main() -> Main:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        from td3_lightning.cli.launcher_variables import check_launcher_variables
+        from td3_lightning.cli.environment_variables import check_backend, check_launcher_variables
 
         check_launcher_variables()
+        check_backend()
         from td3_lightning.cli.deferred_compiler import defer_compiler
 
         defer_compiler()

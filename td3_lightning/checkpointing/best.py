@@ -102,7 +102,7 @@ class BestCheckpoint(ModelCheckpoint):
                 raise refuse("checkpoint.monitor", f"one of {names}", self.monitor, fix) from missing
         if error is not None:
             self.load_state_dict(before)  # the previous list is still valid
-            warn_unsaved(self._warnings, "the best checkpoint", error)
+            warn_unsaved(self._warnings, "the best checkpoint", error, self.best_model_path)
 
     def _save_checkpoint(self, trainer: L.Trainer, filepath: str) -> None:
         with barrier_on_error(trainer):

@@ -1,5 +1,6 @@
 """Callback that keeps the newest checkpoint and the one before it."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
@@ -133,7 +134,7 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         """Save last.ckpt on every rank. Return its path, or None after a warning if writing failed."""
         error = save_on_all_ranks(trainer, lambda: self._save(trainer))
         if error is not None:
-            warn_unsaved(self._warnings, self.last_model_path, error)
+            warn_unsaved(self._warnings, self.last_model_path, error, self.last_model_path)
             return None
         self._last_global_step_saved = self._saved_at = trainer.global_step
         if trainer.local_rank == 0 and not trainer.is_global_zero:  # the disk of another node may not be shared
@@ -233,7 +234,8 @@ def barrier_on_error(trainer: L.Trainer) -> Iterator[None]:
         raise
 
 
-def warn_unsaved(warnings: WarningCache, what: str, error: OSError) -> None:
-    """Warn once that a checkpoint could not be written."""
+def warn_unsaved(warnings: WarningCache, what: str, error: OSError, previous: str) -> None:
+    """Warn once that a checkpoint could not be written. `previous` is the path of the previous one, if any."""
     reason = error.strerror or error
-    warnings.warn(f"{what} could not be saved ({reason}). The run continues, and the previous checkpoint is unchanged.")
+    kept = ", and the previous checkpoint is unchanged" if os.path.isfile(previous) else " without a checkpoint"
+    warnings.warn(f"{what} could not be saved ({reason}). The run continues{kept}.")

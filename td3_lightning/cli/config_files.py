@@ -108,6 +108,10 @@ def _find(name: str, kind: str, folders: Sequence[Path], names: Sequence[Path]) 
     known = {str(path.with_suffix("")): path.as_posix() for path in names}
     close = get_close_matches(name.removesuffix(".yaml"), known, n=1)
     hint = f"did you mean {known[close[0]]}?" if close else f"use one of {_listed(known.values())}."
+    if name and any((folder / name).is_dir() for folder in folders):
+        raise UsageError(f"The {kind} {name} must be a file, got a folder; {hint}")
+    if name and Path(name).exists():
+        raise UsageError(f"The {kind} {name} must be a file, got a pipe or a device. Save it as a YAML file.")
     raise UsageError(f'There is no {kind} "{name}" in {", ".join(places)}; {hint}')
 
 

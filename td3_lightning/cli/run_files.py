@@ -27,8 +27,10 @@ def run_summary(trainer: L.Trainer, start: Path) -> RunSummary:
     if best is None:
         return RunSummary(folder, last, None, start, with_config=with_config)
     path = _path(best.best_model_path)
-    return RunSummary(folder, last, path, start, str(best.monitor), best.mode, with_config)
+    score = None if best.best_model_score is None else float(best.best_model_score)
+    return RunSummary(folder, last, path, start, str(best.monitor), best.mode, with_config, score)
 
 
 def _path(text: str) -> Path | None:
-    return Path(text) if text else None
+    """Return the path of a checkpoint. None if it was not written, for example because the disk is full."""
+    return Path(text) if text and Path(text).exists() else None

@@ -53,7 +53,9 @@ ENV_SIZES = ("obs_dim", "action_low", "action_high")
 SIZES = (
     *(*ENV_SIZES, "hidden_dims", "critic_hidden_dims"),
     *("num_critics", "layer_norm", "encoder", "critic_encoder", "zs_dim"),
+    *("normalize_observations", "normalize_rewards"),
 )
+EARLIER = {"normalize_observations": False, "normalize_rewards": False}  # where an old checkpoint lacks them
 
 
 def saved_settings(
@@ -238,7 +240,7 @@ def _check_same_agent(model: Mapping[str, Any], checkpoint: Mapping[str, Any]) -
 
 def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
     """Raise `UsageError` if a checkpoint belongs to networks of other sizes than the model's."""
-    held = checkpoint.get("hyper_parameters", {})
+    held = {**EARLIER, **checkpoint.get("hyper_parameters", {})}
     other = {
         name: f"{name} must be {one_line(held.get(name))[:100]}, as in the checkpoint, got {model.hparams[name]}"
         for name in SIZES

@@ -43,7 +43,7 @@ def find_checkpoint(path: str, runs: Path, name: str) -> str:
     if not is_name(path):
         return path
     previous = path.removeprefix(PREFIX)
-    if not is_below(previous):
+    if not previous.strip("./") or not is_below(previous):
         constraint = f"{PREFIX} and the name of a run below {runs.name}"
         raise refuse("ckpt_path", constraint, path, f"Use {PREFIX}lander, for example.")
     return str(newest_version(runs / previous))

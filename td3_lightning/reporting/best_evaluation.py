@@ -32,25 +32,32 @@ class BestEvaluation(NamedTuple):
         return ", ".join([first, *(f"{name.removesuffix('_mean')} {short(self.numbers[name])}" for name in others)])
 
 
-def read_best(metrics: Path, monitor: str = RETURN, mode: str = "max") -> BestEvaluation | None:
+def read_best(
+    metrics: Path, monitor: str = RETURN, mode: str = "max", score: float | None = None
+) -> BestEvaluation | None:
     """Read the first evaluation with the best value of a metric. Return None if no evaluation was logged.
 
     Args:
         metrics: Path of a `metrics.csv`.
         monitor: Metric to compare. The mean return is compared if the file does not contain it.
         mode: "max" or "min".
+        score: Value of the metric at the best checkpoint, whose evaluation is read. It is not the best value of the
+            file if earlier checkpoints were chosen by another metric.
     """
     header = read_header(metrics)
     columns, axis = [name for name in header if name.startswith(PREFIX)], axis_of(header)
     if RETURN not in columns or axis is None:
         return None
     if monitor not in columns:
-        monitor, mode = RETURN, "max"
+        monitor, mode, score = RETURN, "max", None
     points = read_metrics(metrics, columns)
     steps, values = points[monitor][np.isfinite(points[monitor]).all(axis=1)].T
     if not len(values):
         return None
-    clock = steps[values.argmax() if mode == "max" else values.argmin()]
+    at_best = np.isclose(values, np.nan if score is None else score, rtol=1e-6)  # the checkpoint holds 32 bits
+    if not at_best.any():
+        at_best = values == (values.max() if mode == "max" else values.min())
+    clock = steps[at_best.argmax()]
     rows = {name: series[series[:, 0] == clock] for name, series in points.items()}
     numbers = {name.removeprefix(PREFIX): float(row[-1, 1]) for name, row in rows.items() if len(row)}
     return BestEvaluation(int(clock), numbers, axis) if "return_mean" in numbers else None

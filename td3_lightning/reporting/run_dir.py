@@ -43,7 +43,7 @@ def newest_last(runs: Path, name: str) -> Path:
     if not found:
         raise UsageError(
             f"--ckpt_path last requires a run with a last.ckpt, got none in {runs / name}. Use the --name of an "
-            "existing run or the path of a last.ckpt, or omit --ckpt_path to start a new run."
+            "existing run or the path of a checkpoint, or fit without --ckpt_path for a new run."
         )
     return max(found, key=lambda path: path.stat().st_mtime)
 

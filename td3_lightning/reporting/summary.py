@@ -71,6 +71,7 @@ class RunSummary:
         monitor: Metric that decides which evaluation is the best.
         mode: "max" or "min".
         with_config: Whether the other commands require the configuration besides the checkpoint.
+        score: Value of the metric at the best checkpoint. None without one.
     """
 
     folder: Path | None
@@ -80,6 +81,7 @@ class RunSummary:
     monitor: str = RETURN
     mode: str = "max"
     with_config: bool = False
+    score: float | None = None
 
     def lines(self, seconds: float, episodes: int) -> list[str]:
         """Describe the best evaluation, the duration and the files. Files that do not exist are left out.
@@ -91,7 +93,7 @@ class RunSummary:
         metrics = self.folder and self.folder / "metrics.csv"
         found = None
         with contextlib.suppress(*READ_ERRORS):  # Curve has warned of a damaged file
-            found = read_best(metrics, self.monitor, self.mode) if metrics else None
+            found = read_best(metrics, self.monitor, self.mode, self.score) if metrics else None
         curve = self.folder / "curve.png" if self.folder else None
         described = {
             "best": found.describe(episodes) if found else None,

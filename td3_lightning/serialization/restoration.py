@@ -83,7 +83,7 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
         check_algorithm(checkpoint, kind)
         for constructor in _constructors(kind):
             known = inspect.signature(constructor).parameters
-            _check_required(known, {*stored, *given})
+            _check_required(constructor, {*stored, *given})
             part = {key: value for key, value in stored.items() if key in known and key not in (*own, *given)}
             check_arguments(part, constructor, "hyper_parameters", _is_imported)
             own.update(part)
@@ -110,12 +110,19 @@ def _constructors(kind: type) -> Iterator[Callable[..., None]]:
                 return
 
 
-def _check_required(parameters: Mapping[str, inspect.Parameter], present: set[str]) -> None:
+def _check_required(constructor: Callable[..., None], present: set[str]) -> None:
     """Check that each parameter without a default has a value; the first one is `self`."""
-    for name, parameter in list(parameters.items())[1:]:
+    for name, parameter in list(inspect.signature(constructor).parameters.items())[1:]:
         named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        if named and parameter.default is inspect.Parameter.empty and name not in present:
+        if not named or parameter.default is not inspect.Parameter.empty or name in present:
+            continue
+        if constructor.__module__.split(".")[0] == __name__.split(".")[0]:
             raise InvalidValueError(f"hyper_parameters.{name}", "in the checkpoint", None)
+        raise UsageError(
+            f"{name} must be given, because the checkpoint does not hold it, got nothing. Pass {name}=... to "
+            f"load_from_checkpoint, or call save_hyperparameters({{{name!r}: {name}}}) in the constructor, and train "
+            "again."
+        )
 
 
 def _is_imported(named: str, setting: str) -> bool:

@@ -112,7 +112,7 @@ class ReplayData(L.LightningDataModule):
         step_timeout: float | None = 600.0,
         empty_replay: bool = False,
         priority_alpha: float = 0.0,
-        dataset: str | None = None,
+        dataset: str | Path | None = None,
         dataset_share: float | None = None,
         offline: bool = False,
     ) -> None:
@@ -125,7 +125,7 @@ class ReplayData(L.LightningDataModule):
         self.num_envs, self.env_workers, self.env_mode = settings.num_envs, settings.env_workers, settings.env_mode
         self.updates_per_step = settings.updates_schedule
         self.on_device, self.empty_replay, self.offline = settings.on_device, settings.empty_replay, settings.offline
-        self.dataset = DatasetSource(dataset, settings.batch_parts) if dataset is not None else None
+        self.dataset = None if dataset is None else DatasetSource(str(dataset), settings.batch_parts)
         self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
         self.test_seeds = seed_range("test", test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from td3_lightning.errors import UsageError, refuse, require_bool, require_int
@@ -31,7 +32,7 @@ class DataSettings:
     updates_per_step: float | Schedule
     on_device: bool
     empty_replay: bool
-    dataset: str | None
+    dataset: str | Path | None
     dataset_share: float | None
     offline: bool
     updates_schedule: Schedule = field(init=False)  # `updates_per_step`
@@ -65,7 +66,7 @@ class DataSettings:
         """Check the settings of the dataset and the frames, and set the parts of a batch."""
         if pixels is not None and not isinstance(pixels, Pixels):
             raise refuse("pixels", "a Pixels", pixels, "Use Pixels(), or remove it.")
-        if self.dataset is not None and (not isinstance(self.dataset, str) or not self.dataset):
+        if self.dataset is not None and (not isinstance(self.dataset, str | Path) or not self.dataset):
             raise refuse("data.dataset", "an id or a folder", self.dataset, "Use lander/expert-v0, for example.")
         self.offline = require_bool("data.offline", self.offline)
         for name, value in (("offline", self.offline or None), ("dataset_share", self.dataset_share)):

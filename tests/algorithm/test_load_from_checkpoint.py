@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from one_sentence import refused
 from td3_lightning import TD3, Collector, Linear, ReplayData, Trunk, UsageError
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 
@@ -78,6 +79,22 @@ def test_names_of_earlier_versions_are_loaded(tmp_path: Path) -> None:
     assert agent.settings.gradients == "manual"
     assert isinstance(agent.critics.encoder, torch.nn.Module)
     assert agent.act(OBS).shape == (1,)
+
+
+class Bonus(TD3):
+    """An agent of a user, with another argument."""
+
+    def __init__(self, *args: Any, bonus: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.bonus = bonus
+
+
+def test_argument_of_a_subclass_can_be_given(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    with refused("bonus", "nothing", "Pass bonus=... to load_from_checkpoint, or call save_hyperparameters({'bonus'"):
+        Bonus.load_from_checkpoint(path)
+    assert Bonus.load_from_checkpoint(path, bonus=2.0).bonus == 2.0
+    assert Bonus.load_from_checkpoint(saved(tmp_path, bonus=3.0)).bonus == 3.0
 
 
 class Returns(L.Callback):

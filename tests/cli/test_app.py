@@ -406,6 +406,8 @@ def test_stage_starts_from_the_newest_run_of_a_name(capsys):
         "ckpt_path must be last: and the name of a run below lightning_logs, got 'last:../first'. Use last:lander,"
     )
     assert error_of(capsys, *stage, "--ckpt_path=last:../first").startswith(outside)
+    for nothing in ("last:", "last:."):
+        assert error_of(capsys, *stage, f"--ckpt_path={nothing}").startswith(outside.replace("last:../first", nothing))
     stop(*stage, "--print_config")  # the previous stage does not exist yet
     assert "ckpt_path: last:first" in capsys.readouterr().out
     for _ in range(2):
@@ -689,6 +691,11 @@ INVALID_LINES = {
     ),
     "config before the command": (["--config", "here.yaml", "fit"], '"--config" is not a command'),
     "missing config": (["fit", "--config", "nowhere.yaml"], 'There is no configuration "nowhere.yaml" in'),
+    "folder as config": (["fit", "--config", "original"], "The configuration original must be a file, got a folder;"),
+    "pipe as config": (
+        ["fit", "--config", "/dev/null"],
+        "The configuration /dev/null must be a file, got a pipe or a device. Save it as a YAML file.",
+    ),
     "mistyped config": (["fit", "--config", "carr.yaml"], "did you mean car.yaml"),
     "config without suffix": (["fit", "--config", "car"], "did you mean car.yaml"),
     "config without value": (["fit", "--config"], "--config requires a value, got none"),
@@ -1179,6 +1186,14 @@ def test_truncated_checkpoint_is_one_sentence(last, capsys):
         (
             ["test", "--model.num_critics", "3"],
             "num_critics must be 2, as in the checkpoint, got 3. Remove the setting.",
+        ),
+        *(
+            (
+                [*command, f"--model.normalize_{name}", "true"],
+                f"normalize_{name} must be False, as in the checkpoint, got True. Remove the setting.",
+            )
+            for name in ("observations", "rewards")
+            for command in (["test"], ["fit", "--config", "here.yaml"])
         ),
         (
             ["test", "--data.env_id", "MountainCarContinuous-v0"],

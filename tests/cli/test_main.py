@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from td3_lightning import __version__
 from td3_lightning.__main__ import import_main, run
-from td3_lightning.cli.launcher_variables import LEAST, check_launcher_variables
+from td3_lightning.cli.environment_variables import LEAST, check_launcher_variables
 
 OPTIONAL = ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
 IMPORT = """
@@ -111,6 +112,30 @@ def test_launcher_is_checked_before_lightning_is_imported() -> None:
     done = subprocess.run(words, env={**os.environ, "LOCAL_RANK": "abc"}, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("LOCAL_RANK must be an integer of at least 0, got 'abc'. Unset LOCAL_RANK, or")
+
+
+def test_backend_that_matplotlib_lacks_is_refused() -> None:
+    words = [sys.executable, "-m", "td3_lightning", "fit"]
+    done = subprocess.run(words, env={**os.environ, "MPLBACKEND": "none"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "MPLBACKEND must be the name of a backend of Matplotlib, got 'none'. Unset MPLBACKEND, or use agg."
+    assert done.stderr.splitlines() == [said]
+
+
+@pytest.mark.parametrize("program", ["run", "script"])
+def test_deleted_working_directory_is_refused(program: str, tmp_path: Path) -> None:
+    tmp_path.joinpath("gone").mkdir()
+    code = f"import os; from td3_lightning.__main__ import {program}; os.rmdir(os.getcwd()); exit({program}())"
+    path = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code, "fit"],
+        cwd=tmp_path / "gone",
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    said = "The working directory must exist, got a deleted folder. Use cd to enter another one.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Test the summary at the end of `fit` and the commands that it prints."""
 
+import errno
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nodes import LIMIT
@@ -54,6 +57,42 @@ def test_best_evaluation_follows_the_monitor(monitor: str, mode: str, env_steps:
     best = read_best(folder / "metrics.csv", monitor, mode)
     assert best is not None
     assert best.clock == env_steps
+
+
+def test_best_evaluation_is_that_of_the_checkpoint(folder: Path) -> None:
+    folder.joinpath("metrics.csv").write_text(METRICS)
+    best = read_best(folder / "metrics.csv", "eval/return_mean", "min", float(np.float32(910)))
+    assert best is not None
+    assert best.clock == 300
+
+
+def test_best_of_a_run_with_another_mode_is_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    """Resume two equal runs with the opposite order. Only one of them can have its overall best value after that."""
+    for first, then in (("max", "min"), ("min", "max")):
+        words = [*FIT, f"--name={first}", "--data.eval_episodes=1"]
+        assert main([*words, f"--checkpoint.mode={first}", "--trainer.max_epochs=3"]) == 0
+        capsys.readouterr()
+        for epochs, mode in (("4", [f"--checkpoint.mode={then}"]), ("5", [])):
+            assert main([*words, "--ckpt_path=last", f"--trainer.max_epochs={epochs}", *mode]) == 0
+            out = capsys.readouterr().out
+            (best,) = re.findall(r"best +return (\S+) at (\d+) env_steps", out)
+            (checkpoint,) = re.findall(r"checkpoint +\S+/steps_(\d+)_return_(\S+)\.ckpt", out)
+            assert (best[1], best[0].replace(",", "")) == checkpoint
+            assert int(best[1]) > 10 + 3 * 4
+
+
+def test_checkpoints_that_were_not_written_are_not_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("td3_lightning.checkpointing.io.torch.save", full)
+    with pytest.warns(UserWarning, match=r"could not be saved \(.*\)\. The run continues without a checkpoint\.$"):
+        assert main([*FIT, "--trainer.max_epochs=1", "--data.eval_episodes=1"]) == 0
+    out = capsys.readouterr().out
+    assert "best         return" in out
+    assert "ckpt" not in out
 
 
 @pytest.mark.parametrize("text", [None, "", "env_steps,train/return\n5,1\n", "env_steps,eval/return_mean\n5,nan\n"])

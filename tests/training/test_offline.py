@@ -55,6 +55,13 @@ def fit(tmp_path: Path, make_trainer: Callable[..., L.Trainer]) -> Fit:
     return run
 
 
+def test_dataset_can_be_a_path(tmp_path: Path) -> None:
+    folder = recorded.write(tmp_path)
+    data = ReplayData("Pendulum-v1", dataset=folder, **SMALL)
+    assert data.dataset is not None
+    assert data.dataset.name == str(folder)
+
+
 class Actions(Callback):
     """Record the batches of a run."""
 

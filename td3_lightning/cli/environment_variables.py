@@ -1,12 +1,14 @@
-"""Check the environment variables with which launchers number the processes of a run."""
+"""Check environment variables that Lightning and Matplotlib read during their import."""
 
+import importlib
 import os
 import sys
 from typing import NoReturn
 
 from td3_lightning.errors import refuse
 
-# Lightning converts them to integers without a check, the ranks already during its import.
+# Launchers number the processes of a run with them. Lightning converts them to integers without a check, the ranks
+# already during its import.
 RANKS = (
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
     *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
@@ -24,15 +26,28 @@ def check_launcher_variables() -> None:
     for name, least in LEAST.items():
         text = os.environ.get(name)
         if text is not None and not _is_number(text, least):
-            _refuse(name, f"an integer of at least {least}", text)
+            _refuse(name, f"an integer of at least {least}", text, _launcher(name))
     for name, others in REQUIRED.items():
         text = os.environ.get(name, "0")
         if int(text) > 0 and os.environ.keys().isdisjoint(others):
-            _refuse(name, "0 without WORLD_SIZE", text)
+            _refuse(name, "0 without WORLD_SIZE", text, _launcher(name))
 
 
-def _refuse(name: str, constraint: str, text: str) -> NoReturn:
-    fix = f"Unset {name}, or start the processes with torchrun or srun."
+def check_backend() -> None:
+    """Print an error and end the process with status 2 if MPLBACKEND is not the name of a Matplotlib backend."""
+    name = "MPLBACKEND"
+    if name in os.environ:
+        try:
+            importlib.import_module("matplotlib")
+        except ValueError:
+            _refuse(name, "the name of a backend of Matplotlib", os.environ[name], f"Unset {name}, or use agg.")
+
+
+def _launcher(name: str) -> str:
+    return f"Unset {name}, or start the processes with torchrun or srun."
+
+
+def _refuse(name: str, constraint: str, text: str, fix: str) -> NoReturn:
     print(refuse(name, constraint, text, fix), file=sys.stderr)
     raise SystemExit(2)
 
