@@ -2,7 +2,7 @@
 
 import torch
 
-from td3_lightning.errors import require_float, require_int
+from td3_lightning.errors import refuse, require_float, require_int
 from td3_lightning.replay.batch import Batch
 from td3_lightning.replay.buffer import Replay
 
@@ -15,11 +15,14 @@ def split_batch(batch_size: int, share: float) -> tuple[int, int]:
         share: Share of the dataset in [0, 1], rounded to a whole number of transitions.
 
     Raises:
-        UsageError: A value is out of its range.
+        UsageError: A value is out of its range, or a share between 0 and 1 is rounded to 0 or to 1.
     """
     share = require_float("data.dataset_share", share, least=0, most=1, fix="Use 0.5, for example.")
     size = require_int("data.batch_size", batch_size, least=1)
     count = round(share * size)
+    if (share > 0 and count == 0) or (share < 1 and count == size):
+        constraint = f"0, 1 or a share of whole transitions in a batch of {size}"
+        raise refuse("data.dataset_share", constraint, share, "Use 0.5, for example, or increase data.batch_size.")
     return size - count, count
 
 

@@ -45,6 +45,12 @@ def test_share_outside_of_0_to_1_is_refused(share: float) -> None:
         split_batch(10, share)
 
 
+@pytest.mark.parametrize("share", [0.04, 0.96])
+def test_share_that_is_rounded_away_is_refused(share: float) -> None:
+    with refused("data.dataset_share", str(share), "increase data.batch_size"):
+        split_batch(10, share)
+
+
 def test_batches_without_the_agents_part_need_no_transition() -> None:
     own, dataset = (Replay(3, 1, capacity=40, batch_size=4) for _ in range(2))
     fill(dataset, recorded.episodes())
