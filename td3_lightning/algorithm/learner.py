@@ -78,8 +78,7 @@ class Learner(Agent):
 
     def new_adam(self, network: nn.Module, lr: Schedule) -> torch.optim.Optimizer:
         """Create Adam for a network, with the learning rate at `env_steps`."""
-        fused = True if self.settings.max_grad_norm is None else None  # Lightning cannot clip for a fused Adam
-        return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=fused)
+        return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=True)
 
     def on_fit_start(self) -> None:
         """Refuse a precision, networks and an update rule with which the agent cannot be trained."""
@@ -91,6 +90,10 @@ class Learner(Agent):
             check_weight_types(self, self.trained_networks, str(self.trainer.precision))
 
     def on_train_start(self) -> None:
+        """Check the optimizers."""
+        self.check_optimizers()
+
+    def check_optimizers(self) -> None:
         """Check the optimizers of a subclass, because each update steps those of the actor and the critics by place.
 
         Raises:
@@ -110,7 +113,8 @@ class Learner(Agent):
         for group in optimizer.param_groups:
             group["lr"] = rate
         if (norm := self.settings.max_grad_norm) is not None:
-            self.clip_gradients(optimizer.optimizer, gradient_clip_val=self.scheduled(norm))
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            nn.utils.clip_grad_norm_(weights, self.scheduled(norm))
 
     def step_critics(self) -> None:
         """Take an optimizer step along the critics' gradients."""

@@ -207,6 +207,12 @@ class Critics(nn.Module):
         return not one_thread or any(map(has_hooks, self.layers))
 
 
+def encode_first(encoder: nn.Module, obs: Tensor) -> Tensor:
+    """Return the features (batch, features) of the encoder of the first critic for observations (batch, obs_dim)."""
+    features: Tensor = encoder[0](obs) if isinstance(encoder, EncoderCopies) else encoder(obs)
+    return features
+
+
 def compute(inputs: Tensor, layers: Sequence[Member]) -> Tensor:
     """Return the outputs of layers, one after the other."""
     for layer in layers:

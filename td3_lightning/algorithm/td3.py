@@ -9,7 +9,7 @@ from torch import Tensor
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td3_bc_loss
-from td3_lightning.algorithm.networks import build_networks
+from td3_lightning.algorithm.networks import build_networks, encode_first
 from td3_lightning.algorithm.settings import Gradients, TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
 from td3_lightning.replay.batch import Batch
@@ -164,7 +164,7 @@ class TD3(Learner):
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return minus the mean value that the first critic assigns to the actor's actions, or the loss of TD3+BC."""
         with torch.no_grad():  # only the critic loss trains the critics' encoder
-            features = self.critics.encoder(batch.obs)
+            features = encode_first(self.critics.encoder, batch.obs)
         action = self.actor(self._actor_input(batch.obs, features))
         q: Tensor = self.critics.first(features, action)
         if self.settings.bc_weight is None:
@@ -202,7 +202,7 @@ class TD3(Learner):
 
     def estimate(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the first critic's values (batch,) of actions (batch, action_dim) in the environment's units."""
-        q: Tensor = self.critics.first(self.critics.encoder(self.normalizer(obs)), action)
+        q: Tensor = self.critics.first(encode_first(self.critics.encoder, self.normalizer(obs)), action)
         return q
 
     def __getstate__(self) -> dict[str, Any]:

@@ -25,8 +25,9 @@ ENCODER = 2  # place in `configure_optimizers`, after the actor and the critics
 class TD7(TD3):
     """TD3 with state-action embeddings (SALE), a clipped value range, LAP's critic loss and hard target updates.
 
-    The encoder predicts the embedding of the next state. The actor and the critics see embeddings from `fixed_encoder`,
-    and the targets see those from `fixed_encoder_target`. Both are replaced at each target update.
+    The encoder predicts the embedding of the next state, or of the state n steps later with `data.n_step`. The actor
+    and the critics see embeddings from `fixed_encoder`, and the targets see those from `fixed_encoder_target`. Both are
+    replaced at each target update.
 
     Args:
         obs_dim: Numbers in an observation; taken from the environment.
@@ -135,7 +136,7 @@ class TD7(TD3):
         self.value_range.update()
 
     def encoder_loss(self, batch: Batch) -> Tensor:
-        """Return the mean squared error of the predicted embedding of the next state, which gets no gradient itself."""
+        """Return the mean squared error of the predicted embedding of `next_obs`, which gets no gradient itself."""
         with torch.no_grad():
             next_z_s = self.encoder.embed_state(batch.next_obs)
         prediction = self.encoder.embed_action(self.encoder.embed_state(batch.obs), batch.action)

@@ -10,7 +10,7 @@ from torch.optim import Adam, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.fast.eligibility import has_hook, is_plain_trainer
+from td3_lightning.fast.eligibility import has_hook, has_trainer, is_plain_trainer
 
 UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
 
@@ -22,7 +22,7 @@ def supports_fast_step(module: TD3, optimizer: Optimizer | LightningOptimizer) -
         return False
     if has_hook(module, "on_before_optimizer_step") or not all(map(_is_plain_group, adam.param_groups)):
         return False
-    return module._trainer is None or is_plain_trainer(module.trainer)
+    return not has_trainer(module) or is_plain_trainer(module.trainer)
 
 
 class FastAdam:

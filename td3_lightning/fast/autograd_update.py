@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
-from td3_lightning.fast.eligibility import has_hook, is_plain_trainer, overrides
+from td3_lightning.fast.eligibility import has_hook, has_trainer, is_plain_trainer, overrides
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
@@ -28,7 +28,7 @@ def make_rule(module: TD3, previous: object = None) -> AutogradUpdate | None:
 
 def supports(module: TD3) -> bool:
     """Return whether a Trainer runs one process on a CPU, and nothing hooks into backward passes."""
-    if module._trainer is None or overrides(module, TD3, *REPLACED_METHODS):
+    if not has_trainer(module) or overrides(module, TD3, *REPLACED_METHODS):
         return False
     trainer = module.trainer
     return (

@@ -58,9 +58,14 @@ def overrides(owner: object, kind: type, *names: str) -> bool:
     return any(getattr(getattr(owner, name), "__func__", None) is not getattr(kind, name) for name in names)
 
 
+def has_trainer(module: L.LightningModule) -> bool:
+    """Return whether a Trainer uses the module. Lightning 2.6 has no public way to ask."""
+    return module._trainer is not None
+
+
 def has_hook(module: L.LightningModule, *hooks: str) -> bool:
     """Return whether the module or a callback implements one of these Lightning hooks."""
-    callbacks = [] if module._trainer is None else module.trainer.callbacks  # type: ignore[attr-defined]
+    callbacks = module.trainer.callbacks if has_trainer(module) else []  # type: ignore[attr-defined]
     return overrides(module, L.LightningModule, *hooks) or any(overrides(each, Callback, *hooks) for each in callbacks)
 
 

@@ -19,7 +19,7 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast import autograd_update
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
 from td3_lightning.fast.autograd_update import AutogradUpdate
-from td3_lightning.fast.eligibility import NetworkSnapshot, has_hook, is_plain, overrides
+from td3_lightning.fast.eligibility import NetworkSnapshot, has_hook, has_trainer, is_plain, overrides
 from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers, LinearKernel
 from td3_lightning.fast.traced import TracedFunction
 from td3_lightning.replay.batch import Batch
@@ -42,7 +42,10 @@ def make_rule(module: TD3, previous: object) -> ManualUpdate | AutogradUpdate | 
 
 
 def supports(module: TD3) -> bool:
-    """Return whether networks, losses and hooks are TD3's own, in one process on a CPU, in float32 or bf16-mixed."""
+    """Return whether networks, losses and hooks are TD3's own, in one process on a CPU.
+
+    Every precision is supported except 16-mixed, which scales the gradients.
+    """
     return (
         all(is_plain(network, module.settings) for network in _networks(module))
         and module.actor.scale.device.type == "cpu"
@@ -51,7 +54,7 @@ def supports(module: TD3) -> bool:
         and module.settings.critic_loss == "mse"
         and module.settings.bc_weight is None
         and world_size() == 1
-        and not overrides(module, TD3, *REPLACED_METHODS, *(BACKWARD if module._trainer is not None else ()))
+        and not overrides(module, TD3, *REPLACED_METHODS, *(BACKWARD if has_trainer(module) else ()))
         and all(_are_trained(network.parameters()) for network in (module.actor, module.critics))
         and not has_hook(module, "on_before_backward", "on_after_backward")
     )

@@ -88,7 +88,7 @@ class SparseBackwardLinear(LinearKernel):
 
     def __init__(self, layer: Layer, batch_size: int, relu: bool = False) -> None:
         super().__init__(layer, batch_size, relu)
-        self.max_active = max_active_fraction(len(layer.weight), batch_size)
+        self.max_active = max_active_fraction()
 
     def backward(self, grad_output: Tensor, gradients: Layer | None, grad_input: Tensor | None) -> None:
         """Write the gradients of the parameters and of the inputs, each if it is given."""
@@ -233,11 +233,11 @@ class BatchedMLP:
 
 def _kernel_type(layer: Layer, batch_size: int, bf16: bool) -> type[LinearKernel]:
     """Choose the fastest kernel for a layer."""
-    members, fan_in, fan_out = layer.weight.shape
+    _, fan_in, fan_out = layer.weight.shape
     if bf16 and min(fan_in, fan_out) >= WIDE:
         return BFloat16Linear
     is_large = fan_in * fan_out >= LARGE
-    return SparseBackwardLinear if is_large and max_active_fraction(members, batch_size) else LinearKernel
+    return SparseBackwardLinear if is_large and max_active_fraction() else LinearKernel
 
 
 def _add_relu(pre_activations: Tensor, bias: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Replay(IterableDataset[Batch]):
         self.gamma_schedule, self.reward_scale = settings.gamma_schedule, settings.reward_scale
         self.generator = new_generator("replay")
         self.steps_stored = 0
-        self.steps_before = 0  # env_steps before the first stored one, for the schedules of n_step and gamma
+        self.steps_before = 0  # env_steps minus stored steps, for the schedules; below 0 with an earlier agent's rows
         self._allocate()
 
     def _allocate(self) -> None:

@@ -58,7 +58,8 @@ class PixelReplay(Replay):
     """Store each frame once, as bytes; stack and shift the frames when a batch is sampled.
 
     A row holds the newest frame of an observation, with its bytes viewed as float32, and the number of earlier frames
-    of the episode, which limits the stack.
+    of the episode, which limits the stack. `obs_dim` is the width of this part of a row. `add` takes stacks (bytes,),
+    and `sample` returns stacks (batch, bytes), with bytes = stack * height * width * 3.
 
     Args:
         pixels: Settings of the frames.
@@ -90,7 +91,7 @@ class PixelReplay(Replay):
         return np.append(frame.view(np.float32), np.float32(min(age, self.pixels.stack - 1)))
 
     def sample(self) -> Batch:
-        """Sample a batch of stacks (batch, obs_dim) of bytes, each with its own random shift."""
+        """Sample a batch of stacks (batch, bytes), each with its own random shift."""
         rows = self._draw()
         windows, reward, discount, steps = self._transitions(rows)
         return Batch(

@@ -140,7 +140,7 @@ REPLAY = form.fields(
         "rings": form.series(ring),
     },
     {
-        "steps_before": form.count,
+        "steps_before": form.integer,
         "priorities": form.fields({"largest": largest_priority, "rings": form.series(priorities)}),
     },
 )

@@ -26,7 +26,15 @@ from td3_lightning.training.loop_counters import check_is_between_updates
 from td3_lightning.training.normalizer_inputs import NormalizerInputs
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, update_priorities
-from td3_lightning.training.run_checks import check_agent, check_dimensions, check_offline, check_trainer, warn_unused
+from td3_lightning.training.run_checks import (
+    check_agent,
+    check_assessments,
+    check_dimensions,
+    check_env_mode,
+    check_offline,
+    check_trainer,
+    warn_unused,
+)
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
@@ -85,8 +93,8 @@ class Collector(Callback):
         check_trainer(trainer, stage, self)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         self._policy_checkpoint = next((each for each in callbacks if isinstance(each, PolicyCheckpoint)), None)
-        if self._policy_checkpoint is not None and self.collect != 1:
-            raise refuse("collect", "1 with PolicyCheckpoint", self.collect, "Use 1, or remove PolicyCheckpoint.")
+        if self._policy_checkpoint is not None:
+            check_assessments(self.collect, self.random_steps, self.warmup_steps)
         if stage == "fit" or isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]  # as below
             module, data = _module_and_data(trainer)
             check_dimensions(module, data)
@@ -94,20 +102,10 @@ class Collector(Callback):
                 if module.is_new:
                     self._start_over()
                 check_agent(module, data)
-                self._check_env_mode(data)
+                check_env_mode(data.env_mode, self.collect, self._policy_checkpoint is not None)
                 if data.offline:
                     check_offline(trainer, varying_settings(module, data, self.exploration_noise))
                     warn_unused(type(self), warmup_steps=self.warmup_steps, collect=self.collect)
-
-    def _check_env_mode(self, data: ReplayData) -> None:
-        if data.env_mode == "lockstep":
-            return
-        if self._policy_checkpoint is not None:
-            fix = "Use lockstep, or remove PolicyCheckpoint."
-            raise refuse("data.env_mode", "lockstep with PolicyCheckpoint", data.env_mode, fix)
-        if self.collect != 1:
-            fix = "Use 1, or data.env_mode lockstep."
-            raise refuse("collect", "1 with data.env_mode overlapped", self.collect, fix)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
@@ -116,9 +114,12 @@ class Collector(Callback):
         its policy. A run with `data.offline` takes no steps.
         """
         module, data = _module_and_data(trainer)
+        module.check_optimizers()
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
-        if data.dataset is not None and module.settings.normalize_observations and trainer.ckpt_path is None:
-            self._unseen.observations.add_dataset(data.dataset.observations_for(module))
+        if data.dataset is not None and module.settings.normalize_observations:
+            unseen = data.dataset.observations_for(module)
+            if trainer.ckpt_path is None:  # the statistics in a checkpoint contain them
+                self._unseen.observations.add_dataset(unseen)
         self._unseen.observations.check(module)
         if trainer.ckpt_path is not None and self.env_steps is not None:
             module.env_steps = self.env_steps
@@ -131,9 +132,9 @@ class Collector(Callback):
         # A checkpoint without its replay is not refilled: sampling raises an error.
         has_steps = data.replay.steps_before + data.replay.steps_stored > 0
         fill = data.empty_replay or has_steps or trainer.ckpt_path is None
-        if not data.replay.steps_stored:
-            data.replay.steps_before = module.env_steps
-        elif not module.env_steps:
+        if trainer.ckpt_path is None or not data.replay.steps_stored:  # the clock of the schedules is the agent's
+            data.replay.steps_before = module.env_steps - data.replay.steps_stored
+        if data.replay.steps_stored and not module.env_steps:
             rank_zero_warn(
                 f"A new agent learns from {data.replay.num_transitions:,} transitions that an earlier agent collected. "
                 "Use a new ReplayData to start with an empty replay buffer."

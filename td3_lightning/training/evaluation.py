@@ -113,6 +113,7 @@ class StopWhenSolved(Callback):
 class SaveEvaluations(Callback):
     """Write `evaluations.npz` to the log folder: `env_steps` (n,) and `returns` (n, episodes) of all evaluations.
 
+    A run with `data.offline` has `updates` (n,) instead of `env_steps`.
     With `trainer.num_sanity_val_steps: -1`, the first evaluation is that of the untrained policy.
     """
 
@@ -122,7 +123,7 @@ class SaveEvaluations(Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.env_steps: list[int] = []
+        self.clocks: list[int] = []
         self.returns: list[list[float]] = []
         self._running: list[float] = []
         self._warnings = WarningCache()
@@ -130,7 +131,7 @@ class SaveEvaluations(Callback):
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         """Start over for a new agent."""
         if stage == "fit" and pl_module.is_new:
-            self.env_steps, self.returns = [], []
+            self.clocks, self.returns = [], []
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start a new list of returns. An interrupted evaluation starts over."""
@@ -145,27 +146,28 @@ class SaveEvaluations(Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Record the evaluation, and write the file unless this is the sanity check."""
         is_partial = trainer.sanity_checking and trainer.num_sanity_val_batches != trainer.num_val_batches
-        if trainer.state.fn != "fit" or is_partial or (trainer.sanity_checking and self.env_steps):
+        if trainer.state.fn != "fit" or is_partial or (trainer.sanity_checking and self.clocks):
             return  # another command, a sanity check with fewer episodes, or that of a resumed run
-        self.env_steps.append(pl_module.env_steps)
+        self.clocks.append(pl_module.clock)
         self.returns.append(self._running)
         if not trainer.sanity_checking and trainer.loggers and trainer.log_dir is not None:
-            self._write(Path(trainer.log_dir, "evaluations.npz"))
+            self._write(Path(trainer.log_dir, "evaluations.npz"), pl_module.clock_name)
 
     @rank_zero_only
-    def _write(self, path: Path) -> None:
+    def _write(self, path: Path, clock_name: str) -> None:
         episodes = max(map(len, self.returns))
         # The number of episodes may change.
         rows = [row + [float("nan")] * (episodes - len(row)) for row in self.returns]
+        arrays: dict[str, Any] = {clock_name: self.clocks, "returns": rows}
         try:
-            atomic_write(path, lambda file: np.savez(file, env_steps=self.env_steps, returns=rows))
+            atomic_write(path, lambda file: np.savez(file, **arrays))
         except OSError as error:
             self._warnings.warn(f"Cannot write {path}: {error}. The run continues without it.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return all evaluations."""
-        return {"env_steps": list(self.env_steps), "returns": [list(row) for row in self.returns]}
+        return {"env_steps": list(self.clocks), "returns": [list(row) for row in self.returns]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore all evaluations."""
-        self.env_steps, self.returns = list(state_dict["env_steps"]), [list(row) for row in state_dict["returns"]]
+        self.clocks, self.returns = list(state_dict["env_steps"]), [list(row) for row in state_dict["returns"]]

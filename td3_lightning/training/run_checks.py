@@ -5,11 +5,12 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.schedules import Schedule
 from td3_lightning.training.callback_checks import check_callbacks
@@ -53,6 +54,44 @@ def check_launcher(trainer: L.Trainer) -> None:
         )
 
 
+def check_assessments(collect: int | str, random_steps: int, warmup_steps: int) -> None:
+    """Check that `PolicyCheckpoint` assesses the policy, with whole episodes.
+
+    Args:
+        collect: Setting of the Collector.
+        random_steps: Setting of the Collector.
+        warmup_steps: Setting of the Collector.
+
+    Raises:
+        UsageError: Steps are collected in another way, or random actions follow the warm-up.
+    """
+    if collect != 1:
+        raise refuse("collect", "1 with PolicyCheckpoint", collect, "Use 1, or remove PolicyCheckpoint.")
+    if random_steps > warmup_steps:
+        constraint, fix = "at most warmup_steps with PolicyCheckpoint", f"Use {warmup_steps}, for example."
+        raise refuse("random_steps", constraint, random_steps, fix)
+
+
+def check_env_mode(env_mode: str, collect: int | str, has_policy_checkpoint: bool) -> None:
+    """Check that mode overlapped is used with the usual collection.
+
+    Args:
+        env_mode: Setting of the data module.
+        collect: Setting of the Collector.
+        has_policy_checkpoint: Whether the Trainer has a `PolicyCheckpoint`.
+
+    Raises:
+        UsageError: The mode is overlapped, and more than a step is collected at once.
+    """
+    if env_mode == "lockstep":
+        return
+    if has_policy_checkpoint:
+        fix = "Use lockstep, or remove PolicyCheckpoint."
+        raise refuse("data.env_mode", "lockstep with PolicyCheckpoint", env_mode, fix)
+    if collect != 1:
+        raise refuse("collect", "1 with data.env_mode overlapped", collect, "Use 1, or data.env_mode lockstep.")
+
+
 def check_dimensions(module: TD3, data: ReplayData) -> None:
     """Raise `UsageError` if the agent was built for other observations or actions."""
     got: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
@@ -68,12 +107,13 @@ def check_agent(module: TD3, data: ReplayData) -> None:
     """Check that an agent can be trained with a data module.
 
     Raises:
-        UsageError: The agent has no trainable weight, its critic loss does not correct for the priorities, or it
-            normalizes frames or rewards that it cannot normalize.
+        UsageError: The agent has no trainable weight or no encoder for frames, its critic loss does not correct for the
+            priorities, or it normalizes frames or rewards that it cannot normalize.
     """
     _check_trainable(module)
     _check_critic_loss(module, data.replay)
     _check_not_pixels(module, data)
+    _check_takes_frames(module, data)
     _check_rewards_are_raw(module, data)
 
 
@@ -103,6 +143,21 @@ def _check_not_pixels(module: TD3, data: ReplayData) -> None:
         raise UsageError(
             "model.normalize_observations must be false with data.pixels, got true. Omit it: the encoder scales frames."
         )
+
+
+def _check_takes_frames(module: TD3, data: ReplayData) -> None:
+    """Raise `UsageError` if the networks of an agent cannot compute with frames, which are bytes."""
+    if data.pixels is None:
+        return
+    frames = torch.zeros(2, data.obs_dim, dtype=torch.uint8, device=module.device)
+    try:
+        with torch.no_grad():
+            module.estimate(frames, module(frames))
+    except RuntimeError as error:
+        raise UsageError(
+            "The networks must accept frames of 8-bit integers with data.pixels, got an error: "
+            f"{one_line(error)[:100]}. Use TD3(..., encoder=Convolutions(...)), for example."
+        ) from error
 
 
 def _check_rewards_are_raw(module: TD3, data: ReplayData) -> None:

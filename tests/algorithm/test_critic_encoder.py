@@ -47,6 +47,16 @@ def test_each_critic_has_its_own_encoder(count: int, threads: Any) -> None:
     assert not torch.equal(weights[0], weights[1])
 
 
+def test_actor_loss_uses_the_first_encoder_alone() -> None:
+    module, calls = agent(), []
+    for number, encoder in enumerate(module.critics.encoder):
+        encoder.register_forward_hook(lambda *_, number=number: calls.append(number))
+    obs, action = torch.randn(BATCH, OBS), torch.rand(BATCH, ACTIONS)
+    module.actor_loss(Batch(obs, action, torch.zeros(BATCH), torch.zeros(BATCH), obs))
+    module.estimate(obs, action)
+    assert calls == [0, 0]
+
+
 def test_critic_loss_trains_every_encoder_and_the_actor_none(make_trainer: Any) -> None:
     data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=8, eval_episodes=1)
     module = TD3(data.obs_dim, data.action_low, data.action_high, [6], critic_encoder=Trunk([5]), encoder=None)

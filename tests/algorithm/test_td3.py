@@ -377,6 +377,23 @@ def test_what_no_learner_can_have_is_one_sentence(wrong: dict[str, Any], value: 
         new_module(new_data(), **wrong)
 
 
+@pytest.mark.parametrize("gradients", ["manual", "autograd"])
+def test_adam_is_fused_also_with_clipped_gradients(gradients: str, make_trainer: Any) -> None:
+    norms = []
+
+    class Look(L.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            for network in (module.actor, module.critics):
+                found = torch.cat([weight.grad.flatten() for weight in network.parameters()])
+                norms.append(found.norm().item())
+
+    module = new_module(new_data(), max_grad_norm=1e-6, gradients=gradients, policy_freq=1)
+    trainer = fit(new_data(), module, make_trainer, Look())
+    assert all(optimizer.defaults["fused"] for optimizer in trainer.optimizers)
+    assert norms
+    assert all(0.4e-6 < norm < 1.1e-6 for norm in norms)  # clip_grad_norm_ adds 1e-6 to the norm before
+
+
 def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(L.Trainer, "precision", "16-mixed")  # which wants a GPU
     with pytest.raises(UsageError, match="16-mixed"):
@@ -441,6 +458,7 @@ def test_optimizers_in_another_order_are_refused(kind: type[TD3], make_trainer: 
     module = kind(data.obs_dim, data.action_low, data.action_high)
     with refused("configure_optimizers", "another order or number"):
         make_trainer(callbacks=[Collector(warmup_steps=10)]).fit(module, datamodule=data)
+    assert module.env_steps == 0  # before the warm-up
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from one_sentence import refused
-from td3_lightning import TD3, Collector, Encoder, ReplayData, UsageError
+from td3_lightning import TD3, TD7, Collector, Encoder, ReplayData, Trunk, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
 from td3_lightning.cli.app import main
 from td3_lightning.envs.frame_stack import FrameStack
@@ -265,6 +265,16 @@ def test_convolutions_are_shared_or_separate(shared: bool) -> None:
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--data.env_id", "CarRacing-v3", "--data.pixels", "{stack: 2}"]) == 2
     assert "data.pixels requires model.encoder, got none. Use for example" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("agent", "encoder"), [(TD3, None), (TD3, Trunk([4])), (TD7, None)])
+def test_networks_without_convolutions_are_refused(agent: Any, encoder: Any, make_trainer: Any) -> None:
+    data = new_data()
+    settings = {} if encoder is None else {"encoder": encoder}
+    module = agent(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4], **settings)
+    with refused("data.pixels", "an error", fix="encoder=Convolutions"):
+        make_trainer(callbacks=[Collector(10)]).fit(module, datamodule=data)
+    assert module.env_steps == 0
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])

@@ -1,6 +1,7 @@
 """Check the Collector's actions, their order, and the stored transitions."""
 
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -164,6 +165,21 @@ def test_n_step_schedule_follows_env_steps_in_new_replay(make_trainer: Any) -> N
         make_trainer(callbacks=[Collector(10)], max_epochs=1).fit(module, datamodule=data)
         assert module.env_steps == 20 * epoch
         assert data.replay.rewards_summed == n_step
+
+
+def test_n_step_schedule_starts_over_with_a_new_agent(make_trainer: Any, tmp_path: Path) -> None:
+    schedule, path = Linear(8, 2, 60), tmp_path / "a.ckpt"
+    data = new_data(n_step=schedule, steps_per_epoch=10)
+    for _ in range(2):
+        module = new_module(data)
+        trainer = make_trainer(callbacks=[Collector(10)])
+        trainer.fit(module, datamodule=data)
+        assert data.replay.rewards_summed == round(schedule(module.env_steps)) == 6
+    trainer.save_checkpoint(path)
+    data = new_data(n_step=schedule, steps_per_epoch=10)
+    module = new_module(data)
+    make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(module, datamodule=data, ckpt_path=path)
+    assert data.replay.rewards_summed == round(schedule(module.env_steps)) == 5
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -125,7 +125,7 @@ def test_separate_validation_is_not_recorded(make_trainer: Any, tmp_path: Path) 
     module = new_module(data)
     trainer.fit(module, datamodule=data)
     trainer.validate(module, datamodule=data, verbose=False)
-    assert saved.env_steps == [30]
+    assert saved.clocks == [30]
 
 
 def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_p
 def test_sanity_check_with_fewer_episodes_is_no_evaluation(make_trainer: Any) -> None:
     data, save = new_data(), SaveEvaluations()
     make_trainer(callbacks=[Collector(10), save], num_sanity_val_steps=1).fit(new_module(data), datamodule=data)
-    assert save.env_steps == [30]
+    assert save.clocks == [30]
     assert list(map(len, save.returns)) == [2]
 
 

@@ -13,7 +13,16 @@ from lightning.pytorch.callbacks import Callback
 
 import recorded
 from one_sentence import refused
-from td3_lightning import TD3, Collector, Linear, PolicyCheckpoint, ReplayData, StopWhenSolved, UsageError
+from td3_lightning import (
+    TD3,
+    Collector,
+    Linear,
+    PolicyCheckpoint,
+    ReplayData,
+    SaveEvaluations,
+    StopWhenSolved,
+    UsageError,
+)
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.vector_env import TrainingVectorEnv
@@ -130,6 +139,14 @@ def test_logs_of_an_offline_run_count_updates(fit: Fit, tmp_path: Path) -> None:
     assert best is not None
     assert f"at {best.clock} updates" in best.describe(1)
     assert write_curve(path).exists()
+
+
+def test_saved_evaluations_of_an_offline_run_count_updates(fit: Fit, tmp_path: Path) -> None:
+    logger = RunLogger(str(tmp_path), name="", version="run")
+    fit({"bc_weight": 0.4}, (SaveEvaluations(),), offline=True, trainer={"logger": logger, "max_epochs": 2})
+    with np.load(tmp_path / "run" / "evaluations.npz") as file:
+        assert set(file) == {"updates", "returns"}
+        assert file["updates"].tolist() == [6, 12]
 
 
 def test_changed_dataset_is_refused_on_resume(fit: Fit, tmp_path: Path) -> None:
@@ -270,6 +287,17 @@ def test_normalizer_starts_with_dataset_statistics(fit: Fit) -> None:
     assert module.normalizer.count == len(obs)
     torch.testing.assert_close(module.normalizer.mean, obs.mean(0), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(module.normalizer.var, obs.var(0, unbiased=False), rtol=1e-5, atol=1e-6)
+
+
+def test_resumed_agent_counts_the_dataset_once(
+    fit: Fit, make_trainer: Callable[..., L.Trainer], tmp_path: Path
+) -> None:
+    settings: Any = {"model": {"normalize_observations": True}, "collector": {"warmup_steps": 10}}
+    fit(**settings)[2].save_checkpoint(tmp_path / "a.ckpt")
+    module, data, _ = fit(**settings, ckpt_path=tmp_path / "a.ckpt", trainer={"max_epochs": 2})
+    make_trainer(callbacks=[Collector(warmup_steps=10)]).fit(module, datamodule=data)
+    rows = sum(length + 1 for length in recorded.LENGTHS)
+    assert module.normalizer.count == rows + module.env_steps
 
 
 def test_every_new_agent_starts_with_dataset_statistics(fit: Fit, make_trainer: Callable[..., L.Trainer]) -> None:

@@ -381,6 +381,10 @@ def test_shared_encoder_is_part_of_the_policy(shared: bool) -> None:
             r"^collect must be 1 with PolicyCheckpoint, got 'episode'\. Use 1, or remove",
         ),
         ([Collector(10, collect=7)], r"^collect must be 1 with PolicyCheckpoint, got 7\. Use 1, or remove"),
+        (
+            [Collector(10, random_steps=11)],
+            r"^random_steps must be at most warmup_steps with PolicyCheckpoint, got 11\. Use 10, for example\.$",
+        ),
     ],
 )
 def test_incompatible_callbacks_are_refused(others: list[Callback], said: str, make_trainer: Any) -> None:
