@@ -46,7 +46,7 @@ help:
 install: .venv/installed
 
 car: install
-	$(BIN)/python -m td3_lightning fit --config car.yaml
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m td3_lightning fit --config car.yaml
 
 # Small networks slow down when two test workers have more threads than there are cores.
 test: .venv/installed-for-tests

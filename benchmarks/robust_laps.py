@@ -19,7 +19,7 @@ HEADER = (
     "selected after",
     *("without noise", "1e-3 / 0.01", "1e-2 / 0.03"),
     "laps of the last 10 evaluations",
-    "evaluations of the last 10 with whole laps only",
+    "of the last 10 evaluations, those with whole laps only",
     f"first evaluation with {MIN_LAPS:.0%} whole laps and under {MAX_FRAMES} frames, after",
 )
 
