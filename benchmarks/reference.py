@@ -105,7 +105,8 @@ def readme(rows: Sequence[dict[str, str]]) -> str:
         "last return",
     ]
     absent = listed(without_checkpoint(REFERENCE))
-    text = f"The run marked as published made the curve and, if the folder has one, the checkpoint. {absent} have no checkpoint."
+    made = "The run marked as published made the curve and, if the folder has one, the checkpoint."
+    text = f"{made} {absent} have no checkpoint."
     introduction = INTRODUCTION.format(checkpoints=textwrap.fill(text, 120))
     return f"{introduction}\n{markdown_table(header, list(map(cells, rows)))}\n"
 
