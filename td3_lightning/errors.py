@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 MAX_BITS = 64  # of an integer in a checkpoint
 MAX_TIMEOUT = 1e6  # seconds, 11 days
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 LARGER, SMALLER = "Use a larger value.", "Use a smaller value."
 
 
@@ -169,7 +170,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
-    """Return numbers as an array (width,) or (n, width)."""
+    """Return finite numbers as an array (width,) or (n, width)."""
     expected, fix = f"numbers of shape ({width},) or (n, {width})", "Use a NumPy array with one row per observation."
     if isinstance(value, Mapping):
         fix = "Use gymnasium.spaces.flatten(env.observation_space, obs)."
@@ -180,6 +181,8 @@ def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
         raise refuse(name, expected, value, fix) from error
     if not 1 <= rows.ndim <= 2 or rows.shape[-1] != width or rows.dtype.kind not in "biuf":
         raise UsageError(f"{name} must be {expected}, got shape {rows.shape} of {rows.dtype}. {fix}")
+    if rows.dtype.kind == "f" and not (is_finite := np.abs(rows) <= FLOAT32_MAX).all():
+        raise refuse(name, "finite in float32", float(rows[~is_finite][0]), "Use the last finite observation, or stop.")
     is_known = rows.dtype.isnative and rows.dtype.itemsize <= 8  # torch has neither big-endian numbers nor longdouble
     return rows if is_known else rows.astype(np.float64)
 

@@ -90,7 +90,8 @@ class Agent(L.LightningModule):
             One action (action_dim,) or several (n, action_dim), in the environment's units and inside the action box.
 
         Raises:
-            UsageError: The observations have another shape, or the agent has no `exploration_noise`.
+            UsageError: The observations have another shape or are not finite, or the agent has no
+                `exploration_noise`.
         """
         action = self._actions(flat_rows(self.observation_parts, obs, self.obs_dim))
         low, high = self.action_box
@@ -123,9 +124,9 @@ class Agent(L.LightningModule):
 
     @torch.inference_mode()
     def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        inputs = torch.from_numpy(np.ascontiguousarray(obs)).to(self.actor.scale)
-        actions: NDArray[np.float32] = self.forward(inputs).float().cpu().numpy()
-        return actions
+        rows = np.ascontiguousarray(np.atleast_2d(obs))  # `forward` takes batches
+        actions: NDArray[np.float32] = self.forward(torch.from_numpy(rows).to(self.actor.scale)).float().cpu().numpy()
+        return actions if obs.ndim == 2 else actions[0]
 
     def policy_modules(self) -> tuple[nn.Module, ...]:
         """Return the modules that `forward` uses."""
@@ -155,6 +156,7 @@ class Agent(L.LightningModule):
         clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.clock}  # "step": the loggers' axis
         exact = {name: torch.tensor(count, dtype=torch.float64) for name, count in clocks.items()}
         self.log_dict(self.evaluation.compute("test" if self.trainer.testing else "eval") | exact)
+        self.evaluation.reset()  # a subclass may override the hook above
 
     on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step

@@ -1,5 +1,6 @@
 """Optimization of an agent's networks: gradients, Adam, learning rates and clipping."""
 
+import contextlib
 import copy
 from typing import Any, cast
 
@@ -13,9 +14,11 @@ from td3_lightning.algorithm.network_checks import check_actor, check_weight_typ
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.algorithm.update_rules import check_registered
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
+from td3_lightning.serialization.checkpoint_schema import ALGORITHMS
+from td3_lightning.serialization.restoration import changes_policy
 
 ACTOR, CRITICS = 0, 1  # places in `configure_optimizers`
 
@@ -60,9 +63,11 @@ class Learner(Agent):
         return float(self.reward_normalizer(torch.ones(1, device=self.device)))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the name of the agent."""
+        """Add the name of the agent, and that of its class if it changes the policy."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["algorithm"] = self.algorithm
+        if changes_policy(type(self)):
+            checkpoint["policy_class"] = type(self).__name__
 
     def compute_gradients(self, loss: Tensor, network: nn.Module) -> None:
         """Compute the loss's gradients in the network's own parameters only, averaged over all processes."""
@@ -83,11 +88,28 @@ class Learner(Agent):
     def on_fit_start(self) -> None:
         """Refuse a precision, networks and an update rule with which the agent cannot be trained."""
         super().on_fit_start()
+        self._check_checkpoint_hook()
         check_registered(self.settings.gradients)
         check_actor(self.actor)
         check_actor(self.actor_target, "actor_target")
         if hasattr(getattr(self.trainer, "datamodule", None), "replay"):  # other data may have any type
             check_weight_types(self, self.trained_networks, str(self.trainer.precision))
+
+    def _check_checkpoint_hook(self) -> None:
+        """Refuse a subclass whose checkpoints could not be loaded, before it is trained."""
+        if self.algorithm not in ALGORITHMS:
+            constraint, fix = f"one of {', '.join(ALGORITHMS)}", "Remove it from the class."
+            raise refuse("algorithm", constraint, self.algorithm, fix)
+        if type(self).on_save_checkpoint is Learner.on_save_checkpoint:
+            return
+        held: dict[str, Any] = {"state_dict": {}}
+        with contextlib.suppress(KeyError):  # another part that the hook of the subclass expects
+            self.on_save_checkpoint(held)
+            if "algorithm" not in held:
+                raise UsageError(
+                    f"on_save_checkpoint of {type(self).__name__} must add the agent's parts to the checkpoint, got "
+                    "none. Add super().on_save_checkpoint(checkpoint) to it."
+                )
 
     def on_train_start(self) -> None:
         """Check the optimizers."""

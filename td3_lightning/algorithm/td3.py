@@ -185,9 +185,9 @@ class TD3(Learner):
             self._rule_is_current = True
         return self._rule or self
 
-    def on_train_start(self) -> None:
-        """Choose the update rule again: another Trainer has other optimizers, also if it resumes within an epoch."""
-        super().on_train_start()
+    def check_optimizers(self) -> None:
+        """Check the optimizers, and choose the update rule again, because another Trainer has other optimizers."""
+        super().check_optimizers()
         self._rule_is_current = False
 
     def on_train_epoch_start(self) -> None:

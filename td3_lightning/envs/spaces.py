@@ -70,7 +70,7 @@ def _check_action_box(space: Box, env_id: str) -> None:
 
 
 def check_is_new(env: gym.Env, eval_env: gym.Env, env_id: str) -> None:
-    """Raise `UsageError` if training and evaluation share one environment."""
+    """Raise `UsageError` if an environment is the same object as that of the evaluation or another of the training."""
     if env.unwrapped is eval_env.unwrapped:
         raise UsageError(
             f"env_id must return a new environment at each call, got the same {env_id} twice. Create it "

@@ -62,8 +62,9 @@ class TrainingVectorEnv:
     ) -> None:
         """Close the environments and raise `UsageError` if their spaces are not those of the evaluation environment."""
         try:
-            for env in self.envs:
-                check_is_new(env, eval_env, env_id)
+            for number, env in enumerate(self.envs):
+                for other in (eval_env, *self.envs[:number]):
+                    check_is_new(env, other, env_id)
             for spaces in self.group.spaces:
                 check_same_spaces(spaces, eval_env, env_id, train_kwargs, eval_kwargs)
         except UsageError:

@@ -1,5 +1,6 @@
 """Files of the deterministic policy of an agent: checked before they are written."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch.func import functional_call
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.interop import onnx, pt2
 from td3_lightning.interop.metadata import check_trained
 from td3_lightning.interop.policy import Act
@@ -42,14 +43,15 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
         The largest difference between the file and the agent on random observations, relative to the action range.
 
     Raises:
-        UsageError: The agent is untrained or has diverged, a package is missing, the path is not a new file of a known
-            format, or the file differs from the agent. Nothing is written.
+        UsageError: The agent is untrained or has diverged, the metadata is no plain data, a package is missing, the
+            path is not a new file of a known format, or the file differs from the agent. Nothing is written.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
         raise UsageError(f"output must end in {' or '.join(FORMATS)}, got {path}. Use {path.stem or 'policy'}.onnx.")
     if path.exists():
         raise UsageError(f"output must be a new file, got {path}, which exists. Use another --output.")
+    check_metadata(metadata)
     check_trained(agent.updates, dict(agent.named_parameters()), metadata.get("imported", False))
     content = FORMATS[path.suffix].to_bytes(_trace(agent), metadata)
     space = metadata.get("observation_space", {})
@@ -63,6 +65,18 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
             )
     atomic_write(path, lambda file: file.write(content))
     return difference
+
+
+def check_metadata(metadata: dict[str, Any]) -> None:
+    """Raise `UsageError` if a part of the metadata cannot be written as JSON."""
+    for key, value in metadata.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            got = type(value).__name__
+            raise refuse(f"metadata {key!r}", "plain data for JSON", got, "Use checkpoint_metadata.") from error
+        if not isinstance(key, str):
+            raise refuse("A key of metadata", "a text", key, "Use str(key).")
 
 
 class ExportedPolicy(nn.Module):

@@ -91,11 +91,20 @@ def algorithm(value: Any, name: str) -> None:
         raise InvalidValueError(name, f"one of {', '.join(ALGORITHMS)}", value)
 
 
+def class_name(value: Any, name: str) -> None:
+    """Check for the name of a class, which is only compared."""
+    form.text(value, name)
+    if not value.isidentifier() or len(value) > MAX_NAME:
+        raise InvalidValueError(name, f"the name of a class, with at most {MAX_NAME} characters", value)
+
+
+MAX_NAME = 200
 COUNTS = form.by_name(form.count)
 TENSORS = form.by_name(form.check_tensor)
 PARTS: dict[str, form.Check] = {
     "format": form.count,
     "algorithm": algorithm,
+    "policy_class": class_name,
     "epoch": form.count,
     "global_step": form.count,
     "pytorch-lightning_version": version,

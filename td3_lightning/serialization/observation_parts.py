@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, require_rows, shown
+from td3_lightning.errors import UsageError, refuse, require_rows, shown
 
 KEYS = {  # of the description of a space, beside its type
     "Dict": {"parts"},
@@ -35,9 +35,10 @@ class PartError(ValueError):
 
 def describe_space(space: Any) -> dict[str, Any]:
     """Return the description of a space of Gymnasium that `gymnasium.spaces.flatten` accepts."""
-    kind = type(space).__name__
+    kind = next(base.__name__ for base in type(space).__mro__ if base.__name__ in KEYS)  # a subclass is like its base
     if kind == "Dict":
-        return {"type": kind, "parts": [[name, describe_space(part)] for name, part in space.spaces.items()]}
+        parts = [[_plain_name(name), describe_space(part)] for name, part in space.spaces.items()]
+        return {"type": kind, "parts": parts}
     if kind == "Tuple":
         return {"type": kind, "parts": [describe_space(part) for part in space.spaces]}
     if kind == "Discrete":
@@ -46,6 +47,16 @@ def describe_space(space: Any) -> dict[str, Any]:
         nvec, start = (np.asarray(each).reshape(-1).tolist() for each in (space.nvec, space.start))
         return {"type": kind, "shape": list(space.shape), "nvec": nvec, "start": start}
     return {"type": kind, "shape": list(space.shape)}
+
+
+def _plain_name(name: Any) -> str | int:
+    """Return the name of a part, which may be a member of an enum or NumPy's text."""
+    if isinstance(name, str):
+        return str.__str__(name)
+    if isinstance(name, int):
+        return int(name)
+    fix = "Use gymnasium.wrappers.FlattenObservation."
+    raise refuse("A key of observation_space", "a text or an integer", name, fix)
 
 
 def has_size(space: Any, obs_dim: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
@@ -62,6 +63,18 @@ def check_algorithm(checkpoint: Mapping[str, Any], kind: type) -> None:
     expected, held = getattr(kind, "algorithm", None), checkpoint.get("algorithm", ALGORITHMS[0])
     if expected not in (None, held):
         raise InvalidValueError("algorithm", f"{expected!r}, the agent that loads it", held)
+    owner = checkpoint.get("policy_class")
+    if expected is not None and owner is not None and owner not in [base.__name__ for base in kind.__mro__]:
+        raise UsageError(
+            f"The checkpoint of a {owner} must be loaded by that class, which changes the policy, got {kind.__name__}. "
+            f"Use {owner}.load_from_checkpoint, or a Trainer with {owner}."
+        )
+
+
+def changes_policy(kind: type) -> bool:
+    """Return whether the class of an agent has other networks or computes other actions than this package's class."""
+    own = next(base for base in kind.__mro__ if base.__module__.split(".")[0] == __name__.split(".")[0])
+    return any(getattr(kind, name) is not getattr(own, name) for name in ("build_networks", "forward", "act"))
 
 
 def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: Iterable[str]) -> dict[str, Any]:
@@ -84,6 +97,7 @@ def stored_arguments(kind: type, checkpoint: dict[str, Any], path: Any, given: I
         for constructor in _constructors(kind):
             known = inspect.signature(constructor).parameters
             _check_required(constructor, {*stored, *given})
+            _warn_of_defaults(constructor, {*stored, *given})
             part = {key: value for key, value in stored.items() if key in known and key not in (*own, *given)}
             check_arguments(part, constructor, "hyper_parameters", _is_imported)
             own.update(part)
@@ -123,6 +137,18 @@ def _check_required(constructor: Callable[..., None], present: set[str]) -> None
             f"load_from_checkpoint, or call save_hyperparameters({{{name!r}: {name}}}) in the constructor, and train "
             "again."
         )
+
+
+def _warn_of_defaults(constructor: Callable[..., None], present: set[str]) -> None:
+    """Warn of arguments of a user's class that the checkpoint lacks, so that they have their defaults."""
+    if constructor.__module__.split(".")[0] == __name__.split(".")[0]:
+        return
+    for name, parameter in inspect.signature(constructor).parameters.items():
+        if parameter.default is not inspect.Parameter.empty and name not in present:
+            rank_zero_warn(
+                f"{name} is not in the checkpoint, so its default, {parameter.default!r}, is used. Pass {name}=..., or "
+                f"call save_hyperparameters({{{name!r}: {name}}}) in the constructor, and train again."
+            )
 
 
 def _is_imported(named: str, setting: str) -> bool:

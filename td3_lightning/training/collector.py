@@ -17,24 +17,17 @@ from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.errors import EnvError, UsageError, refuse, require_int
 from td3_lightning.schedules import Schedule
 from td3_lightning.seeding import derive_seed
+from td3_lightning.training import run_checks
 from td3_lightning.training.collector_state import COLLECTOR
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import MAX_STEPS
 from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_action, check_losses, check_weights
+from td3_lightning.training.last_agent import LastAgent
 from td3_lightning.training.loop_counters import check_is_between_updates
 from td3_lightning.training.normalizer_inputs import NormalizerInputs
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.prioritization import TD_ERROR, update_priorities
-from td3_lightning.training.run_checks import (
-    check_agent,
-    check_assessments,
-    check_dimensions,
-    check_env_mode,
-    check_offline,
-    check_trainer,
-    warn_unused,
-)
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
@@ -79,6 +72,7 @@ class Collector(Callback):
         self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
         self.stops_directly: Callable[[], bool] | None = None  # whether a stop follows the current update directly
         self._policy_checkpoint: PolicyCheckpoint | None = None
+        self._last = LastAgent()
         self._start_over()
 
     def _start_over(self) -> None:
@@ -90,22 +84,22 @@ class Collector(Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Check the Trainer, and that the agent fits the environment."""
-        check_trainer(trainer, stage, self)
+        run_checks.check_trainer(trainer, stage, self)
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         self._policy_checkpoint = next((each for each in callbacks if isinstance(each, PolicyCheckpoint)), None)
         if self._policy_checkpoint is not None:
-            check_assessments(self.collect, self.random_steps, self.warmup_steps)
+            run_checks.check_assessments(self.collect, self.random_steps, self.warmup_steps)
         if stage == "fit" or isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]  # as below
             module, data = _module_and_data(trainer)
-            check_dimensions(module, data)
+            run_checks.check_dimensions(module, data)
             if stage == "fit":
-                if module.is_new:
+                if self._last.has_changed(module):
                     self._start_over()
-                check_agent(module, data)
-                check_env_mode(data.env_mode, self.collect, self._policy_checkpoint is not None)
+                run_checks.check_agent(module, data)
+                run_checks.check_env_mode(data.env_mode, self.collect, self._policy_checkpoint is not None)
                 if data.offline:
-                    check_offline(trainer, varying_settings(module, data, self.exploration_noise))
-                    warn_unused(type(self), warmup_steps=self.warmup_steps, collect=self.collect)
+                    run_checks.check_offline(trainer, varying_settings(module, data, self.exploration_noise))
+                    run_checks.warn_unused(type(self), warmup_steps=self.warmup_steps, collect=self.collect)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.

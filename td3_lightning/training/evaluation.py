@@ -14,6 +14,7 @@ from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_float, require_int
 from td3_lightning.serialization import values as form
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.last_agent import LastAgent
 
 
 class StopWhenSolved(Callback):
@@ -41,6 +42,7 @@ class StopWhenSolved(Callback):
         super().__init__()
         self.threshold = require_float("threshold", threshold)
         self.window = require_int("window", window, least=1)
+        self._last = LastAgent()
         self._start_over()
 
     def _start_over(self) -> None:
@@ -49,8 +51,8 @@ class StopWhenSolved(Callback):
         self.best_return = self.best_mean = float("-inf")  # of one episode, and of a full window
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Start over for a new agent."""
-        if stage == "fit" and pl_module.is_new:
+        """Start over for another agent."""
+        if stage == "fit" and self._last.has_changed(pl_module):
             self._start_over()
 
     @property
@@ -126,11 +128,12 @@ class SaveEvaluations(Callback):
         self.clocks: list[int] = []
         self.returns: list[list[float]] = []
         self._running: list[float] = []
+        self._last = LastAgent()
         self._warnings = WarningCache()
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Start over for a new agent."""
-        if stage == "fit" and pl_module.is_new:
+        """Start over for another agent."""
+        if stage == "fit" and self._last.has_changed(pl_module):
             self.clocks, self.returns = [], []
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

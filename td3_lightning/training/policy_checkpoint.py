@@ -19,6 +19,7 @@ from td3_lightning.serialization import values as form
 from td3_lightning.training.assessment import Assessment
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
+from td3_lightning.training.last_agent import LastAgent
 
 ASSESSMENT = form.fields(
     {"episodes": form.count, "counts": form.series(form.flag), "finished": form.count, "min_return": form.number}
@@ -71,6 +72,7 @@ class PolicyCheckpoint(Callback):
         self.switch_after = require_int("switch_after", switch_after, least=0)
         self.reset_weight = require_float("reset_weight", reset_weight, least=0, most=1)
         self._evaluating = False
+        self._last = LastAgent()
         self._start_over()
 
     def _start_over(self) -> None:
@@ -81,7 +83,7 @@ class PolicyCheckpoint(Callback):
         self._policy: dict[str, Tensor] = {}  # the copied policy, or the current one during an evaluation
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Check the other callbacks and the number of processes, and start over for a new agent.
+        """Check the other callbacks and the number of processes, and start over for another agent or data module.
 
         Raises:
             UsageError: Another callback replaces or evaluates the weights, or several processes train.
@@ -99,7 +101,8 @@ class PolicyCheckpoint(Callback):
                 f"PolicyCheckpoint requires one process, got {trainer.world_size}. Use --trainer.devices 1, or remove "
                 "it."
             )
-        if stage == "fit" and pl_module.is_new:
+        data = getattr(trainer, "datamodule", None)
+        if stage == "fit" and self._last.has_changed(pl_module, data):
             self._start_over()
 
     # The assessments.

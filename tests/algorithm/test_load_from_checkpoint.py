@@ -1,5 +1,6 @@
 """Arguments of `load_from_checkpoint`, and names of earlier versions."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from one_sentence import refused
-from td3_lightning import TD3, Collector, Linear, ReplayData, Trunk, UsageError
+from td3_lightning import TD3, Collector, Linear, Policy, ReplayData, Trunk, UsageError
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 
 OBS = np.linspace(-1, 1, 4, dtype=np.float32)
@@ -95,6 +96,102 @@ def test_argument_of_a_subclass_can_be_given(tmp_path: Path) -> None:
         Bonus.load_from_checkpoint(path)
     assert Bonus.load_from_checkpoint(path, bonus=2.0).bonus == 2.0
     assert Bonus.load_from_checkpoint(saved(tmp_path, bonus=3.0)).bonus == 3.0
+
+
+class Cost(TD3):
+    """An agent of a user, with another argument that has a default."""
+
+    def __init__(self, obs_dim: int, action_low: Any, action_high: Any, cost: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(obs_dim, action_low, action_high, **kwargs)
+        self.cost = cost
+
+
+def test_default_of_an_argument_of_a_subclass_causes_a_warning(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    with pytest.warns(UserWarning, match=r"^cost is not in the checkpoint, so its default, 0\.1, is used\. Pass cost="):
+        Cost.load_from_checkpoint(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Cost.load_from_checkpoint(path, cost=2.0).cost == 2.0
+        assert Cost.load_from_checkpoint(saved(tmp_path, cost=3.0)).cost == 3.0
+
+
+class Halved(TD3):
+    """An agent of a user that computes other actions."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return 0.5 * super().forward(obs)
+
+
+class OtherActor(TD3):
+    """An agent of a user with another activation."""
+
+    def build_networks(self) -> tuple[Any, Any]:
+        actor, critics = super().build_networks()
+        actor.layers[1] = torch.nn.ELU()
+        return actor, critics
+
+
+class SameActions(TD3):
+    """An agent of a user with another hook."""
+
+    def on_train_epoch_end(self) -> None:
+        self.ended = True
+
+
+def trained(kind: type[TD3], make_trainer: Any, path: Path) -> TD3:
+    data = ReplayData("Pendulum-v1", steps_per_epoch=2, batch_size=4, capacity=100, eval_episodes=1)
+    agent = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
+    trainer = make_trainer(callbacks=[Collector(warmup_steps=4)])
+    trainer.fit(agent, datamodule=data)
+    trainer.save_checkpoint(path)
+    return agent
+
+
+@pytest.mark.parametrize("kind", [Halved, OtherActor])
+def test_other_policy_is_loaded_by_its_class_only(kind: type[TD3], make_trainer: Any, tmp_path: Path) -> None:
+    path, obs = tmp_path / "a.ckpt", np.ones(3, np.float32)
+    agent = trained(kind, make_trainer, path)
+    np.testing.assert_array_equal(kind.load_from_checkpoint(path).act(obs), agent.act(obs))
+    for load in (TD3.load_from_checkpoint, Policy.load):
+        with refused(kind.__name__, "TD3", fix=f"Use {kind.__name__}.load_from_checkpoint"):
+            load(path)
+
+
+def test_subclass_with_the_same_policy_is_loaded_as_td3(make_trainer: Any, tmp_path: Path) -> None:
+    agent = trained(SameActions, make_trainer, tmp_path / "a.ckpt")
+    obs = np.ones(3, np.float32)
+    np.testing.assert_array_equal(Policy.load(tmp_path / "a.ckpt")(obs), agent.act(obs))
+
+
+class NoSuper(TD3):
+    """An agent of a user whose hook does not call the one of TD3."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["note"] = "mine"
+
+
+class OtherName(TD3):
+    """An agent of a user with a name that no checkpoint can have."""
+
+    algorithm = "mine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "value"), [(NoSuper, "on_save_checkpoint", "none"), (OtherName, "algorithm", "'mine'")]
+)
+def test_agent_whose_checkpoint_could_not_be_loaded_is_refused(
+    kind: type[TD3], setting: str, value: str, make_trainer: Any, tmp_path: Path
+) -> None:
+    with refused(setting, value):
+        trained(kind, make_trainer, tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e300])
+def test_observation_that_is_not_finite_is_refused(wrong: float, tmp_path: Path) -> None:
+    agent = TD3.load_from_checkpoint(saved(tmp_path))
+    with refused("obs", str(wrong)):
+        agent.act(np.array([wrong, 0, 0, 0]))
 
 
 class Returns(L.Callback):

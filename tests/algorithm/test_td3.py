@@ -19,7 +19,7 @@ from torch import nn
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, TD7, Batch, Collector, Linear, ReplayData, UsageError
+from td3_lightning import TD3, TD7, Batch, Collector, Encoder, Linear, ReplayData, UsageError
 from td3_lightning.errors import EnvError
 
 
@@ -392,6 +392,56 @@ def test_adam_is_fused_also_with_clipped_gradients(gradients: str, make_trainer:
     assert all(optimizer.defaults["fused"] for optimizer in trainer.optimizers)
     assert norms
     assert all(0.4e-6 < norm < 1.1e-6 for norm in norms)  # clip_grad_norm_ adds 1e-6 to the norm before
+
+
+class Quiet(TD3):
+    """An agent of a user whose hooks do not call those of TD3."""
+
+    def on_validation_epoch_start(self) -> None:
+        pass
+
+    def on_train_start(self) -> None:
+        pass
+
+    def on_train_epoch_start(self) -> None:
+        pass
+
+
+def test_hooks_without_super_change_no_result(make_trainer: Any) -> None:
+    ends: list[list[float]] = []
+    for kind in (TD3, Quiet):
+        L.seed_everything(3)
+        settings: Any = {"env_kwargs": {"max_episode_steps": 9}, "steps_per_epoch": 5, "batch_size": 4, "capacity": 99}
+        data, returns = ReplayData("Pendulum-v1", **settings, eval_episodes=2), []
+
+        class Returns(L.Callback):
+            def on_validation_end(self, trainer: Any, module: Any) -> None:
+                returns.append(trainer.callback_metrics["eval/return_mean"].item())  # noqa: B023
+
+        module = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8], actor_lr=0.1)
+        for epochs in (3, 1):
+            trainer = fit(data, module, make_trainer, Returns(), max_epochs=epochs)
+            assert all(trainer.optimizers[0].state.values())
+            assert trainer.optimizers[0].state
+        ends.append(returns)
+    assert ends[0] == ends[1]
+    assert len(set(ends[0])) > 1
+
+
+class OneRow(Encoder):
+    """An encoder that only accepts batches."""
+
+    def build(self, obs_dim: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Unflatten(-1, (1, obs_dim)), torch.nn.Conv1d(1, 4, 2), torch.nn.Flatten())
+
+
+def test_encoder_receives_batches_only(make_trainer: Any) -> None:
+    data = new_data()
+    module = new_module(data, encoder=OneRow())
+    fit(data, module, make_trainer)
+    obs = np.linspace(-1, 1, data.obs_dim, dtype=np.float32)
+    assert module.act(obs).shape == (len(data.action_low),)
+    np.testing.assert_allclose(module.act(np.stack([obs, obs])), [module.act(obs)] * 2, rtol=1e-5)
 
 
 def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,6 +276,14 @@ def test_function_must_return_new_environments() -> None:
         data.setup("fit")
 
 
+def test_training_environments_must_be_different_objects() -> None:
+    shared = Counter()
+    made = [Counter()]  # for the evaluation
+    data = new_data(lambda: made.pop() if made else shared, num_envs=2)
+    with pytest.raises(UsageError, match=r"must return a new environment at each call, got the same Counter twice\."):
+        data.setup("fit")
+
+
 def test_function_must_return_an_environment() -> None:
     with pytest.raises(UsageError, match=r"must be a gymnasium.Env, got None. Return an environment from the function"):
         new_data(lambda: None)

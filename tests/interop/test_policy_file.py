@@ -247,3 +247,13 @@ def test_observations_are_inside_finite_bounds() -> None:
     np.testing.assert_allclose(obs[:, 1:].std(axis=0), 1, atol=0.05)
     np.testing.assert_allclose(obs[:, 1:].mean(axis=0), 0, atol=0.05)
     assert random_observations(2, 3, {}, seed=0).shape == (3, 2)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+@pytest.mark.parametrize(("metadata", "value"), [({"score": np.float32(1)}, "float32"), ({1: 2}, "1")])
+def test_metadata_that_is_no_plain_data_is_refused(
+    metadata: dict[Any, Any], value: str, suffix: str, tmp_path: Path
+) -> None:
+    with refused("metadata", value):
+        write_policy(TD3(2, [-1.0], [1.0], hidden_dims=[4]), tmp_path / f"a{suffix}", metadata)
+    assert not list(tmp_path.iterdir())

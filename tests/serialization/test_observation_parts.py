@@ -1,5 +1,6 @@
 """Check flat observations without Gymnasium against Gymnasium's, and policies that act on the original structure."""
 
+import enum
 import json
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,24 @@ SPACES = {
     "several": spaces.MultiDiscrete([[2, 3], [4, 1]], start=[[0, 1], [-1, 5]]),
     "binary": spaces.MultiBinary(3),
 }
+
+
+class Name(str, enum.Enum):
+    """Names of a user."""
+
+    LEFT = "left"
+
+
+class UsersBox(spaces.Box):
+    """A space of a user."""
+
+
+class UsersDict(spaces.Dict):
+    """A space of a user."""
+
+
+SPACES["subclasses"] = UsersDict({"a": UsersBox(-1, 1, (2,)), "b": spaces.Discrete(3)})
+SPACES["other texts"] = spaces.Dict({Name.LEFT: spaces.Box(-1, 1, (2,)), np.str_("right"): spaces.Discrete(2)})
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -149,6 +168,11 @@ def test_malformed_observations_are_refused(name: str, obs: Any, setting: str, g
     with pytest.raises(ValueError, match=rf"{setting}.* must be .* got ") as caught:
         flatten(describe_space(SPACES[name]), obs)
     assert got in str(caught.value)
+
+
+def test_other_names_of_a_dict_are_refused() -> None:
+    with refused("observation_space", "(0, 1)", "Use gymnasium.wrappers.FlattenObservation"):
+        describe_space(spaces.Dict({(0, 1): spaces.Box(-1, 1, (2,))}))
 
 
 def test_names_of_a_dict_may_be_integers() -> None:

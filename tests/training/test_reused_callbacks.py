@@ -1,5 +1,7 @@
 """Check that callbacks of an earlier run do not change the run of a new agent."""
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -51,7 +53,31 @@ def test_callbacks_continue_with_the_same_agent(make_trainer: Any) -> None:
     assert ahead < 0
     played = callbacks[2].played
     run(callbacks, make_trainer, module)
-    assert len(callbacks[1].env_steps) == 2
+    assert len(callbacks[1].clocks) == 2
     assert callbacks[2].played > played
     assert callbacks[0].updates_ahead == 42 - (module.env_steps - 20)
     assert np.isfinite(callbacks[0].last_return)
+
+
+def test_callbacks_start_over_with_a_loaded_agent(make_trainer: Any, tmp_path: Path) -> None:
+    agent = run([collector()], make_trainer)
+    agent.trainer.save_checkpoint(tmp_path / "a.ckpt")
+    used = [collector(), SaveEvaluations(), StopWhenSolved(1e9, 2)]
+    run(used, make_trainer)
+    run(used, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt"))
+    assert used[1].clocks == [31 + 21 + 10]
+    fresh = [collector(), SaveEvaluations(), StopWhenSolved(1e9, 2)]
+    run(fresh, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt"))
+    assert (used[1].clocks, used[2].played) == (fresh[1].clocks, fresh[2].played)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_policy_checkpoint_starts_over_with_other_data(loaded: bool, make_trainer: Any, tmp_path: Path) -> None:
+    """The best return of another task, or of another agent, must not keep its policy."""
+    used = [collector(), PolicyCheckpoint()]
+    agent = run(used, make_trainer)
+    agent.trainer.save_checkpoint(tmp_path / "a.ckpt")
+    used[1].best_return = 1e9
+    run(used, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt") if loaded else agent)
+    assert used[1].best_return < 1e9
+    assert copy.deepcopy(used[1]).best_return == used[1].best_return
