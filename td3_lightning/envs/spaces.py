@@ -1,6 +1,6 @@
 """Checks of the spaces of an environment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -69,9 +69,9 @@ def _check_action_box(space: Box, env_id: str) -> None:
         )
 
 
-def check_is_new(env: gym.Env, eval_env: gym.Env, env_id: str) -> None:
-    """Raise `UsageError` if an environment is the same object as that of the evaluation or another of the training."""
-    if env.unwrapped is eval_env.unwrapped:
+def check_are_new(envs: Sequence[gym.Env], env_id: str) -> None:
+    """Raise `UsageError` if two environments, of the training or the evaluation, are the same object."""
+    if len({id(env.unwrapped) for env in envs}) < len(envs):
         raise UsageError(
             f"env_id must return a new environment at each call, got the same {env_id} twice. Create it "
             "inside the function, for example `lambda: MyEnv()`."

@@ -11,7 +11,7 @@ from td3_lightning.envs.env_group import EnvGroup, Envs, Step
 from td3_lightning.envs.process_env import WorkerPool
 from td3_lightning.envs.reports import ReportNames
 from td3_lightning.envs.restorable import RestorableEnv
-from td3_lightning.envs.spaces import check_is_new, check_same_spaces
+from td3_lightning.envs.spaces import check_are_new, check_same_spaces
 from td3_lightning.envs.vector_source import VectorSource
 from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.seeding import derive_seed
@@ -62,9 +62,7 @@ class TrainingVectorEnv:
     ) -> None:
         """Close the environments and raise `UsageError` if their spaces are not those of the evaluation environment."""
         try:
-            for number, env in enumerate(self.envs):
-                for other in (eval_env, *self.envs[:number]):
-                    check_is_new(env, other, env_id)
+            check_are_new([eval_env, *self.envs], env_id)
             for spaces in self.group.spaces:
                 check_same_spaces(spaces, eval_env, env_id, train_kwargs, eval_kwargs)
         except UsageError:

@@ -20,7 +20,7 @@ import numpy as np
 from td3_lightning.envs.after_import import after_import
 from td3_lightning.envs.env_group import EnvGroup
 from td3_lightning.envs.shared_arrays import SharedArrays
-from td3_lightning.envs.spaces import check_is_new
+from td3_lightning.envs.spaces import check_are_new
 from td3_lightning.errors import EnvError, RunError, UsageError, described
 
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
@@ -64,8 +64,7 @@ class Worker:
         for spec in specs:
             gym.registry.setdefault(spec.id, spec)
         self.group = EnvGroup(make, self.indices, self._begin_turn)
-        for env in self.group.envs[1:]:
-            check_is_new(env, self.group.envs[0], env.name)
+        check_are_new(self.group.envs, self.group.envs[0].name)
         return [env.name for env in self.group.envs], self.group.spaces
 
     def share(self, num_envs: int, obs_dim: int, action_dim: int) -> None:

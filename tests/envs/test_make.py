@@ -276,10 +276,11 @@ def test_function_must_return_new_environments() -> None:
         data.setup("fit")
 
 
-def test_training_environments_must_be_different_objects() -> None:
+@pytest.mark.parametrize("num_envs", [2, 3])
+def test_training_environments_must_be_different_objects(num_envs: int) -> None:
     shared = Counter()
-    made = [Counter()]  # for the evaluation
-    data = new_data(lambda: made.pop() if made else shared, num_envs=2)
+    made = [Counter() for _ in range(num_envs - 1)]  # for the evaluation, and the first of three
+    data = new_data(lambda: made.pop() if made else shared, num_envs=num_envs)
     with pytest.raises(UsageError, match=r"must return a new environment at each call, got the same Counter twice\."):
         data.setup("fit")
 
