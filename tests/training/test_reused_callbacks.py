@@ -11,7 +11,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, Collector, PolicyCheckpoint, ReplayData
+from td3_lightning import TD3, Collector, PolicyCheckpoint, ReplayData, UsageError
+from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 
 SETTINGS = {"normalize_observations": True, "normalize_rewards": True}
@@ -22,7 +23,8 @@ def run(callbacks: list[Callback], make_trainer: Any, module: TD3 | None = None)
     L.seed_everything(7, verbose=False)
     data = ReplayData("toys/Seeded-v0", steps_per_epoch=21, batch_size=4, capacity=500, eval_episodes=2)
     agent = module or TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **SETTINGS)
-    make_trainer(callbacks=callbacks).fit(agent, datamodule=data)
+    saves = any(isinstance(each, LastCheckpoint) for each in callbacks)
+    make_trainer(callbacks=callbacks, enable_checkpointing=saves).fit(agent, datamodule=data)
     return agent
 
 
@@ -81,3 +83,13 @@ def test_policy_checkpoint_starts_over_with_other_data(loaded: bool, make_traine
     run(used, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt") if loaded else agent)
     assert used[1].best_return < 1e9
     assert copy.deepcopy(used[1]).best_return == used[1].best_return
+
+
+def test_loaded_agent_does_not_overwrite_an_earlier_run(make_trainer: Any, tmp_path: Path) -> None:
+    used = [collector(), LastCheckpoint(tmp_path / "run")]
+    run(used, make_trainer)
+    path = tmp_path / "run" / "last.ckpt"
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=r"^The run folder must be empty, got .*run with an existing run\."):
+        run(used, make_trainer, TD3.load_from_checkpoint(path))
+    assert path.read_bytes() == before
