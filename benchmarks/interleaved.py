@@ -41,6 +41,11 @@ class Baseline:
     flags: tuple[str, ...] = ()
     has_layer_norm: bool = True
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether its flags choose a GPU."""
+        return bool({"gpu", "cuda"} & set(self.flags))
+
 
 @dataclass
 class Measurement:
@@ -80,7 +85,7 @@ class BaselineProcess:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.baseline", baseline.module, workload, *baseline.flags],
                 cwd=self._folder,
-                env={**os.environ, **_environment(threads), LINK: str(other_end.fileno())},
+                env={**os.environ, **environment(threads, baseline.uses_gpu), LINK: str(other_end.fileno())},
                 pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=terminal,
@@ -205,10 +210,11 @@ def _dropping_failures(
         report(f"Skipping {process.baseline.title}: {error}")
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int, uses_gpu: bool) -> dict[str, str]:
+    """Return the environment variables of an implementation."""
     return {
+        **({} if uses_gpu else {"CUDA_VISIBLE_DEVICES": ""}),  # JAX would use a GPU, which the others do not
         "OMP_NUM_THREADS": str(threads),
-        "CUDA_VISIBLE_DEVICES": "",  # JAX would use a GPU, which the others do not
         "PYTHONDONTWRITEBYTECODE": "",  # after the first start, the bytecode of this checkout is read, as if installed
         "PYTHONPATH": str(ROOT),
         "SDL_VIDEODRIVER": "dummy",

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+import torch
+
 from benchmarks.workloads import ROOT
 
 PACKAGES = ("torch", "lightning", "stable_baselines3", "sbx-rl", "torchrl", "tianshou", "jax", "flax")
@@ -28,6 +30,7 @@ def describe(command: str, threads: int, pythons: Sequence[str] = ()) -> dict[st
         "commit": commit(),
         "command": f"python -m benchmarks.{command} {shlex.join(sys.argv[1:])}".strip(),
         "cpu": f"{cpu()}, {threads} of {os.cpu_count()} cores",
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         "load": f"{os.getloadavg()[0]:.1f} at the end; the benchmark adds at most {threads}",
         "versions": f"Python {platform.python_version()}; {versions([sys.executable, *pythons])}",
     }

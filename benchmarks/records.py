@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.interleaved import Measurement
 from benchmarks.workloads import WORKLOADS
 
-RUN_COLUMNS = ("run", "date", "commit", "cpu", "load", "versions", "protocol", "command")
+RUN_COLUMNS = ("run", "date", "commit", "cpu", "gpu", "load", "versions", "protocol", "command")
 ROW_COLUMNS = ("implementation", "run", "commit")
 OURS = "td3_lightning"
 HEADER = (

@@ -16,7 +16,7 @@ from benchmarks.arguments import interpreter, positive_float, positive_int
 from benchmarks.interleaved import Baseline, measure, missing
 from benchmarks.machine import describe, has_bf16, limit_cores
 from benchmarks.records import Records, comparison_table
-from benchmarks.workloads import PLAIN, WORKLOADS
+from benchmarks.workloads import OURS_ONLY, PLAIN, WORKLOADS
 
 SB3, TORCHRL = ("stable_baselines3",), ("torchrl",)
 BASELINES = {
@@ -39,6 +39,7 @@ BASELINES = {
     "ours-loop": Baseline("td3_lightning without the Trainer", "ours_loop"),
     "sb3": Baseline("Stable-Baselines3", "sb3", SB3, has_layer_norm=False),
     "sb3-tuned": Baseline("Stable-Baselines3, tuned", "sb3", SB3, ("tuned",), has_layer_norm=False),
+    "sb3-gpu": Baseline("Stable-Baselines3, GPU", "sb3", SB3, ("cuda",), has_layer_norm=False),
     "sbx": Baseline("SBX", "sbx", ("sbx",), has_layer_norm=False),
     "torchrl": Baseline("TorchRL", "torchrl", TORCHRL),
     "torchrl-compiled": Baseline("TorchRL, compiled", "torchrl", TORCHRL, ("compiled",)),
@@ -59,7 +60,7 @@ def main(args: Sequence[str] | None = None) -> int:
     options = parse(args)
     threads = limit_cores(options.threads)
     baselines = BASELINES | variants(options.variant)
-    default = [name for name in baselines if not name.startswith("without-")]
+    default = [name for name in baselines if not name.startswith("without-") and not name.endswith("-gpu")]
     chosen = choose(options.baselines or default, baselines, options.baselines_python)
     measured = {
         workload: measure(supported(chosen, workload), workload, options.windows, options.seconds, threads)
@@ -143,12 +144,13 @@ def choose(names: Sequence[str], known: Mapping[str, Baseline], baselines_python
 
 def supported(baselines: Mapping[Baseline, str], workload: str) -> dict[Baseline, str]:
     """Return the implementations that can train on a workload, and print which ones are skipped."""
-    if not WORKLOADS[workload].layer_norm:
-        return dict(baselines)
-    skipped = [baseline.title for baseline in baselines if not baseline.has_layer_norm]
-    if skipped:
-        print(f"{workload}  Skipping {', '.join(skipped)}: no LayerNorm.")
-    return {baseline: python for baseline, python in baselines.items() if baseline.has_layer_norm}
+    chosen = WORKLOADS[workload]
+    skipped = {each: "no LayerNorm" for each in baselines if chosen.layer_norm and not each.has_layer_norm}
+    others = [each for each in baselines if workload in OURS_ONLY and each.module != "ours"]
+    skipped |= dict.fromkeys(others, "only td3_lightning trains on this workload here")
+    for baseline, reason in skipped.items():
+        print(f"{workload}  Skipping {baseline.title}: {reason}.")
+    return {baseline: python for baseline, python in baselines.items() if baseline not in skipped}
 
 
 if __name__ == "__main__":

@@ -22,14 +22,15 @@ from benchmarks.baselines.ours_loop import LoopTD3
 from benchmarks.baselines.process import tune_process
 from benchmarks.machine import describe, limit_cores
 from benchmarks.records import markdown_table, speedup
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import OURS_ONLY, WORKLOADS, Workload
 from td3_lightning import ReplayData
 from td3_lightning.algorithm.settings import Gradients
 from td3_lightning.replay.batch import Batch
 
 MANUAL = get_args(Gradients)[0]  # the name of the manual gradients
 TUNED = "CleanRL-style loop, tuned"
-DEFAULT = [name for name in WORKLOADS if name != "H"]  # H requires the extra mujoco
+DEFAULT = ["L", "C", "L-LN", "C-LN"]
+MEASURED = [name for name in WORKLOADS if name not in OURS_ONLY]
 NUM_BATCHES = 64  # batches that are cycled through
 AUTOGRAD = "td3_lightning, autograd"
 HEADER = ("implementation", "ms per update, median", "minimum", "speedup over the tuned loop", "speedup over autograd")
@@ -57,7 +58,7 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.update", description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
-        "--workloads", nargs="+", choices=WORKLOADS, default=DEFAULT, help=f"default: {' '.join(DEFAULT)}"
+        "--workloads", nargs="+", choices=MEASURED, default=DEFAULT, help=f"default: {' '.join(DEFAULT)}"
     )
     parser.add_argument("--threads", type=positive_int, default=len(os.sched_getaffinity(0)), help="threads")
     parser.add_argument("--blocks", type=positive_int, default=30, help="blocks measured of each implementation")

@@ -32,7 +32,8 @@ class Workload:
     policy_freq: int = 2
     exploration_noise: float = 0.1
     num_envs: int = 1
-    config: str = ""  # configuration of td3_lightning with further settings
+    is_td7: bool = False  # TD7 without policy checkpoints, which only td3_lightning trains here
+    config: str = ""  # configuration with further settings, which only td3_lightning reads
 
     def make_env(self) -> gym.Env[Any, Any]:
         """Create the environment with `gym.make`."""
@@ -50,7 +51,29 @@ PLAIN = {
     "C": Workload("car, networks 512-256, batch 512", CAR, (512, 256), 512, {"track_seed": 123}),
 }
 HALFCHEETAH = Workload("HalfCheetah-v4, networks 256-256, batch 256", "HalfCheetah-v4", (256, 256), 256)
-WORKLOADS = PLAIN | {"H": HALFCHEETAH} | {f"{name}-LN": workload.with_layer_norm() for name, workload in PLAIN.items()}
+WIDE = replace(
+    PLAIN["L"],
+    title="LunarLanderContinuous-v3, networks 1024-1024, batch 1024",
+    hidden_dims=(1024, 1024),
+    batch_size=1024,
+)
+OURS_ONLY = {
+    "T": replace(PLAIN["L"], title="LunarLanderContinuous-v3, TD7 with networks 256-256, batch 256", is_td7=True),
+    "P": Workload(
+        "car from pixels, batch 64 (car_pixels.yaml)",
+        "CarRacing-v3",
+        (256, 256),
+        64,
+        capacity=20_000,
+        config="car_pixels.yaml",
+    ),
+}
+WORKLOADS = (
+    PLAIN
+    | {"H": HALFCHEETAH, "W": WIDE}
+    | {f"{name}-LN": workload.with_layer_norm() for name, workload in PLAIN.items()}
+    | OURS_ONLY
+)
 MILLISECONDS = (0.05, 1, 5, 20)  # costs of a step
 SPENT = {"busy": "compute", "sleep": "sleep"}
 WITH_WORKERS = {

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import clock
-from benchmarks.interleaved import Baseline, measure
-from benchmarks.speed import BASELINES
+from benchmarks.interleaved import Baseline, environment, measure
+from benchmarks.speed import BASELINES, variants
 from benchmarks.workloads import WARMUP_STEPS
 
 
@@ -46,6 +46,13 @@ def test_stopwatch_counts_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert window["steps"] == window["updates"] == 49
     assert window["seconds"] == 52  # from the start to the end: the reads of 49 steps and of the limits
     assert not thread.is_alive()
+
+
+def test_gpu_is_visible_only_to_those_that_choose_it() -> None:
+    on_gpu = variants(["gpu=--trainer.accelerator gpu"])["ours:gpu"]
+    assert [each.uses_gpu for each in (on_gpu, BASELINES["sb3-gpu"], BASELINES["ours"])] == [True, True, False]
+    assert "CUDA_VISIBLE_DEVICES" not in environment(1, uses_gpu=True)
+    assert environment(1, uses_gpu=False)["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_stopwatch_measures_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:

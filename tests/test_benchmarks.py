@@ -263,6 +263,13 @@ def test_baselines_without_layer_norm_are_skipped(capsys: pytest.CaptureFixture[
     assert "L-LN  Skipping Stable-Baselines3: no LayerNorm." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("workload", ["T", "P"])
+def test_only_we_train_on_our_workloads(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = {BASELINES[name]: sys.executable for name in ("ours", "ours-loop", "sb3")}
+    assert [one.module for one in supported(chosen, workload)] == ["ours"]
+    assert f"{workload}  Skipping Stable-Baselines3: only td3_lightning trains" in capsys.readouterr().out
+
+
 EVERY_BASELINE = BASELINES | env_workers.baselines(2)
 
 

@@ -27,14 +27,15 @@ def fit(workload: Workload, data: dict[str, Any], callback: str, flags: list[str
         flags: Further flags.
     """
     settings = {
-        "model": model_settings(workload),
-        "data": data,
+        "data": data | ({"priority_alpha": 0.4} if workload.is_td7 else {}),
         "collector": {"warmup_steps": WARMUP_STEPS, "exploration_noise": workload.exploration_noise},
         "trainer": {"accelerator": "cpu", "callbacks": [{"class_path": callback}]},
     }
     lines = [f"--{section}={json.dumps(values)}" for section, values in settings.items()]
     config = ["--config", workload.config] if workload.config else []
-    raise SystemExit(run(["fit", *config, *lines, *flags]))  # imports Lightning as the command does
+    agent = ["--model=TD7"] if workload.is_td7 else []
+    agent += [f"--model.{name}={json.dumps(value)}" for name, value in model_settings(workload).items()]
+    raise SystemExit(run(["fit", *config, *agent, *lines, *flags]))  # imports Lightning as the command does
 
 
 def model_settings(workload: Workload) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Stable-Baselines3 (https://github.com/DLR-RM/stable-baselines3): `TD3.learn`.
 
-The flag "tuned" flushes denormals, keeps freed memory and passes a fused Adam through `policy_kwargs`.
+The flag "tuned" flushes denormals, keeps freed memory and passes a fused Adam through `policy_kwargs`. The flag "cuda"
+trains on a GPU.
 """
 
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3 import TD3
 from stable_baselines3.common.noise import NormalActionNoise
 
@@ -20,10 +22,15 @@ def train(workload: Workload, flags: list[str]) -> None:
     if "tuned" in flags:
         tune_process()
         policy_kwargs["optimizer_kwargs"] = {"fused": True}
-    learn(new_model(workload, Clock(workload.make_env()), policy_kwargs))
+    device = "cuda" if "cuda" in flags else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():  # the library would train on the CPU
+        raise SystemExit("It requires a GPU that PyTorch supports.")
+    learn(new_model(workload, Clock(workload.make_env()), policy_kwargs, device=device))
 
 
-def new_model(workload: Workload, env: Any, policy_kwargs: dict[str, Any], gradient_steps: int = 1) -> TD3:
+def new_model(
+    workload: Workload, env: Any, policy_kwargs: dict[str, Any], gradient_steps: int = 1, device: str = "cpu"
+) -> TD3:
     """Create the agent.
 
     Args:
@@ -31,6 +38,7 @@ def new_model(workload: Workload, env: Any, policy_kwargs: dict[str, Any], gradi
         env: An environment, or several.
         policy_kwargs: Arguments of the networks.
         gradient_steps: Updates after each step of all environments.
+        device: Device of the networks.
     """
     return TD3(
         "MlpPolicy",
@@ -48,7 +56,7 @@ def new_model(workload: Workload, env: Any, policy_kwargs: dict[str, Any], gradi
         target_policy_noise=workload.policy_noise,
         target_noise_clip=workload.noise_clip,
         policy_kwargs=policy_kwargs,
-        device="cpu",
+        device=device,
     )
 
 

@@ -1,0 +1,251 @@
+"""Runs on a GPU against runs on the CPU. Without a GPU, the tests that can do so compare the CPU with itself."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+
+import recorded
+import toys  # noqa: F401  # registers them
+from run_comparison import differences
+from td3_lightning import (
+    TD3,
+    TD7,
+    AveragedWeights,
+    Batch,
+    Collector,
+    Policy,
+    PolicyCheckpoint,
+    ReplayData,
+    Trunk,
+)
+from td3_lightning.cli.app import main
+from td3_lightning.replay.device import DeviceReplay
+from td3_lightning.replay.pixels import Pixels
+from tests.replay.test_pixels import Linear
+
+HAS_GPU = torch.cuda.is_available()
+requires_gpu = pytest.mark.skipif(not HAS_GPU, reason="no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=requires_gpu)]
+PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 9}}
+FILM: dict[str, Any] = {"env_id": "toys/Film-v0", "pixels": Pixels(stack=3, height=4, width=5, shift=1)}
+RECORDED: dict[str, Any] = {**PENDULUM, "dataset": "recorded-v0", "offline": True}
+CASES: dict[str, tuple[type[TD3], dict[str, Any], dict[str, Any], list[Callback]]] = {
+    "default": (TD3, {}, PENDULUM, []),
+    "normalized": (TD3, {"normalize_observations": True, "normalize_rewards": True}, PENDULUM, []),
+    "prioritized": (TD3, {"critic_loss": "huber"}, {**PENDULUM, "priority_alpha": 0.4, "num_envs": 2, "n_step": 2}, []),
+    "layer norm, clipped": (TD3, {"layer_norm": True, "max_grad_norm": 0.1, "num_critics": 3}, PENDULUM, []),
+    "shared encoder": (TD3, {"encoder": Trunk([6], shared=True)}, PENDULUM, []),
+    "averaged": (TD3, {}, PENDULUM, [AveragedWeights(decay=0.9)]),
+    "pixels": (TD3, {"encoder": Linear()}, {**FILM, "capacity": 60}, []),
+    "offline": (TD3, {"bc_weight": 0.4, "normalize_observations": True}, RECORDED, []),
+    "TD7": (TD7, {"zs_dim": 4, "target_update_freq": 4}, PENDULUM, [PolicyCheckpoint(1, 2, switch_after=12)]),
+    "TD7, prioritized": (TD7, {"zs_dim": 4}, {**PENDULUM, "priority_alpha": 0.4}, []),
+}
+TINY = """
+data:
+  env_id: Pendulum-v1
+  env_kwargs: {max_episode_steps: 20}
+  steps_per_epoch: 30
+  batch_size: 8
+  eval_episodes: 1
+model: {hidden_dims: [8]}
+collector: {warmup_steps: 20}
+trainer: {enable_progress_bar: false}
+seed_everything: 4
+"""
+
+
+def train(
+    make_trainer: Any, case: str, device: str, precision: str = "64-true", on_device: bool = False, **model: Any
+) -> tuple[TD3, ReplayData]:
+    """Take 40 updates in 2 epochs."""
+    L.seed_everything(3, verbose=False)
+    kind, settings, data_settings, callbacks = CASES[case]
+    data = ReplayData(
+        **{"capacity": 100, "batch_size": 8, "eval_episodes": 1, "steps_per_epoch": 20, **data_settings},
+        on_device=on_device,
+    )
+    module = kind(data.obs_dim, data.action_low, data.action_high, **{"hidden_dims": (8, 8), **settings, **model})
+    trainer = make_trainer(
+        accelerator=device, callbacks=[*callbacks, Collector(warmup_steps=30)], max_epochs=2, precision=precision
+    )
+    trainer.fit(module, datamodule=data)
+    assert module.updates == 40
+    return module, data
+
+
+def state(module: TD3) -> dict[str, torch.Tensor]:
+    return {name: value.cpu() for name, value in module.state_dict().items()}
+
+
+def check_close(one: TD3, other: TD3, rtol: float, atol: float) -> None:
+    left, right = state(one), state(other)
+    assert left.keys() == right.keys()
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], rtol=rtol, atol=atol, msg=lambda text: f"{name}: {text}")  # noqa: B023
+
+
+@pytest.fixture(autouse=True)
+def _dataset(tmp_path: Path) -> None:
+    recorded.write(tmp_path / "datasets")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_equals_training_on_the_cpu(case: str, device: str, make_trainer: Any) -> None:
+    """In float64, so that the order of sums hardly matters; the actions are float32."""
+    expected, data = train(make_trainer, case, "cpu")
+    found, found_data = train(make_trainer, case, device)
+    check_close(found, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found_data.replay.rows, data.replay.rows, rtol=1e-5, atol=1e-5)
+
+
+@requires_gpu
+@pytest.mark.parametrize("case", CASES)
+def test_replay_on_the_gpu_changes_no_bit(case: str, make_trainer: Any) -> None:
+    expected, _ = train(make_trainer, case, "cuda", "32-true")
+    found, _ = train(make_trainer, case, "cuda", "32-true", on_device=True)
+    left, right = state(expected), state(found)
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []
+
+
+@requires_gpu
+@pytest.mark.parametrize("case", [name for name in CASES if CASES[name][0] is TD3])
+def test_compiled_update_equals_the_cpu(case: str, make_trainer: Any) -> None:
+    found, _ = train(make_trainer, case, "cuda", gradients="compiled", on_device=True)
+    expected, _ = train(make_trainer, case, "cpu")
+    check_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@requires_gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed", "bf16-true"])
+@pytest.mark.parametrize("case", ["default", "TD7", "pixels"])
+def test_precisions_train(case: str, precision: str, make_trainer: Any) -> None:
+    found, _ = train(make_trainer, case, "cuda", precision)
+    expected, _ = train(make_trainer, case, "cpu")
+    weights, doubles = (
+        torch.cat([p.detach().double().cpu().flatten() for p in m.parameters()]) for m in (found, expected)
+    )
+    assert torch.isfinite(weights).all()
+    torch.testing.assert_close(weights, doubles, rtol=0.2, atol=0.05)
+
+
+class Unsynchronized(TD3):
+    """Raise an error if an update waits for the GPU."""
+
+    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return super().update(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@requires_gpu
+@pytest.mark.parametrize("on_device", [False, True])
+def test_update_does_not_wait_for_the_gpu(on_device: bool, make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, samples = DeviceReplay.sample, []
+
+    def checked(replay: DeviceReplay) -> Batch:
+        torch.cuda.set_sync_debug_mode("error" if samples else "default")  # the first copies all rows
+        try:
+            samples.append(sample(replay))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return samples[-1]
+
+    monkeypatch.setattr(DeviceReplay, "sample", checked)
+    monkeypatch.setitem(CASES, "default", (Unsynchronized, {}, PENDULUM, []))
+    train(make_trainer, "default", "cuda", "32-true", on_device)
+    assert bool(samples) == on_device
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Return a function that runs the command in a folder with the configuration TINY."""
+
+    def run(folder: Path, *words: str) -> int:
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        Path("tiny.yaml").write_text(TINY)
+        return main(["fit", "--config=tiny.yaml", *words])
+
+    return run
+
+
+@pytest.mark.parametrize("extra", [[], ["--data.on_device=true"], ["--model=TD7", "--model.zs_dim=8"]], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_resumed_run_is_the_same_run(device: str, extra: list[str], tmp_path: Path, fit: Callable[..., int]) -> None:
+    """The runs also leave a policy that acts on a CPU as on the GPU."""
+    words, whole, resumed = [*extra, f"--trainer.accelerator={device}"], tmp_path / "whole", tmp_path / "resumed"
+    assert fit(whole, *words, "--trainer.max_epochs=3") == 0
+    assert fit(resumed, *words, "--trainer.max_epochs=1") == 0
+    assert fit(resumed, *words, "--trainer.max_epochs=3", "--ckpt_path=last") == 0
+    (one,), (other,) = (tuple(folder.rglob("last.ckpt")) for folder in (whole, resumed))
+    assert [name for name in differences(one, other) if "BestCheckpoint" not in name] == []  # it holds paths
+    agent = (TD7 if "--model=TD7" in extra else TD3).load_from_checkpoint(one, map_location=device)
+    assert agent.device.type == device
+    obs = np.ones((5, 3), np.float32)
+    np.testing.assert_allclose(agent.act(obs), Policy.load(one)(obs), rtol=1e-4, atol=1e-5)
+
+
+@requires_gpu
+@pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_run_continues_on_the_other_device(first: str, second: str, tmp_path: Path, fit: Callable[..., int]) -> None:
+    assert fit(tmp_path, f"--trainer.accelerator={first}", "--trainer.max_epochs=1") == 0
+    assert fit(tmp_path, "--ckpt_path=last", f"--trainer.accelerator={second}", "--trainer.max_epochs=2") == 0
+
+
+@requires_gpu
+def test_gpu_without_memory_is_one_sentence(
+    tmp_path: Path, fit: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e8 / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        words = ["--trainer.accelerator=gpu", "--data.on_device=true", "--data.capacity=10000000"]
+        assert fit(tmp_path, *words, "--trainer.max_epochs=1") == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert "Reduce data.capacity" in capsys.readouterr().err
+
+
+class Simulator(gym.vector.VectorWrapper):
+    """Return tensors on a device."""
+
+    def __init__(self, env: Any, device: str) -> None:
+        super().__init__(env)
+        self.device = device
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        return torch.from_numpy(obs).to(self.device), info
+
+    def step(self, actions: Any) -> Any:
+        *results, info = self.env.step(np.asarray(actions))
+        return *(torch.as_tensor(result).to(self.device) for result in results), info
+
+
+def simulator(env_id: str, num_envs: int, device: str, **kwargs: Any) -> Any:
+    """Make a vector environment that returns tensors on a device."""
+    return Simulator(gym.vector.SyncVectorEnv([lambda: gym.make(env_id, **kwargs)] * num_envs, copy=False), device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_simulator_on_the_device_changes_no_bit(
+    device: str, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for place in ("cpu", device):
+        vector_env = partial(simulator, device=place)
+        monkeypatch.setitem(CASES, "default", (TD3, {}, {**PENDULUM, "num_envs": 2, "vector_env": vector_env}, []))
+        states.append(state(train(make_trainer, "default", device)[0]))
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
