@@ -1,10 +1,17 @@
-"""Check of the Trainer's device and precision."""
+"""The precision of losses, and a check of the Trainer's device and precision."""
 
 import lightning as L
+import torch
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from td3_lightning.errors import UsageError
 from td3_lightning.schedules import Schedule
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Convert numbers of a half-precision network to float32, because float16 overflows in gradients of a mean."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def check_precision(trainer: L.Trainer, max_grad_norm: Schedule | None) -> None:

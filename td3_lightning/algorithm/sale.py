@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import maximum_over_ranks
 from td3_lightning.algorithm.networks import EnsembleLinear, action_bounds
+from td3_lightning.algorithm.precision import at_least_float32
 
 EPSILON = 1e-8  # smallest mean that `avg_l1_norm` divides by
 
 
 def avg_l1_norm(inputs: Tensor) -> Tensor:
     """Divide each vector of inputs (..., n) by the mean of its absolute values."""
+    inputs = at_least_float32(inputs)  # EPSILON is 0 in float16
     return inputs / inputs.abs().mean(-1, keepdim=True).clamp(min=EPSILON)
 
 

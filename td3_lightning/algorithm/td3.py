@@ -10,6 +10,7 @@ from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td3_bc_loss
 from td3_lightning.algorithm.networks import build_networks, encode_first
+from td3_lightning.algorithm.precision import at_least_float32
 from td3_lightning.algorithm.settings import Gradients, TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
 from td3_lightning.replay.batch import Batch
@@ -166,7 +167,7 @@ class TD3(Learner):
         with torch.no_grad():  # only the critic loss trains the critics' encoder
             features = encode_first(self.critics.encoder, batch.obs)
         action = self.actor(self._actor_input(batch.obs, features))
-        q: Tensor = self.critics.first(features, action)
+        q = at_least_float32(self.critics.first(features, action))
         if self.settings.bc_weight is None:
             return -q.mean()
         return td3_bc_loss(q, (action - batch.action) / self.actor.scale, self.scheduled(self.settings.bc_weight))

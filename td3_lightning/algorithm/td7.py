@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td7_bc_loss
+from td3_lightning.algorithm.precision import at_least_float32
 from td3_lightning.algorithm.sale import SALE, SALEActor, SALECritics, ValueRange
 from td3_lightning.algorithm.settings import TD7Settings
 from td3_lightning.algorithm.td3 import TD3
@@ -140,7 +141,7 @@ class TD7(TD3):
         with torch.no_grad():
             next_z_s = self.encoder.embed_state(batch.next_obs)
         prediction = self.encoder.embed_action(self.encoder.embed_state(batch.obs), batch.action)
-        return (prediction - next_z_s).square().mean()
+        return at_least_float32(prediction - next_z_s).square().mean()
 
     def td_target(self, batch: Batch, noise: Tensor) -> Tensor:
         """Return reward + discount * clipped min over critics of target Q at the smoothed target action, (batch,)."""
@@ -166,7 +167,7 @@ class TD7(TD3):
         """Return minus the mean value that the critics assign to the actor's actions, or the loss of offline TD7."""
         z_s = self._embed(batch.obs)
         action = self.actor.normalized(batch.obs, z_s)
-        q: Tensor = self.critics(batch.obs, action, self.fixed_encoder.embed_action(z_s, action), z_s)
+        q = at_least_float32(self.critics(batch.obs, action, self.fixed_encoder.embed_action(z_s, action), z_s))
         if self.settings.bc_weight is None:
             return -q.mean()
         return td7_bc_loss(q, action - batch.action, self.scheduled(self.settings.bc_weight))

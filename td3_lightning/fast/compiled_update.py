@@ -19,7 +19,7 @@ from td3_lightning.schedules import varies
 
 
 def make_rule(module: TD3, previous: object) -> CompiledUpdate | None:
-    """Return the rule of a module; the previous one, with its compiled losses, if there is one.
+    """Return the rule of a module; the previous one, with its compiled losses, if it is for the same device.
 
     Warn and return None if the module overrides a method that this rule replaces.
     """
@@ -30,7 +30,9 @@ def make_rule(module: TD3, previous: object) -> CompiledUpdate | None:
             f"{' and '.join(overridden)}. Use autograd."
         )
         return None
-    return previous if isinstance(previous, CompiledUpdate) and previous.module is module else CompiledUpdate(module)
+    if isinstance(previous, CompiledUpdate) and previous.module is module and previous.device == module.device:
+        return previous
+    return CompiledUpdate(module)
 
 
 class CompiledUpdate:
@@ -41,7 +43,7 @@ class CompiledUpdate:
     """
 
     def __init__(self, module: TD3) -> None:
-        self.module = module
+        self.module, self.device = module, module.device
         mode = "reduce-overhead" if module.device.type == "cuda" else None
         self.critic_loss = torch.compile(module.critic_loss, mode=mode)
         self.actor_loss = module.actor_loss

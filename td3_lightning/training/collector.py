@@ -157,10 +157,11 @@ class Collector(Callback):
         """Take the environment steps that precede the next update, and log the last update."""
         module, data = _module_and_data(trainer)
         losses = {name: value for name, value in outputs.items() if name != TD_ERROR}
-        if module.device.type == "cpu" or is_log_due(trainer, module):  # reading a loss from a GPU synchronizes
+        flush = module.updates % FLUSH_INTERVAL == 0
+        if module.device.type == "cpu" or flush or is_log_due(trainer, module):  # reading from a GPU synchronizes
             check_losses(losses, module.updates)
         update_priorities(module, data.replay, outputs)
-        if module.updates % FLUSH_INTERVAL == 0:
+        if flush:
             for optimizer in trainer.optimizers:
                 flush_denormals(optimizer)
         self.updates_ahead += not data.offline

@@ -42,6 +42,7 @@ class AveragedWeights(WeightAveraging):
                 "the average. Use EarlyStopping with a stopping_threshold, or omit one of them."
             )
         trainer.precision_plugin.convert_module(pl_module)  # so that the average has the same type
+        self._device = trainer.strategy.root_device  # Lightning 2.6 uses the module's, which is still the CPU
         super().setup(trainer, pl_module, stage)
         if stage == "fit":  # the callback may have been used by another Trainer; a checkpoint restores the step later
             self.load_state_dict({"latest_update_step": 0})

@@ -81,11 +81,21 @@ def test_statistics_stay_float64_in_every_precision(rng: np.random.Generator) ->
     assert {value.dtype for value in normalizer.buffers()} == {torch.float64}
 
 
+def test_no_observations_change_and_copy_nothing(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    normalizer = seen(rng)
+    before = copy.deepcopy(normalizer.state_dict())
+    monkeypatch.setattr(normalization, "stack_over_ranks", None)  # which receives the moments on the device
+    normalizer.update(new_obs(rng, 0))
+    assert all(map(torch.equal, normalizer.state_dict().values(), before.values()))
+
+
 def test_ranks_are_merged_with_their_own_counts(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     parts, sent = [new_obs(rng, 30), new_obs(rng, 0), new_obs(rng, 4)], []
     monkeypatch.setattr(normalization, "stack_over_ranks", lambda moments: sent.append(moments) or [moments])
+    monkeypatch.setattr(normalization, "world_size", lambda: 3)
     for part in parts:
         RunningNormalizer(3).update(part)
+    assert len(sent) == 3  # also from the rank without observations
     monkeypatch.setattr(normalization, "stack_over_ranks", lambda _: torch.stack(sent))
     merged = RunningNormalizer(3)
     merged.update(parts[0])

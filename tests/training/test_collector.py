@@ -18,6 +18,7 @@ from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.schedules import Schedule
 from td3_lightning.training import collector as training_collector
+from td3_lightning.training.denormals import FLUSH_INTERVAL
 from toys import Counter
 
 LOW, HIGH = (-0.5, 0.25), (1.5, 8.0)
@@ -637,3 +638,13 @@ def test_gpu_synchronizes_only_to_log_losses(
     trainer.fit(new_module(data), datamodule=data)
     assert len(asked) == checked
     assert {5, 10} <= set(asked)
+
+
+def test_losses_on_a_gpu_are_checked_without_logs(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("td3_lightning.training.collector.check_losses", lambda _, updates: asked.append(updates))
+    monkeypatch.setattr(TD3, "device", torch.device("cuda"))
+    data = new_data(steps_per_epoch=120)
+    trainer = make_trainer(callbacks=[Collector(5)], log_every_n_steps=0, limit_val_batches=0)
+    trainer.fit(new_module(data), datamodule=data)
+    assert asked == [FLUSH_INTERVAL, 2 * FLUSH_INTERVAL]

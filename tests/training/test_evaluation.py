@@ -284,6 +284,14 @@ def test_integer_buffers_are_copied_to_average(make_trainer: Any, tmp_path: Path
     assert torch.equal(saved["state_dict"]["rows"], torch.arange(256))
 
 
+def test_average_is_on_the_device_of_the_trainer(make_trainer: Any) -> None:
+    trainer, module, averaged = make_trainer(), new_module(new_data()), AveragedWeights()
+    trainer.strategy._root_device = torch.device("meta")  # the agent is moved there later
+    averaged.setup(trainer, module, "fit")
+    assert averaged._average_model is not None
+    assert {weight.device.type for weight in averaged._average_model.parameters()} == {"meta"}
+
+
 def test_incompatible_callbacks_are_rejected(make_trainer: Any) -> None:
     data = new_data()
     for others, said in (
