@@ -84,6 +84,11 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
         )
     if model.algorithm != "TD3":
         raise UsageError(f"import requires TD3, got {model.algorithm}. Use --model td3_lightning.TD3.")
+    if model.actor.centre.any() or (model.actor.scale != model.actor.scale[0]).any():
+        raise UsageError(
+            f"import requires equal action bounds of the form [-x, x], got {model.settings.action_low} to "
+            f"{model.settings.action_high}. Use td3_lightning.SymmetricActionBounds in data.wrappers."
+        )
     for name, prefix in NETWORKS.items():
         _read_network(model, path, name, prefix)
     stack = partial(_stack, critics=model.critics.num_critics)
@@ -114,6 +119,8 @@ def _read_network(model: TD3, path: str | Path, name: str, prefix: str) -> None:
     theirs = _in_order(_read(file), name, critics, file)
     ours = [weight.data for weight in model.get_submodule(f"{prefix}.layers").parameters()]
     _check_shapes(_rearrange(name, _unstack)(ours), theirs, file)
+    if not all(value.isfinite().all() for value in theirs):
+        raise UsageError(f"{file} must have finite weights, got others. Use the file of a run that has not diverged.")
     for weight, value in zip(ours, _rearrange(name, partial(_stack, critics=critics))(theirs), strict=True):
         weight.copy_(value)
 

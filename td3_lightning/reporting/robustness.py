@@ -3,7 +3,6 @@
 import copy
 import csv
 import io
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.make import Wrapper, wrapper_class
 from td3_lightning.envs.noise import MAX_STD, ActionNoise, Noise, ObservationNoise
 from td3_lightning.errors import UsageError, require_float, require_floats
+from td3_lightning.reporting.intervals import half_width
 from td3_lightning.reporting.pictures import png_writer
 from td3_lightning.training.data_module import ReplayData
 
@@ -50,9 +50,8 @@ class Measurement:
 
     @property
     def interval(self) -> float:
-        """Return half the width of the 95% interval of the mean return."""
-        count = len(self.episodes)
-        return 1.96 * float(self.returns.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+        """Return half the width of the 95% interval of the mean return; NaN for one episode."""
+        return float(half_width(self.returns))
 
     def values(self, name: str) -> NDArray[np.float64]:
         """Return a number that all episodes report, (episodes,)."""
@@ -120,7 +119,7 @@ def robustness_table(measurements: Sequence[Measurement]) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     table.add_row("return, mean", *(f"{one.returns.mean():,.2f}" for one in measurements))
-    table.add_row("95% interval", *(f"± {one.interval:,.2f}" for one in measurements))
+    table.add_row("95% interval", *(f"± {one.interval:,.2f}" if len(one.episodes) > 1 else "-" for one in measurements))
     table.add_row("return, min", *(f"{one.returns.min():,.2f}" for one in measurements))
     for name in measurements[0].episodes[0]:
         if name != "return" and all(name in episode for one in measurements for episode in one.episodes):

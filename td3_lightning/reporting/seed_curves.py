@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
+from td3_lightning.reporting.intervals import half_width
 from td3_lightning.reporting.metrics_csv import READ_ERRORS, Points, axis_of, column_of, read_header, read_metrics
 from td3_lightning.reporting.pictures import png_writer
 
@@ -92,13 +93,13 @@ def draw_seed_curves(
     for (name, curves), (style, color) in zip(groups.items(), cycle(product(STYLES, COLORS)), strict=False):
         for points in curves:
             axes.plot(*points.T, color=color, lw=0.8, alpha=0.35)
-        steps, mean, half_width = mean_curve(curves)
+        steps, mean, margin = mean_curve(curves)
         if not len(steps):
             fix = "Use --group for each part of the training."
             raise UsageError(f"The runs of {name} must have {clock} in common, got none. {fix}")
         label = column_of(name).replace("$", r"\$")  # not a formula
         (means[f"{label}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
-        axes.fill_between(steps, mean - half_width, mean + half_width, color=color, alpha=0.2, lw=0)
+        axes.fill_between(steps, mean - margin, mean + margin, color=color, alpha=0.2, lw=0)
     axes.set(xlabel=clock, ylabel=metric)
     axes.set_title(column_of(title), parse_math=False)  # a name may contain "$"
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -112,11 +113,10 @@ def mean_curve(curves: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[n
 
     Returns:
         The steps, the mean, and half the width of the 95% interval of the mean, each (n,). The interval of a single
-        curve is 0.
+        curve is NaN.
     """
     first, last = max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves)
     steps = np.unique(np.concatenate([curve[:, 0] for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)]
     values = np.array([np.interp(steps, *curve.T) for curve in curves])
-    spread = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
-    return steps, values.mean(axis=0), 1.96 * spread / np.sqrt(len(curves))
+    return steps, values.mean(axis=0), half_width(values)

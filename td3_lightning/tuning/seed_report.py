@@ -66,7 +66,11 @@ def summary(results: Sequence[Result]) -> list[str]:
     if len(steps):
         mean = scores.mean(axis=1)
         top = mean.argmax() if counted[0].mode == "max" else mean.argmin()
-        lines.append(f"- best of the mean curve, which the TD3 paper reports: {mean[top]:,.2f} at {steps[top]:,.0f}")
+        best = f"{mean[top]:,.2f} at {steps[top]:,.0f}"
+        extent = f"{len(steps)} evaluations that all seeds have, up to {steps[-1]:,.0f}"
+        lines.append(f"- best of the mean curve, which the TD3 paper reports: {best}; it has the {extent}")
+    else:
+        lines.append("- no mean curve, because no evaluation is at the same step of all seeds")
     left_out = [result.label for result in results if result not in counted]
     return [*lines, f"- not counted, without a result: {', '.join(left_out)}"] if left_out else lines
 

@@ -1,6 +1,7 @@
 """Search for settings with an Optuna study."""
 
 import json
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,14 @@ def run_study(plan: Plan, search: Search, start: Start = LocalProcess) -> None:
     """Run the trials of a study, or those that are left of it. Write and print the results.
 
     Raises:
-        UsageError: Optuna is missing, or the storage cannot be read or belongs to other settings.
+        UsageError: Optuna is missing, the storage cannot be read or belongs to other settings, or the folder has runs
+            of another study.
         OSError: The folder of the sweep cannot be written.
         RunError: No trial is complete.
     """
+    held = [*plan.folder.glob("trial_*")]  # before the study is read, because another sweep may add trials meanwhile
     trials = open_study(plan, search)
+    trials.check_folders(held)
     make_folder(plan.folder)
     with Progress(plan.metric) as progress:
         progress.update(trials.results())
@@ -125,8 +129,10 @@ def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     echo(f"best       {best.label}, {search.objective} {value}: {settings_text(best.settings)}")
     echo(f"files      {shown(plan.folder / CSV, start)}, {again[-1]}")
     echo(f"train      {command('fit', *again)}")
-    echo(f"seeds      {command('sweep', *again, '--seeds', *'01234')}")
-    echo(f"dashboard  optuna-dashboard {shown(journal_path(plan, search), start)}")
+    echo(f"seeds      {command('sweep', *again, '--seeds', *'12345')}")  # the trials use seed 0 by default
+    path = journal_path(plan, search)
+    if "://" not in path:  # a URL may hold a password
+        echo(f"dashboard  {shlex.join(['optuna-dashboard', shown(path, start)])}")
 
 
 def _rank(result: Result, search: Search) -> tuple[bool, float]:

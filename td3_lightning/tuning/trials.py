@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from td3_lightning.errors import refuse
 from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.result import Points, Result, write_csv
 from td3_lightning.tuning.run import Claim, Run
@@ -72,6 +73,14 @@ class Trials:
         if sum(trial.state.name != "WAITING" for trial in frozen) >= self._search.trials:
             return None
         return self._claim(self._study.ask().number) or self.next()
+
+    def check_folders(self, folders: Sequence[Path]) -> None:
+        """Raise `UsageError` if a folder of a trial has runs, but the study has no such trial."""
+        known = {self._folder(trial.number) for trial in self._frozen()}
+        for folder in folders:
+            if folder not in known and any(folder.glob("version_*")):
+                fix = f"Use another --name, or move {self._plan.folder}."
+                raise refuse("the folder of a sweep", "without runs of another study", folder.name, fix)
 
     def _is_here(self, folder: Path) -> bool:
         """Return whether a running trial belongs to this machine. A database may also have trials of others."""

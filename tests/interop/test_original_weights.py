@@ -216,6 +216,17 @@ def trained(module: TD3) -> dict[str, Any]:
     return {"hyper_parameters": hyper_parameters, "state_dict": module.state_dict(), "clocks": clocks}
 
 
+def test_import_requires_symmetric_bounds_and_finite_weights(tmp_path: Path) -> None:
+    files = write_weight_files(trained(TD3(OBS, [-2.0], [2.0], hidden_dims=HIDDEN)), tmp_path / "x")
+    with pytest.raises(UsageError, match=r"equal action bounds of the form \[-x, x\], got \[-1.0\] to \[2.0\]"):
+        read_weight_files(TD3(OBS, [-1.0], [2.0], hidden_dims=HIDDEN), tmp_path / "x")
+    weights = torch.load(files[0], weights_only=True)
+    next(iter(weights.values())).fill_(float("nan"))
+    torch.save(weights, files[0])
+    with pytest.raises(UsageError, match="x_actor must have finite weights"):
+        read_weight_files(TD3(OBS, [-2.0], [2.0], hidden_dims=HIDDEN), tmp_path / "x")
+
+
 def test_layer_names_of_every_style(tmp_path: Path) -> None:
     module = new_module()
     checkpoint = trained(module)

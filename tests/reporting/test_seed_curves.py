@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from td3_lightning import UsageError
+from td3_lightning.reporting.intervals import t_quantile
 from td3_lightning.reporting.seed_curves import draw_seed_curves, mean_curve, read_curves, write_seed_curves
 
 CSV = "env_steps,eval/return_mean\n100,1\n150,\n200,3\n"
@@ -22,12 +23,20 @@ def test_mean_curve_interpolates_within_the_shortest_run() -> None:
     steps, mean, half_width = mean_curve([curve((0, 0), (100, 10)), curve((50, 1), (80, 4), (200, 16))])
     assert steps.tolist() == [50, 80, 100]
     assert mean == pytest.approx([(5 + 1) / 2, (8 + 4) / 2, (10 + 6) / 2])
-    assert half_width == pytest.approx(1.96 * np.std([[5, 8, 10], [1, 4, 6]], axis=0, ddof=1) / np.sqrt(2))
+    assert half_width == pytest.approx(12.7062 * np.std([[5, 8, 10], [1, 4, 6]], axis=0, ddof=1) / np.sqrt(2))
 
 
 def test_single_curve_has_no_interval() -> None:
     steps, mean, half_width = mean_curve([curve((0, 1), (10, 2))])
-    assert (steps.tolist(), mean.tolist(), half_width.tolist()) == ([0, 10], [1, 2], [0, 0])
+    assert (steps.tolist(), mean.tolist()) == ([0, 10], [1, 2])
+    assert np.isnan(half_width).all()
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (9, 2.2622), (99, 1.9842)]
+)
+def test_quantiles_are_those_of_tables(freedom: int, expected: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(expected, rel=2e-3)
 
 
 def test_curves_are_read_from_folders_and_compressed_files(tmp_path: Path) -> None:

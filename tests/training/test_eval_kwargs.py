@@ -9,8 +9,9 @@ import pytest
 
 import toys
 from one_sentence import refused
-from td3_lightning import ReplayData, UsageError
+from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.cli.app import main
+from td3_lightning.reporting.policy_plots import write_policy_plots
 from td3_lightning.reporting.robustness import Level, measure
 
 FIT = [
@@ -86,6 +87,13 @@ def test_robustness_plays_in_the_evaluation_environment(modes: list[str | None])
     data = ReplayData("toys/Window-v0", eval_kwargs={"render_mode": "human"})
     (one,) = measure(lambda obs: np.zeros(1, np.float32), data, [Level(0.0, 0.0)], range(2))
     assert len(one.episodes) == 2
+    assert modes == ["human", "human"]
+
+
+def test_plot_plays_in_the_evaluation_environment(modes: list[str | None]) -> None:
+    data = ReplayData("toys/Window-v0", eval_kwargs={"render_mode": "human"})
+    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    assert len(list(write_policy_plots(agent, data, 2, Path("plots")))) == 2
     assert modes == ["human", "human"]
 
 

@@ -89,9 +89,12 @@ def test_table_has_every_seed_and_summary_the_ended_ones() -> None:
         "- mean of last 10: 25.00 ± 7.07",
         "- last: 30.00 ± 14.14",
         "- best: 35.00 ± 7.07",
-        "- best of the mean curve, which the TD3 paper reports: 35.00 at 200",
+        "- best of the mean curve, which the TD3 paper reports: 35.00 at 200; it has the 2 evaluations that all seeds "
+        "have, up to 200",
         "- not counted, without a result: seed 3, seed 4",
     ]
+    late = dataclasses.replace(results[1], points=np.add(results[1].points, [50, 0]))
+    assert summary([results[0], late])[4] == "- no mean curve, because no evaluation is at the same step of all seeds"
     assert summary(results[:1])[2] == "- last: 20.00"
     assert summary(results[2:]) == ["No result yet: none of 2 seeds has ended with an evaluation."]
 

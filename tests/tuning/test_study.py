@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from one_sentence import refused
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.result import Points
@@ -52,6 +53,14 @@ def test_same_command_adds_only_missing_trials(plan: Plan) -> None:
     run_study(plan, dataclasses.replace(SEARCH, trials=3))
     assert states(plan) == {f"trial {number}": "finished" for number in range(3)}
     assert [len(starts(plan, number)) for number in range(3)] == [1, 1, 1]
+
+
+def test_runs_of_another_study_are_not_adopted(plan: Plan) -> None:
+    """Their settings differ from those that the new study would draw."""
+    run_study(plan, SEARCH)
+    (plan.folder / "study.journal").unlink()
+    with refused("the folder of a sweep", "trial_0", fix="Use another --name"):
+        run_study(plan, SEARCH)
 
 
 def test_trial_of_a_killed_sweep_continues(plan: Plan) -> None:
