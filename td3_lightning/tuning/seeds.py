@@ -34,7 +34,7 @@ def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> 
     show(results_table(results, plan.metric, most=len(results)))
     for line in write_report(results, plan, again):
         echo(line)
-    failed = [result for result in results if result.state != "finished"]
+    failed = [result for result in results if result.state not in ("finished", "running")]  # by another sweep
     if failed:
         states = ", ".join(f"{result.label} is {result.state}" for result in failed)
         raise RunError(f"{states}. Read log.txt in the folder of the seed. The same command starts it again.")
@@ -67,6 +67,8 @@ class Seeds:
         self._runs = [Run(plan.folder / f"seed_{seed}", flags({"seed_everything": seed})) for seed in seeds]
         self._waiting = [run for run in self._runs if not run.finished]
         self._active: dict[Run, Points] = {}
+        self._elsewhere: set[Run] = set()
+        self._failed: dict[Run, str] = {}  # the errors of runs that this sweep has given up
 
     def next(self) -> tuple[Run, Claim] | None:
         """Return the next seed that is not complete and that no other sweep runs."""
@@ -75,6 +77,10 @@ class Seeds:
             try:
                 claim = Claim(run.folder)
             except BlockingIOError:
+                self._elsewhere.add(run)
+                continue
+            if run.finished:  # the other sweep has ended it meanwhile
+                claim.release()
                 continue
             self._active[run] = run.evaluations(self._plan.metric)
             return run, claim
@@ -88,6 +94,8 @@ class Seeds:
     def finish(self, run: Run, points: Points, error: str) -> None:
         """Write the results so far."""
         del self._active[run]
+        if error:
+            self._failed[run] = error
         write_csv(self.results(), self._plan.folder / CSV)
 
     def results(self) -> Sequence[Result]:
@@ -96,9 +104,11 @@ class Seeds:
 
     def _result(self, run: Run) -> Result:
         record, points = run.record, self._active.get(run)
-        code, error = record.get("exit_code"), ""
-        if points is not None:
+        code, error = record.get("exit_code"), self._failed.get(run, "")
+        if points is not None or (run in self._elsewhere and code != 0):
             state = "running"
+        elif error:
+            state = "failed"
         elif code is None or (code in INTERRUPTED):
             state = "unfinished" if run.folder.exists() else "waiting"
         else:

@@ -13,7 +13,7 @@ from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.result import Result
 from td3_lightning.tuning.run import Claim, Run
 from td3_lightning.tuning.seed_report import draw, markdown_table, summary
-from td3_lightning.tuning.seeds import run_seeds
+from td3_lightning.tuning.seeds import Seeds, run_seeds
 
 METRIC = "eval/return_mean"
 
@@ -135,10 +135,26 @@ def test_unfinished_seeds_resume_and_finished_ones_are_kept(plan: Plan, capsys: 
 
 def test_seed_of_another_sweep_is_left_alone(plan: Plan) -> None:
     claim = Claim(plan.folder / "seed_1")
-    with pytest.raises(RunError, match=r"seed 1 is unfinished"):
-        run_seeds(plan, [1, 2])
+    run_seeds(plan, [1, 2])
+    assert "| seed 1 | - | - | - | - | running |" in (plan.folder / "seeds.md").read_text()
     claim.release()
     assert not (plan.folder / "seed_1" / "log.txt").exists()
+
+
+def test_seed_that_another_sweep_has_just_ended_is_not_repeated(plan: Plan) -> None:
+    slow, fast = Seeds(plan, [1]), Seeds(plan, [1])
+    run, claim = fast.next()  # type: ignore[misc]  # it has a run
+    run.end(["fit"], 0, 1.0)
+    claim.release()
+    assert slow.next() is None
+    assert [each.state for each in slow.results()] == ["finished"]
+
+
+def test_seed_that_is_killed_again_and_again_has_failed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.tuning.node.PROGRAM", ["-c", "import os; os.kill(os.getpid(), 9)"])
+    with pytest.raises(RunError, match=r"seed 1 is failed\. Read log.txt"):
+        run_seeds(plan, [1])
+    assert "failed: killed 2 times without a new evaluation" in (plan.folder / "seeds.md").read_text()
 
 
 def test_offline_runs_are_reported_in_updates(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
