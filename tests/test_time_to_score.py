@@ -4,17 +4,21 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
 import pytest
 
 from benchmarks import score_run, time_to_score
-from benchmarks.score_callback import frames_per_action
+from benchmarks.score_callback import ScoreCallback, frames_per_action
 from benchmarks.score_run import START, TASKS, Scorer, mean_return
 from benchmarks.time_to_score import ended, table
 from benchmarks.workloads import ROOT
+from td3_lightning import ReplayData
 from td3_lightning.envs.wrappers import ActionRepeat
 
 LANDER = TASKS["lander"]
@@ -154,3 +158,73 @@ def test_our_run_is_scored_until_its_last_frame(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [each["frames"] for each in time_to_score.read(tmp_path / "scores.jsonl")] == [90.0, 180.0]
+
+
+class Squares(gymnasium.Env[float, float]):
+    """Episodes of 1, 2, 5, ... steps with a reward of 1, which terminate."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[float, dict[str, Any]]:
+        assert seed is not None
+        self.left = (seed - score_run.EVAL_SEED) ** 2 + 1
+        return 0.0, {}
+
+    def step(self, action: float) -> tuple[float, float, bool, bool, dict[str, Any]]:
+        assert self.left, "stepped after the end"
+        self.left -= 1
+        return 0.0, 1.0, not self.left, False, {}
+
+
+def test_score_is_the_mean_over_whole_episodes() -> None:
+    assert mean_return(lambda obs: obs, Squares(), 3) == pytest.approx((1 + 2 + 5) / 3)
+
+
+@pytest.mark.parametrize(("mean", "ends"), [(199.9, False), (200.0, True)])
+def test_run_ends_at_the_score(mean: float, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setenv(START, "0")
+    monkeypatch.setattr(score_run, "mean_return", lambda policy, env, episodes: asked.append(episodes) or mean)
+    monkeypatch.setattr(score_run.os, "_exit", sys.exit)
+    scorer = Scorer(TASKS["lander"], tmp_path / "scores.jsonl")
+    with pytest.raises(SystemExit) if ends else nullcontext():
+        scorer.evaluate(7_500, lambda obs: obs, lambda: None)  # type: ignore[arg-type,return-value]
+    assert asked == [100]
+
+
+def test_runs_have_one_thread_and_start_now() -> None:
+    before = time.time()
+    variables = time_to_score.environment()
+    assert {variables[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {"1"}
+    assert before <= float(variables[START]) <= time.time()
+
+
+def test_our_frames_are_counted_and_our_evaluations_are_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, seen = [0.0], []
+    monkeypatch.setenv(START, "0")
+    monkeypatch.setattr(score_run, "time", SimpleNamespace(time=lambda: now[0]))
+    data = ReplayData("LunarLanderContinuous-v3", wrappers=[partial(ActionRepeat, repeat=3)])
+    callback: Any = ScoreCallback(str(tmp_path / "scores.jsonl"))
+    callback.on_fit_start(SimpleNamespace(datamodule=data), None)
+    monkeypatch.setattr(callback.scorer, "evaluate", lambda frames, *_: seen.append(frames))
+    callback.on_train_batch_end(SimpleNamespace(datamodule=data), SimpleNamespace(env_steps=2_500, act=None))
+    assert seen == [7_500]
+    callback.on_validation_start()
+    now[0] = 40.0
+    callback.on_validation_end()
+    assert callback.scorer._paused == 40.0
+
+
+def test_runs_get_their_task_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> None:
+        commands.append(command[2:-1])
+        Path(command[-1]).write_text('{"frames": 500000, "seconds": 1.0, "return": 0.0}\n')
+
+    monkeypatch.setattr(time_to_score, "subprocess", SimpleNamespace(run=run))
+    words = ["--task", "halfcheetah", "--implementations", "ours", "sb3", "--seeds", "4", "5"]
+    assert time_to_score.main([*words, "--output", str(tmp_path)]) == 0
+    assert commands == [
+        ["benchmarks.score_run", name, "halfcheetah", seed] for seed in ("4", "5") for name in ("ours", "sb3")
+    ]

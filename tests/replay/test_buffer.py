@@ -590,3 +590,9 @@ def test_later_value_out_of_range_is_refused(settings: dict[str, Any], message: 
     with pytest.raises(UsageError) as caught:
         replay.sample()
     assert str(caught.value).startswith(message)
+
+
+def test_gamma_counts_the_steps_before_the_buffer() -> None:
+    replay = Replay(1, 1, capacity=50, gamma=Linear(0.5, 0.9, steps=8))
+    replay.steps_before = 8
+    assert replay.gamma == 0.9

@@ -1,5 +1,6 @@
 """Recorded episodes in a replay buffer, in a Minari dataset and back; datasets that must be refused."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -281,3 +282,9 @@ def test_failed_write_keeps_the_dataset_of_another_process(
         write_dataset("recorded-v0", recorded.episodes(), *spaces, "TD3", "a test")
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
+def test_episode_that_terminates_at_its_time_limit_does_not_bootstrap() -> None:
+    replay = Replay(3, 1, capacity=40, batch_size=64)
+    fill(replay, [dataclasses.replace(recorded.episodes()[0], truncated=True)])
+    assert 0.0 in replay.sample().discount.tolist()

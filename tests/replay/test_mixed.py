@@ -55,3 +55,12 @@ def test_batches_without_the_agents_part_need_no_transition() -> None:
     own, dataset = (Replay(3, 1, capacity=40, batch_size=4) for _ in range(2))
     fill(dataset, recorded.episodes())
     assert torch.isfinite(MixedReplay(own, dataset, (0, 4)).sample().reward).all()
+
+
+def test_schedules_count_the_steps_before_the_buffer() -> None:
+    settings: Any = {"capacity": 40, "batch_size": 200, "gamma": 0.5, "n_step": Linear(3, 1, 100)}
+    own, dataset = (Replay(3, 1, **settings) for _ in range(2))
+    for replay in (own, dataset):
+        fill(replay, recorded.episodes())
+    own.steps_before, own.steps_stored = 70, 30
+    assert set(MixedReplay(own, dataset, (200, 200)).sample().discount.tolist()) == {0.0, 0.5}

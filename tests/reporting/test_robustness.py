@@ -169,3 +169,23 @@ def test_invalid_use_is_one_sentence(
     assert expected in said
     assert said.count("\n") == 1
     assert not Path("robustness").exists()
+
+
+SCORES = Measurement(Level(0.1, 0.0), [{"return": value, "length": value} for value in (1.0, 3.0, 5.0, 11.0)])
+
+
+def test_table_has_the_mean_the_interval_and_the_minimum() -> None:
+    names, cells = (list(column.cells) for column in robustness_table([SCORES]).columns)
+    assert dict(zip(names, cells, strict=True)) == {
+        "return, mean": "5.00",
+        "95% interval": f"± {SCORES.interval:.2f}",
+        "return, min": "1.00",
+        "length": "5.00",
+    }
+
+
+def test_picture_has_the_means_and_intervals() -> None:
+    (axes,) = draw_robustness([SCORES, SCORES], "").axes
+    means, _, (bars,) = axes.containers[0].lines  # type: ignore[attr-defined]
+    assert means.get_ydata().tolist() == [5.0, 5.0]
+    assert bars.get_segments()[0][:, 1] == pytest.approx([5 - SCORES.interval, 5 + SCORES.interval])

@@ -308,3 +308,11 @@ def test_every_new_agent_starts_with_dataset_statistics(fit: Fit, make_trainer: 
         make_trainer(callbacks=[Collector()]).fit(module, datamodule=data)
         assert module.normalizer.count == rows
         torch.testing.assert_close(module.normalizer.mean, first.normalizer.mean)
+
+
+def test_recorded_noise_is_in_half_widths_of_the_action_box() -> None:
+    L.seed_everything(3, verbose=False)
+    data = ReplayData("Pendulum-v1", **{**SMALL, "batch_size": 8})
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
+    noise = [each.action - module.act(each.obs[:-1]) for each in record_episodes(module, data, 60, 0.1)]
+    assert np.concatenate(noise).std() == pytest.approx(0.1 * 2.0, rel=0.1)

@@ -438,3 +438,16 @@ def test_malformed_state_is_refused(change: Any, said: str, make_trainer: Any, t
     torch.save(saved, tmp_path / "run.ckpt")
     with pytest.raises(UsageError, match=said):
         fit(make_trainer, ckpt_path=tmp_path / "run.ckpt")
+
+
+def test_equal_return_replaces_the_copied_policy(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = PolicyCheckpoint()
+    kept, data = Kept(checkpoint, monkeypatch), scripted([(3, -200.0)])
+    trainer = make_trainer(callbacks=[Collector(3), checkpoint], limit_val_batches=0, max_epochs=2)
+    trainer.fit(new_module(data), datamodule=data)
+    assert len(kept.copies) > 2
+    assert kept.copies == [updates for _, updates, _ in kept.ends]
+
+
+def test_assessment_continues_at_the_best_return() -> None:
+    assert not Assessment(3, [True], 1, 4.0).is_over(4.0)

@@ -249,3 +249,8 @@ def test_expected_gradient_is_that_of_the_papers_uniform_loss() -> None:
     means = torch.stack([gradient(huber(errors_of(replay.sample())[None])[0], module) for _ in range(400)])
     deviation = means.std(dim=0) / 20
     assert ((means.mean(dim=0) - uniform).abs() < 4.5 * deviation + 1e-9).all()
+
+
+def test_reset_follows_the_target_updates(make_trainer: Any, events: list[str]) -> None:
+    fit(make_trainer(callbacks=[Collector(40)]), "fast", new_data(), target_update_freq=3)
+    assert events.count("reset") == 40 // 3
