@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from td3_lightning import TD7, Batch
+from td3_lightning.algorithm import sale
 from td3_lightning.algorithm.sale import avg_l1_norm
 from tests.algorithm.test_paper import Given
 
@@ -546,3 +547,11 @@ def test_layers_begin_like_torchs() -> None:
     ):
         assert parameter.abs().max().item() == pytest.approx(fan_in**-0.5, rel=0.1)
         assert parameter.abs().max() <= fan_in**-0.5
+
+
+def test_value_range_is_that_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sale, "maximum_over_ranks", lambda value: torch.maximum(value, torch.tensor(3.0)))
+    value_range = sale.ValueRange()
+    value_range.observe(torch.tensor([-1.0, 2.0]))
+    value_range.update()
+    assert (value_range.low, value_range.high) == (-3.0, 3.0)

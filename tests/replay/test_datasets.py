@@ -284,7 +284,7 @@ def test_failed_write_keeps_the_dataset_of_another_process(
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
 
 
-def test_episode_that_terminates_at_its_time_limit_does_not_bootstrap() -> None:
+def test_termination_at_the_time_limit_does_not_bootstrap() -> None:
     replay = Replay(3, 1, capacity=40, batch_size=64)
     fill(replay, [dataclasses.replace(recorded.episodes()[0], truncated=True)])
     assert 0.0 in replay.sample().discount.tolist()

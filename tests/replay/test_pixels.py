@@ -320,3 +320,11 @@ def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> 
             assert not any(map(torch.equal, before, module.critics.encoder.parameters()))
         ends.append([*module.state_dict().values(), *data.replay.sample()])
     assert all(map(torch.equal, *ends))
+
+
+def test_rewards_are_scaled_once_and_time_limits_bootstrap() -> None:
+    replay, stack = PixelReplay(SMALL, action_dim=1, capacity=60, reward_scale=0.1), np.zeros(180, np.uint8)
+    replay.add(0, stack, [0.0], 5.0, False, True, stack)
+    batch = replay.sample()
+    assert batch.reward[0].item() == np.float32(0.5)
+    assert batch.discount[0].item() == np.float32(0.99)

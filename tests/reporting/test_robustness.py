@@ -189,3 +189,15 @@ def test_picture_has_the_means_and_intervals() -> None:
     means, _, (bars,) = axes.containers[0].lines  # type: ignore[attr-defined]
     assert means.get_ydata().tolist() == [5.0, 5.0]
     assert bars.get_segments()[0][:, 1] == pytest.approx([5 - SCORES.interval, 5 + SCORES.interval])
+
+
+def test_command_plays_the_seeds_of_test_at_three_levels(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def first_level(policy: Any, data: Any, levels: Any, seeds: Any) -> Any:
+        asked.append((levels, seeds))
+        return measure(policy, data, levels[:1], seeds)
+
+    monkeypatch.setattr("td3_lightning.reporting.robustness.measure", first_level)
+    assert main(["robustness", "--ckpt_path", checkpoint, "--episodes=2", "--data.test_seed=77"]) == 0
+    assert asked == [([Level(0.0, 0.0), Level(0.001, 0.01), Level(0.01, 0.03)], range(77, 79))]
