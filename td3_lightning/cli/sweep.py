@@ -106,6 +106,7 @@ def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequen
         mode=settings.checkpoint.mode,
         workers=options.workers,
         clock="updates" if check.datamodule.offline else "env_steps",
+        seed=int(settings.seed_everything),
     )
 
 

@@ -25,6 +25,7 @@ class Plan:
         mode: "max" if a larger metric is better, otherwise "min".
         workers: Number of simultaneous runs.
         clock: Unit of the steps of an evaluation: "env_steps", or "updates" for offline runs.
+        seed: Random seed of the runs of a study.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Plan:
     mode: str = "max"
     workers: int = 1
     clock: str = "env_steps"
+    seed: int = 0
 
     @property
     def words(self) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import shlex
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +130,22 @@ def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     echo(f"best       {best.label}, {search.objective} {value}: {settings_text(best.settings)}")
     echo(f"files      {shown(plan.folder / CSV, start)}, {again[-1]}")
     echo(f"train      {command('fit', *again)}")
-    echo(f"seeds      {command('sweep', *again, '--seeds', *'12345')}")  # the trials use seed 0 by default
+    echo(f"seeds      {command('sweep', *without_seed(again), '--seeds', *other_seeds(plan.seed))}")
     path = journal_path(plan, search)
     if "://" not in path:  # a URL may hold a password
         echo(f"dashboard  {shlex.join(['optuna-dashboard', shown(path, start)])}")
+
+
+def other_seeds(seed: int) -> list[str]:
+    """Return five seeds other than the trials', whose best trial was chosen by its result with theirs."""
+    return [str(each) for each in range(6) if each != seed][:5]
+
+
+def without_seed(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without the flag of the random seed, which `--seeds` replaces."""
+    flag = "--seed_everything"
+    pairs = zip(("", *words), words, strict=False)
+    return [word for before, word in pairs if flag not in (word, before) and not word.startswith(f"{flag}=")]
 
 
 def _rank(result: Result, search: Search) -> tuple[bool, float]:

@@ -224,3 +224,20 @@ def test_threads_times_workers_is_at_most_the_cores(plan: Plan, monkeypatch: pyt
     assert [dataclasses.replace(plan, workers=workers).threads for workers in (1, 2, 3, 9)] == [7, 3, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert plan.threads == 5
+
+
+@pytest.mark.parametrize(
+    ("seed", "flags", "seeds"),
+    [
+        (0, [], "1 2 3 4 5"),
+        (3, ["--seed_everything", "3"], "0 1 2 4 5"),
+        (7, ["--seed_everything=7"], "0 1 2 3 4"),
+    ],
+)
+def test_printed_seeds_are_not_those_of_the_trials(
+    seed: int, flags: list[str], seeds: str, plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_study(dataclasses.replace(plan, seed=seed, flags=[*flags, "--model.tau", "0.1"]), SEARCH)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("seeds "))
+    words = "--config toy.yaml --model.tau 0.1 --config lightning_logs/toy/best.yaml"
+    assert line == f"seeds      python -m td3_lightning sweep {words} --seeds {seeds}"
