@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from td3_lightning import TD3, Collector, PolicyCheckpoint, ReplayData
+from td3_lightning import TD3, TD7, AveragedWeights, Collector, Pixels, PolicyCheckpoint, ReplayData
 from td3_lightning.training import prioritization
 
 DEFAULTS: dict[Any, dict[str, Any]] = {
@@ -19,7 +19,19 @@ DEFAULTS: dict[Any, dict[str, Any]] = {
         "noise_clip": 0.5,
         "policy_freq": 2,
     },
-    ReplayData: {"gamma": 0.99, "batch_size": 256, "n_step": 1, "eval_seed": 10_000, "test_seed": 50_000},
+    TD7: {"zs_dim": 256, "target_update_freq": 250},
+    ReplayData: {
+        "gamma": 0.99,
+        "batch_size": 256,
+        "n_step": 1,
+        "steps_per_epoch": 5_000,
+        "eval_episodes": 10,
+        "eval_seed": 10_000,
+        "test_episodes": 10,
+        "test_seed": 50_000,
+    },
+    AveragedWeights: {"decay": 0.9999},
+    Pixels: {"shift": 4},
     Collector: {"warmup_steps": 25_000, "exploration_noise": 0.1},
     PolicyCheckpoint: {"early_episodes": 1, "late_episodes": 20, "switch_after": 750_000, "reset_weight": 0.9},
 }

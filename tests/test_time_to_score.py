@@ -280,3 +280,14 @@ def test_stable_baselines3_has_the_settings_of_the_zoo(monkeypatch: pytest.Monke
         "policy_kwargs": {"net_arch": [400, 300]},
         "device": "cpu",
     }
+
+
+def test_halfcheetah_is_evaluated_as_published() -> None:
+    task = TASKS["halfcheetah"]
+    assert (task.score, task.episodes, task.interval, task.max_frames) == (5_000.0, 10, 5_000, 500_000)
+
+
+def test_evaluation_seeds_are_those_of_no_configuration() -> None:
+    settings = [line.split() for path in ROOT.glob("configs/**/*.yaml") for line in path.read_text().splitlines()]
+    seeds = [int(words[1]) for words in settings if words and words[0] in ("eval_seed:", "test_seed:")]
+    assert max([*seeds, 50_000]) + 100_000 < score_run.EVAL_SEED

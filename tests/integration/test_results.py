@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import robust_laps
 from benchmarks.laps import HEADER, main, read_evaluations, summarize
-from benchmarks.reference import first_hash, read_index, readme
+from benchmarks.reference import complete, first_hash, read_index, readme
 from benchmarks.settings_hash import config_of, settings_hash
 from td3_lightning.cli.settings import saved_settings
 from td3_lightning.interop.policy import Policy
@@ -199,3 +199,14 @@ def test_metrics_without_laps_are_refused(content: str | None, tmp_path: Path) -
         metrics.write_text(content)
     with pytest.raises(SystemExit, match=r"metrics\.csv must be a file with evaluations of the car, got none\. Use"):
         main([str(metrics)])
+
+
+def test_index_follows_from_the_metrics() -> None:
+    assert read_index() == [complete(row) for row in read_index()]
+
+
+@pytest.mark.parametrize(
+    ("lap", "frames", "passed"), [("0.98", "809.9", True), ("0.98", "810", False), ("0.97", "700", False)]
+)
+def test_limit_of_frames_is_exclusive(lap: str, frames: str, passed: bool) -> None:
+    assert robust_laps.passes({"eval/lap": lap, "eval/frames": frames}) is passed

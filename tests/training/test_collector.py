@@ -19,6 +19,7 @@ from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.schedules import Schedule
 from td3_lightning.training import collector as training_collector
 from td3_lightning.training.denormals import FLUSH_INTERVAL
+from td3_lightning.training.update_log import UpdateLog
 from toys import Counter
 
 LOW, HIGH = (-0.5, 0.25), (1.5, 8.0)
@@ -648,3 +649,11 @@ def test_losses_on_a_gpu_are_checked_without_logs(make_trainer: Any, monkeypatch
     trainer = make_trainer(callbacks=[Collector(5)], log_every_n_steps=0, limit_val_batches=0)
     trainer.fit(new_module(data), datamodule=data)
     assert asked == [FLUSH_INTERVAL, 2 * FLUSH_INTERVAL]
+
+
+def test_last_losses_are_logged() -> None:
+    log = UpdateLog()
+    for name, loss in (("critic_loss", 1.0), ("critic_loss", 2.0), ("actor_loss", 5.0)):
+        log.add({name: torch.tensor(loss)})
+    found = {name: value.item() for name, value in log.state_dict()["losses"].items()}
+    assert found == {"critic_loss": 2.0, "actor_loss": 5.0}

@@ -14,7 +14,7 @@ import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, TD7, Batch, Collector, ReplayData, Trunk, UsageError
 from td3_lightning.envs.env_group import Step
-from td3_lightning.training.normalizer_inputs import UnseenReturns
+from td3_lightning.training.normalizer_inputs import NormalizerInputs, UnseenReturns
 from tests.algorithm.test_normalization import AGENTS, new_agent, new_batch
 
 
@@ -149,3 +149,20 @@ def test_setting_is_refused_where_it_cannot_work(make_trainer: Any, tmp_path: Pa
     agent = TD3(3, data.action_low, data.action_high, (8,), normalize_rewards=True)
     with refused("model.normalize_rewards", "true", "data.reward_scale"):
         make_trainer(callbacks=[Collector(30)]).fit(agent, datamodule=data)
+
+
+def test_truncated_episode_ends_its_return() -> None:
+    returns, none = UnseenReturns(), np.zeros((1, 1), np.float32)
+    returns.begin([0])
+    returns.add(Step(none, none, [3.0], [False], [True], none, []), 0.5)
+    assert returns.state_dict()["running_returns"].tolist() == [0.0]
+
+
+def test_returns_have_the_discount_of_the_data() -> None:
+    data = ReplayData("toys/Seeded-v0", gamma=0.5, eval_episodes=1)
+    agent = TD3(3, data.action_low, data.action_high, (8,), normalize_rewards=True)
+    inputs, none = NormalizerInputs(), np.zeros((1, 1), np.float32)
+    inputs.returns.begin([0])
+    for _ in range(2):
+        inputs.add(agent, data, Step(none, none, [1.0], [False], [False], none, []))
+    assert inputs.state_dict()["returns"].tolist() == [1.0, 1.5]

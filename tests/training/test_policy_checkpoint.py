@@ -27,6 +27,7 @@ from td3_lightning import (
 from td3_lightning.envs.env_group import Step
 from td3_lightning.errors import EnvError
 from td3_lightning.training.assessment import Assessment
+from tests.training.test_collector import Kept as KeptLog
 
 
 class Scripted(toys.Counter):
@@ -451,3 +452,10 @@ def test_equal_return_replaces_the_copied_policy(make_trainer: Any, monkeypatch:
 
 def test_assessment_continues_at_the_best_return() -> None:
     assert not Assessment(3, [True], 1, 4.0).is_over(4.0)
+
+
+def test_logged_return_is_that_of_the_copied_policy(make_trainer: Any) -> None:
+    log, data, key = KeptLog(), scripted([(3, 1.0), (3, 5.0), (3, 2.0)]), "train/policy_checkpoint_return"
+    trainer = make_trainer(callbacks=[Collector(3), PolicyCheckpoint()], logger=log, max_epochs=2, limit_val_batches=0)
+    trainer.fit(new_module(data), datamodule=data)
+    assert [line[key] for _, line in log.lines if key in line][:3] == [5.0, 5.0, 5.0]
