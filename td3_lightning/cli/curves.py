@@ -46,7 +46,7 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--title", help="title of the picture (default: the metric)")
     parser.add_argument("--output", default="curves.png", help="path of the picture (default: %(default)s)")
     try:
-        options, unknown = parser.parse_known_args(args)
+        options, unknown = parser.parse_known_intermixed_args(args)
     except argparse.ArgumentError as error:
         raise UsageError(explain_parser_error(str(error), [])) from error
     if unknown:
@@ -61,7 +61,8 @@ def _groups(options: argparse.Namespace) -> dict[str, list[Path]]:
     given = [("runs", options.runs), ("reference", options.reference)]
     groups = {name: paths for name, paths in given if paths}
     for name, *words in options.group:
-        if os.path.isfile(name) or (os.sep in name and os.path.isdir(name)):  # a Path raises for a very long name
+        is_run = os.sep in name and os.path.isdir(name)  # a Path raises for a very long name
+        if is_run or os.path.isfile(name) or os.path.isfile(os.path.join(name, "metrics.csv")):
             raise refuse("group", "a name, followed by runs", name, f"Use --group NAME {name}.")
         if not words or name in groups:
             fix = "Use --group td7 lightning_logs/td7/version_0, for example."

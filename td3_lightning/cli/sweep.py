@@ -90,8 +90,8 @@ def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequen
         check = SettingsCheck(["fit", *configs, *words, *corner])
         _check_files(check)
     settings = check.settings
-    if options.space is not None and settings.trainer.limit_val_batches == 0:
-        expected = "above 0 for sweep --space, which compares evaluations"
+    if settings.trainer.limit_val_batches == 0:
+        expected = "above 0 for sweep, which compares evaluations"
         raise refuse("trainer.limit_val_batches", expected, 0, "Remove it.")
     kind = "seeds" if options.space is None else "sweep"
     name = options.name or "_".join([*(Path(each).stem for each in options.config), kind])

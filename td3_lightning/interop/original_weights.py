@@ -98,6 +98,8 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
         return []
     states = []
     for name, adam, file in found:
+        if (online := _find(path, name)) is not None:
+            _warn_if_older(file, online)
         theirs = _rearrange(name, _unstack)(adam.param_groups[0]["params"])
         states.append(our_adam(_read(file), file, adam, theirs, _rearrange(name, stack)))
     model.updates = int(next((entry["step"] for entry in states[1]["state"].values()), 0))
@@ -114,8 +116,8 @@ def _read_network(model: TD3, path: str | Path, name: str, prefix: str) -> None:
             f"files must be the prefix of existing files, got {path} without {path}_{name}. Use the part of the file "
             "names before _actor."
         )
-    if online is not None and file.stat().st_mtime < online.stat().st_mtime - MAX_SAVE_SECONDS:
-        rank_zero_warn(f"{file} is older than {online}. If it is from an earlier training, delete it and import again.")
+    if online is not None:
+        _warn_if_older(file, online)
     theirs = _in_order(_read(file), name, critics, file)
     ours = [weight.data for weight in model.get_submodule(f"{prefix}.layers").parameters()]
     _check_shapes(_rearrange(name, _unstack)(ours), theirs, file)
@@ -123,6 +125,12 @@ def _read_network(model: TD3, path: str | Path, name: str, prefix: str) -> None:
         raise UsageError(f"{file} must have finite weights, got others. Use the file of a run that has not diverged.")
     for weight, value in zip(ours, _rearrange(name, partial(_stack, critics=critics))(theirs), strict=True):
         weight.copy_(value)
+
+
+def _warn_if_older(file: Path, online: Path) -> None:
+    """Warn if a file is much older than that of the online network."""
+    if file.stat().st_mtime < online.stat().st_mtime - MAX_SAVE_SECONDS:
+        rank_zero_warn(f"{file} is older than {online}. If it is from an earlier training, delete it and import again.")
 
 
 # Networks.
@@ -222,7 +230,10 @@ def _check_representable(checkpoint: Mapping[str, Any]) -> None:
 
 def _find(path: str | Path, name: str) -> Path | None:
     files = [Path(f"{path}_{name}{end}") for end in dict.fromkeys(style["end"] for style in STYLES.values())]
-    return next((file for file in files if file.is_file()), None)
+    found = [file for file in files if file.is_file()]
+    if len(found) > 1:
+        raise UsageError(f"files must be those of one program, got {found[0]} and {found[1]}. Move one program's away.")
+    return found[0] if found else None
 
 
 def _read(file: Path) -> dict[Any, Any]:

@@ -156,7 +156,7 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
         axis = header.index(axis_of(header) or CLOCKS[0]) if where else 0
         for row in rows:
             if len(row) != len(header):
-                continue  # the run is still writing this row
+                continue  # edited by hand
             for column, series in where:
                 if row[column]:
                     series.append((float(row[axis] or "nan"), float(row[column])))
@@ -164,12 +164,15 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """Yield lines of bounded length and number. A small compressed file can hold more than fits into memory."""
+    """Yield complete lines of bounded length and number. A small compressed file can hold more than fits into memory.
+
+    A last line without a line end is left out: the run is still writing it, or was killed, so a number may lack digits.
+    """
     for _ in range(MAX_LINES):
         line = file.readline(MAX_LINE)
         if len(line) == MAX_LINE:
             raise ValueError(f"a line of more than {MAX_LINE:,} characters")
-        if not line:
+        if not line.endswith(("\n", "\r")):
             return
         yield line
     if file.read(1):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 KEYS = ("low", "high", "log", "step", "choices")
 MOST_STEPS = 10**9  # of a range; Optuna fails with many more
 FIXED = ("config", "name", "ckpt_path", "help", "print_config")  # flags of `fit` that the sweep itself decides
+COMMON = ("checkpoint.monitor", "checkpoint.mode", "trainer.default_root_dir")  # settings that all trials share
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def _stored(value: Any) -> Any:
 def _dimension(name: str, entry: Any) -> Range | Choices:
     if name in FIXED:
         raise refuse("space", "a mapping of settings of the model, data, collector and trainer", name, "Remove it.")
+    if name in COMMON:
+        raise refuse("space", "a mapping of settings that may differ between trials", name, f"Use the flag --{name}.")
     if not isinstance(entry, Mapping) or not ("choices" in entry or {"low", "high"} <= entry.keys()):
         nested = isinstance(entry, Mapping) and any(isinstance(value, Mapping) for value in entry.values())
         fix = f"Write {name}.{next(iter(entry))}: " + "{low: 1, high: 5}." if nested else "Use {low: 1, high: 5}."
@@ -131,6 +135,10 @@ def _dimension(name: str, entry: Any) -> Range | Choices:
         fix = f"Did you mean {close[0]}?" if close else "Remove it."
         raise refuse(name, f"described by {', '.join(KEYS)} in the space", unknown, fix)
     return _choices(name, entry) if "choices" in entry else _range(name, entry)
+
+
+def _exact(value: float) -> Decimal:
+    return Decimal(str(value))  # 0.3 is not a multiple of 0.1 in floating point
 
 
 def _choices(name: str, entry: Mapping[str, Any]) -> Choices:
@@ -164,4 +172,6 @@ def _range(name: str, entry: Mapping[str, Any]) -> Range:
     if found.step is not None and not 1 <= (found.high - found.low) / found.step <= MOST_STEPS:
         expected = f"between (high - low) / {MOST_STEPS:,} and high - low"
         raise refuse(f"{name}.step", expected, found.step, "Use another step, or remove it.")
+    if found.step is not None and (_exact(found.high) - _exact(found.low)) % _exact(found.step):
+        raise refuse(f"{name}.step", "a divisor of high - low", found.step, "Use another step, or another high.")
     return found

@@ -69,11 +69,24 @@ def test_curves_draws_named_groups(run_folder: Path, monkeypatch: pytest.MonkeyP
     assert drawn == {"TD3": 2, "TD7": 1}
 
 
-def test_group_without_a_name_is_refused(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_curves_takes_runs_before_and_after_settings(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr(seed_curves, "write_seed_curves", lambda *args: drawn.extend(args))
+    run = run_folder.absolute()
+    assert main(["curves", str(run), "--output", "a.png", str(run), "--title", "b", "--reference", str(run)]) == 0
+    assert drawn[:3] == [{"runs": [run, run], "reference": [run]}, "eval/return_mean", "b"]
+
+
+def test_group_without_a_name_is_refused(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for run in (run_folder, run_folder / "metrics.csv"):
         capsys.readouterr()
         assert main(["curves", "--group", str(run), str(run)]) == 2
         assert capsys.readouterr().err.startswith("group must be a name, followed by runs, got ")
+    monkeypatch.chdir(run_folder.parent)
+    assert main(["curves", "--group", run_folder.name, run_folder.name]) == 2
+    assert capsys.readouterr().err.startswith("group must be a name, followed by runs, got ")
     assert main(["curves", "--group", "long name " * 99, "absent"]) == 2
     assert capsys.readouterr().err.startswith("A run must be a folder")
 

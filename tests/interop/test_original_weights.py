@@ -396,6 +396,21 @@ def test_older_target_files_warn(tmp_path: Path) -> None:
         read_weight_files(module, tmp_path / "x")
 
 
+def test_older_optimizer_files_warn(original: Original) -> None:
+    os.utime("theirs_critic_optimizer", (0, os.stat("theirs_critic").st_mtime - 999))
+    with pytest.warns(UserWarning, match=r"theirs_critic_optimizer is older than .*theirs_critic\. If it is from"):
+        read_weight_files(new_module(), "theirs")
+
+
+@pytest.mark.parametrize("name", ["actor", "critic", "critic_target"])
+def test_files_of_two_programs_are_refused(name: str, tmp_path: Path) -> None:
+    module = new_module()
+    write_weight_files(trained(module), tmp_path / "x")
+    (tmp_path / f"x_{name}.pth").write_bytes((tmp_path / f"x_{name}").read_bytes())
+    with pytest.raises(UsageError, match=rf"files must be those of one program, got .*x_{name} and .*x_{name}\.pth"):
+        read_weight_files(module, tmp_path / "x")
+
+
 @pytest.mark.parametrize("num_critics", [1, 3, 4, 6, 10])
 def test_other_number_of_critics_is_refused(num_critics: int, original: Original) -> None:
     module = new_module(num_critics=num_critics)

@@ -220,3 +220,10 @@ def test_reading_skips_empty_cells_and_incomplete_rows(path: Path) -> None:
     np.testing.assert_array_equal(series["x"], [[1, 10], [3, 30]])
     np.testing.assert_array_equal(series["y"], [[2, 5]])
     assert series["z"].shape == (0, 2)
+
+
+def test_last_row_without_line_end_may_lack_digits(path: Path) -> None:
+    path.write_text("env_steps,x\n1,10\n2,92")  # of 920.5
+    np.testing.assert_array_equal(read_metrics(path, ["x"])["x"], [[1, 10]])
+    path.write_bytes(b"env_steps,x\r\n1,10\r\n2,20\r\n")  # as a spreadsheet writes it
+    np.testing.assert_array_equal(read_metrics(path, ["x"])["x"], [[1, 10], [2, 20]])

@@ -17,6 +17,12 @@ ENTRIES = {
 }
 
 
+@pytest.mark.parametrize(("low", "high", "step"), [(0.1, 0.7, 0.1), (1e-4, 1e-3, 1e-4), (0, 0.3, 0.1), (2, 8, 3)])
+def test_steps_that_divide_their_range_are_accepted(low: float, high: float, step: float) -> None:
+    (corner, *_, other) = Space({"a": {"low": low, "high": high, "step": step}}).corners()
+    assert (corner, other) == ({"a": low}, {"a": high})
+
+
 def test_trials_draw_all_values_of_their_ranges() -> None:
     study, space = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1)), Space(ENTRIES)
     drawn = [space.suggest(study.ask()) for _ in range(60)]
@@ -77,6 +83,12 @@ def test_corners_have_every_end_and_every_choice() -> None:
             r"a.step must be between \(high - low\) / .*, got 5. Use another step",
         ),
         ({"a": {"low": 1, "high": 2, "step": 1, "log": True}}, "a.step must be .* got 'both'"),
+        ({"a": {"low": 1, "high": 8, "step": 2}}, "a.step must be a divisor of high - low, got 2. Use another step"),
+        ({"a": {"low": 0, "high": 1, "step": 0.3}}, "a.step must be a divisor of high - low, got 0.3. Use another"),
+        *(
+            ({name: {"choices": ["a", "b"]}}, f"space must be .* may differ between trials, got '{name}'. Use the flag")
+            for name in ("checkpoint.monitor", "checkpoint.mode", "trainer.default_root_dir")
+        ),
     ],
 )
 def test_invalid_space_is_one_sentence(entries: Any, message: str) -> None:

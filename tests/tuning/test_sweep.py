@@ -56,7 +56,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "--config tiny.yaml --space space.yaml --trainer.limit_val_batches 0",
-            "trainer.limit_val_batches must be above 0 for sweep --space, which compares evaluations, got 0. Remove",
+            "trainer.limit_val_batches must be above 0 for sweep, which compares evaluations, got 0. Remove",
+        ),
+        (
+            "--config tiny.yaml --seeds 1 2 --trainer.limit_val_batches 0",
+            "trainer.limit_val_batches must be above 0 for sweep, which compares evaluations, got 0. Remove",
         ),
         ("--config tiny.yaml -space space.yaml", "-space must begin with two dashes; did you mean --space?"),
         ("--config tiny.yaml --seeds 1 --data.env_id space", "env_id must be the id of"),  # a value named as an option
