@@ -10,11 +10,10 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-# Errors of PyYAML for an invalid text. For a text such as 2025-31-12 or "!!bool x", it is no YAMLError.
-YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+# Errors of PyYAML besides its YAMLError, for a text such as 2025-31-12 or "!!bool x".
+OTHER_YAML_ERRORS = (ValueError, LookupError, AttributeError, RecursionError)
 MAX_BITS = 64  # of an integer in a checkpoint
 MAX_TIMEOUT = 1e6  # seconds, 11 days
 FLOAT32_MAX = float(np.finfo(np.float32).max)

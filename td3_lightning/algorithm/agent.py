@@ -17,7 +17,7 @@ from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import YAML_ERRORS, UsageError, one_line, refuse
+from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, refuse
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
@@ -276,7 +276,7 @@ def _settings_in(file: Path) -> dict[str, Any]:
     except OSError as error:
         got = f"{file} ({error.strerror})"
         raise UsageError(f"hparams_file must be a readable file, got {got}. Use the path of a YAML file.") from error
-    except YAML_ERRORS as error:
+    except (yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
         raise UsageError(f"{file} must be valid YAML, got an error: {one_line(error)}. Correct it.") from error
     if not isinstance(settings, dict):
         raise refuse(f"hparams_file {file}", "a mapping", settings, "Write one setting per line.")

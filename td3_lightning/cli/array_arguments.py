@@ -6,7 +6,7 @@ import numpy as np
 import yaml
 from jsonargparse.typing import register_type
 
-from td3_lightning.errors import YAML_ERRORS
+from td3_lightning.errors import OTHER_YAML_ERRORS
 
 
 def register_array_arguments() -> None:
@@ -47,7 +47,7 @@ def _read(value: Any) -> Any:
         if value.strip().startswith("["):
             return _read(yaml.safe_load(value))
         return float(value) if any(sign in value.lower() for sign in ".en") else int(value)
-    except YAML_ERRORS:
+    except (yaml.YAMLError, *OTHER_YAML_ERRORS):
         return value
 
 

@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import get_loader
 from yaml.constructor import SafeConstructor
 
-from td3_lightning.errors import YAML_ERRORS, UsageError, one_line, refuse
+from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, refuse
 
 PACKAGE = Path(__file__).parents[1]
 SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
@@ -204,7 +204,7 @@ def _check_yaml(path: Path, content_of_mapping: str, fix: str) -> dict[Any, Any]
         raise UsageError(f"{path} must be UTF-8, got another encoding at byte {error.start}. Convert it.") from error
     except RecursionError as error:
         raise UsageError(f"{path} must be valid YAML, got too many nested brackets. Remove them.") from error
-    except (*YAML_ERRORS, OSError) as error:
+    except (yaml.YAMLError, *OTHER_YAML_ERRORS, OSError) as error:
         raise UsageError(f"{path} must be valid YAML, got an error: {_reason(error)}. Correct it.") from error
     _check_size(path, content)
     if not isinstance(content, dict):

@@ -11,7 +11,7 @@ import yaml
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.cli.agent_class import AGENTS, DEFAULT
-from td3_lightning.errors import YAML_ERRORS, UsageError, one_line
+from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.checkpoint_schema import require_parts
 from td3_lightning.serialization.optimizer_states import check_optimizers
@@ -272,7 +272,7 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
 def _read(text: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except YAML_ERRORS:
+    except (yaml.YAMLError, *OTHER_YAML_ERRORS):
         return text
 
 

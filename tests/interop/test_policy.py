@@ -17,7 +17,7 @@ from td3_lightning.interop.policy_file import write_policy
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "deployment.md"
 DEPLOYED = """
 import sys
-for name in ("gymnasium", "lightning", "pytorch_lightning", "torch"):
+for name in ("gymnasium", "lightning", "pytorch_lightning", "torch", "yaml"):
     sys.modules[name] = None  # an import raises ModuleNotFoundError
 
 {line}
