@@ -16,6 +16,7 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.monitors import check_monitors
+from td3_lightning.cli.stage import RUNS
 from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.serialization.checkpoint_file import replays_in
@@ -181,6 +182,10 @@ def check_own_stage(checkpoint: Path, name: str, files: list[Path]) -> None:
 
 
 def has_name(run: Path | None, name: str) -> bool:
-    """Return whether a run folder belongs to a run with this name."""
-    folders = Path(name).parts
-    return run is not None and run.parent.parts[len(run.parent.parts) - len(folders) :] == folders
+    """Return whether a run folder belongs to a run with this name. The folder of all runs may have been moved."""
+    if run is None:
+        return False
+    folders, parts = Path(name).parts, run.parent.parts
+    first = max((place for place, part in enumerate(parts) if part == RUNS), default=None)
+    below = parts[len(parts) - len(folders) :] if first is None else parts[first + 1 :]
+    return below == folders

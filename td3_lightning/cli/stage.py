@@ -7,13 +7,14 @@ from td3_lightning.errors import UsageError, refuse
 from td3_lightning.reporting.paths import expand, is_below
 from td3_lightning.reporting.run_dir import newest_last
 
+RUNS = "lightning_logs"  # folder of all runs
 LAST = "last"
 PREFIX = "last:"  # followed by the name of a run
 
 
 def runs_folder(default_root_dir: str | None) -> Path:
     """Return the folder of all runs."""
-    return Path(expand("trainer.default_root_dir", default_root_dir or "."), "lightning_logs")
+    return Path(expand("trainer.default_root_dir", default_root_dir or "."), RUNS)
 
 
 def check_name(name: str) -> None:

@@ -1,7 +1,7 @@
 """The command `sweep`, which runs a configuration over the settings of a search space, or over random seeds."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from jsonargparse import get_loader
+from lightning.pytorch.loggers import Logger
 
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.config_files import check_dashes, find_config, find_space
@@ -32,6 +33,11 @@ ENGINES = ("local", "ray")
 
 class SettingsCheck(CommandLine):
     """Create the objects of `fit` and close them, so that an invalid setting raises its error before any run starts."""
+
+    def _loggers(self, settings: Mapping[str, Any]) -> list[Logger] | Logger | bool:
+        """Leave out added loggers, which would create files and experiments."""
+        loggers = super()._loggers(settings)
+        return loggers[:1] if isinstance(loggers, list) else loggers
 
     def before_fit(self) -> None:
         """Print nothing."""
@@ -107,6 +113,7 @@ def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequen
         workers=options.workers,
         clock="updates" if check.datamodule.offline else "env_steps",
         seed=int(settings.seed_everything),
+        files=files,
     )
 
 

@@ -77,7 +77,7 @@ class EnvGroup:
     Args:
         make: Function that makes one environment.
         indices: Numbers of the environments in error messages.
-        on_turn: Called with the position of an environment in the group before it is stepped or reset.
+        on_turn: Called with the position of an environment in the group before it is stepped, reset or restored.
     """
 
     def __init__(
@@ -154,7 +154,11 @@ class EnvGroup:
         Returns:
             Whether each result is bit-identical. If not, the environment starts a new episode.
         """
-        same = [env.load_state_dict(state) for env, state in zip(self.envs, states, strict=True)]
+        same = []
+        for place, (env, state) in enumerate(zip(self.envs, states, strict=True)):
+            if self._on_turn is not None:
+                self._on_turn(place)
+            same.append(env.load_state_dict(state))
         self.obs = np.stack([env.obs for env in self.envs]).astype(np.float32)
         return same
 

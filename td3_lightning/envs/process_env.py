@@ -168,6 +168,7 @@ class WorkerPool:
             self.spaces += spaces
         sizes = num_envs, *(int(np.prod(space.shape or ())) for space in self.spaces[0])
         self._arrays = SharedArrays(memory, *sizes)
+        self._arrays.turn[:] = range(num_envs)
         self._call("share", [sizes] * len(self.workers))
         for worker in self.workers:
             worker.arrays = self._arrays

@@ -44,7 +44,9 @@ class SharedArrays:
         self.reward: NDArray[np.float64] = views[3]
         self.terminated: NDArray[np.bool_] = views[4]
         self.truncated: NDArray[np.bool_] = views[5]
-        self.turn: NDArray[np.int64] = views[6]  # at a worker's first index: the environment that it steps or resets
+        self.turn: NDArray[np.int64] = views[
+            6
+        ]  # at a worker's first index: the environment that it steps, resets or restores
 
 
 def new_memory() -> int:

@@ -151,6 +151,8 @@ class TrainingVectorEnv:
         """
         if not state["episodes"]:  # they were discarded
             return []
+        if all(episode.keys() == {"actions", "obs"} for episode in state["episodes"]):  # of a vector environment
+            return list(range(self.num_envs))  # the next call is `reset`
         same = self.group.restore([as_arrays(episode) for episode in state["episodes"]])
         if "step" not in state:
             return [index for index, is_same in enumerate(same) if not is_same]

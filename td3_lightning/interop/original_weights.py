@@ -20,6 +20,7 @@ from td3_lightning.atomic_files import atomic_write_all
 from td3_lightning.errors import UsageError
 from td3_lightning.interop.metadata import check_trained, is_imported
 from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
+from td3_lightning.serialization.archive import BEGIN, check_archive
 from td3_lightning.serialization.values import brief
 
 NETWORKS = {"actor": "actor", "critic": "critics", "actor_target": "actor_target", "critic_target": "critics_target"}
@@ -81,6 +82,10 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
     if model.settings.normalize_observations:
         raise UsageError(
             "import requires model.normalize_observations to be false, got true. The weights are for raw observations."
+        )
+    if model.settings.normalize_rewards:
+        raise UsageError(
+            "import requires model.normalize_rewards to be false, got true. The critics are for raw rewards."
         )
     if model.algorithm != "TD3":
         raise UsageError(f"import requires TD3, got {model.algorithm}. Use --model td3_lightning.TD3.")
@@ -217,6 +222,11 @@ def _check_representable(checkpoint: Mapping[str, Any]) -> None:
             "export requires an agent that acts on raw observations, got one with normalize_observations. Use another "
             "checkpoint."
         )
+    if settings.get("normalize_rewards"):
+        raise UsageError(
+            "export requires critics of raw rewards, got an agent with normalize_rewards. Use another checkpoint, or "
+            "export the policy with --format onnx."
+        )
     if weights["actor.centre"].any() or (weights["actor.scale"] != weights["actor.scale"][0]).any():
         low, high = settings["action_low"], settings["action_high"]
         raise UsageError(
@@ -239,8 +249,12 @@ def _find(path: str | Path, name: str) -> Path | None:
 def _read(file: Path) -> dict[Any, Any]:
     """Load tensors and plain values. Files that could run code are refused."""
     try:
+        with file.open("rb") as archive:
+            is_archive = archive.read(len(BEGIN)) == BEGIN  # others are from versions of torch before 1.6
+            if is_archive and (reason := check_archive(archive)) is not None:
+                raise ValueError(reason)
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises any exception for a damaged file
+    except Exception as error:  # torch.load and zipfile raise any exception for a damaged file
         raise UsageError(
             f"{file} must be a file of weights, got one that is damaged or could run code. Export it again."
         ) from error

@@ -87,7 +87,15 @@ def fill(replay: Replay, episodes: Sequence[RecordedEpisode]) -> None:
     replay.load_state_dict({**replay.position(), "priorities": {}, "rings": rings})
 
 
-def checksum(replay: Replay) -> int:
+def checksum(episodes: Sequence[RecordedEpisode]) -> int:
+    """Return the CRC32 of the rows of all episodes."""
+    crc = 0
+    for episode in episodes:
+        crc = zlib.crc32(episode.rows(reward_scale=1.0).data, crc)
+    return crc
+
+
+def checksum_of_rows(replay: Replay) -> int:
     """Return the CRC32 of all rows of a replay buffer."""
     return zlib.crc32(replay.rows.numpy().data)
 

@@ -45,7 +45,7 @@ class DeviceReplay:
         """Return the positions of the rows that have changed since they were copied."""
         positions = []
         for index, ring in enumerate(self.replay.rings):
-            numbers = np.arange(self._copied[index], ring.valid_rows.stop)
+            numbers = np.arange(max(self._copied[index], ring.valid_rows.start), ring.valid_rows.stop)
             self._copied[index] = ring.immutable_rows
             slots = numbers % ring.length
             repeated = slots[slots < ring.n_step] + ring.length  # the ring repeats its first rows at its end

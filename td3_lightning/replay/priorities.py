@@ -114,10 +114,12 @@ class Priorities:
         """Return the largest priority, and the priorities (transitions,) of each ring, oldest first."""
         self.synchronize()
         values = [torch.from_numpy(self._tree.values[self._starts(env)]) for env in range(len(self.rings))]
-        return {"largest": self.max_priority, "rings": values}
+        return {"largest": self.max_priority, "alpha": self.alpha, "rings": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict` after the rings; an empty state gives all transitions the same priority.
+
+        Priorities with another `alpha` are converted.
 
         Raises:
             UsageError: The state has another number of priorities than there are transitions.
@@ -125,14 +127,23 @@ class Priorities:
         self._clear()
         self.max_priority = MIN_PRIORITY
         self.synchronize()
-        self.max_priority = state.get("largest", MIN_PRIORITY)
+        power = self.alpha / state.get("alpha", self.alpha)  # of an older checkpoint, alpha is unknown
+        self.max_priority = float(_raised(np.array(state.get("largest", MIN_PRIORITY)), power))
         for env, values in enumerate(state.get("rings", [])):
             starts = self._starts(env)
             if len(values) != len(starts):
                 raise UsageError(
                     f"The saved replay must have {len(starts)} priorities, got {len(values)}. Use another checkpoint."
                 )
-            self._tree.set(starts, values.numpy())
+            self._tree.set(starts, _raised(values.numpy(), power))
+
+
+def _raised(priorities: NDArray[Any], power: float) -> NDArray[Any]:
+    """Raise priorities to a power, at most to the largest float32 number."""
+    if power == 1:
+        return priorities
+    with np.errstate(over="ignore"):
+        return np.fmin(priorities.astype(np.float64) ** power, MAX_FLOAT32).astype(np.float32)
 
 
 def require(priorities: Priorities | None) -> Priorities:

@@ -156,7 +156,7 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
         axis = header.index(axis_of(header) or CLOCKS[0]) if where else 0
         for row in rows:
             if len(row) != len(header):
-                continue  # edited by hand
+                continue  # not written by this package
             for column, series in where:
                 if row[column]:
                     series.append((float(row[axis] or "nan"), float(row[column])))

@@ -45,6 +45,7 @@ def check_archive(file: BinaryIO) -> str | None:
         if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
             return "has compressed content, which no checkpoint has"
         names = [record.filename for record in records]
+        is_plain &= names == [record.orig_filename for record in records]  # torch reads the original names
         is_plain &= len(set(names)) == len(names) and not archive.comment and _has_one_directory(file, size)
         if not is_plain or sum(record.file_size for record in records) > size:
             return "claims more content than it holds"

@@ -15,6 +15,8 @@ from td3_lightning.errors import UsageError
 
 VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
 
+MAX_INT_BITS = 255 * 8  # of the largest integer, with its sign, that torch's safe unpickler reads
+
 SERIES: dict[type, type] = {list: list, tuple: tuple, set: set, frozenset: set, deque: list}  # what they become
 
 
@@ -34,6 +36,7 @@ def to_primitives(value: Any, name: str) -> Any:
     if isinstance(value, Tensor):
         return _plain_tensor(value, name)
     if type(value) in VALUES:
+        _check_loadable(value, name)
         return value
     if isinstance(value, Mapping):
         return _plain_mapping(value, name)
@@ -51,6 +54,17 @@ def to_primitives(value: Any, name: str) -> Any:
         f"{name} must be made of tensors, numbers, strings, lists and dicts to be saved, got a "
         f"{type(value).__qualname__}. Store its values instead."
     )
+
+
+def _check_loadable(value: Any, name: str) -> None:
+    """Raise `UsageError` for values that torch can save but not load safely."""
+    if type(value) is bytes and not value:
+        raise UsageError(f"{name} must not be empty bytes to be saved, got b''. Use None or an empty string.")
+    if type(value) is int and value.bit_length() >= MAX_INT_BITS:
+        raise UsageError(
+            f"{name} must be an integer below 2^{MAX_INT_BITS - 1} to be saved, got one of {value.bit_length():,} "
+            "bits. Save it as a string."
+        )
 
 
 def _plain_tensor(value: Tensor, name: str) -> Tensor:

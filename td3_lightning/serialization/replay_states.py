@@ -45,6 +45,13 @@ def largest_priority(value: Any, name: str) -> None:
         raise InvalidValueError(name, "a finite number of at least 1", value)
 
 
+def exponent(value: Any, name: str) -> None:
+    """Check for an exponent of priorities, in (0, 1]."""
+    form.number(value, name)
+    if not 0 < value <= 1:
+        raise InvalidValueError(name, "a number above 0 and at most 1", value)
+
+
 def ring(value: Any, name: str) -> None:
     """Check for the state of a ring, whose counters must agree."""
     RING(value, name)
@@ -141,7 +148,7 @@ REPLAY = form.fields(
     },
     {
         "steps_before": form.integer,
-        "priorities": form.fields({"largest": largest_priority, "rings": form.series(priorities)}),
+        "priorities": form.fields({"largest": largest_priority, "rings": form.series(priorities)}, {"alpha": exponent}),
     },
 )
 EPISODE = form.fields(
@@ -161,6 +168,6 @@ STEP_FIELDS: dict[str, form.Check] = {
 }
 STEP = form.fields({**STEP_FIELDS, "reports": form.series(report)})
 ENVS = form.fields({"episodes": form.series(episode)}, {"step": STEP})
-DATASET = form.fields({"checksum": form.count, "generator": torch_generator})
+DATASET = form.fields({"checksum": form.count}, {"generator": torch_generator})
 STATE = form.fields({}, {"replay": replay, "dataset": DATASET, "envs": envs})
 DATA = form.fields({"ranks": form.series(rank)})

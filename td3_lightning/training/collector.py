@@ -112,7 +112,7 @@ class Collector(Callback):
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         if data.dataset is not None and module.settings.normalize_observations:
             unseen = data.dataset.observations_for(module)
-            if trainer.ckpt_path is None:  # the statistics in a checkpoint contain them
+            if trainer.ckpt_path is None or data.empty_replay:  # those of a resumed run contain them
                 self._unseen.observations.add_dataset(unseen)
         self._unseen.observations.check(module)
         if trainer.ckpt_path is not None and self.env_steps is not None:
@@ -141,7 +141,7 @@ class Collector(Callback):
         ):
             self._step(trainer, module, data)
         self._log.start(module)
-        if self._is_assessing:  # the run was stopped in an assessment
+        if self._is_assessing or self.updates_ahead > ROUNDING:  # a stop in an assessment, or a step that failed
             self._catch_up(trainer, module, data)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:

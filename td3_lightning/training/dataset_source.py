@@ -5,14 +5,17 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
-from td3_lightning.replay.datasets import RecordedEpisode, checksum, describe, fill
+from td3_lightning.replay.datasets import RecordedEpisode, checksum, checksum_of_rows, describe, fill
 from td3_lightning.replay.mixed import MixedReplay
 from td3_lightning.seeding import new_generator
+
+MAX_ROWS = 10**8  # of a dataset outside the replay buffer, so that a damaged file does not exhaust the memory
 
 
 class DatasetSource:
@@ -28,10 +31,19 @@ class DatasetSource:
     def __init__(self, name: str, counts: tuple[int, int] | None) -> None:
         self.name, self.counts = name, counts
         self.summary = ""  # of the episodes, after `load`
+        self._checksum = 0  # of the dataset, after `load`
         self._folder = find_dataset(name)
         self._rows: Replay | None = None  # the dataset, if it is not in the agent's replay buffer
         self._obs = np.empty((0, 0), np.float32)
         self._seen_by: WeakSet[object] = WeakSet()  # agents whose statistics contain the observations
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the agents, which weak references cannot bring into another process."""
+        return {**vars(self), "_seen_by": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy, which no agent has seen."""
+        vars(self).update(state, _seen_by=WeakSet())
 
     def load(
         self,
@@ -46,11 +58,13 @@ class DatasetSource:
         """
         if self.summary:
             return
-        episodes = read_dataset(self.name, self._folder, replay.obs_dim, action_box, replay.capacity, observation_parts)
+        most = replay.capacity if self.counts is None else max(replay.capacity, MAX_ROWS)
+        episodes = read_dataset(self.name, self._folder, replay.obs_dim, action_box, most, observation_parts)
         if self.counts is not None:
             self._rows = _replay_of(episodes, replay, max(self.counts[1], 1))
         elif not replay.num_transitions:
             fill(replay, episodes)
+        self._checksum = checksum(episodes) if self._rows is None else checksum_of_rows(self._rows)
         self._obs = np.concatenate([episode.obs for episode in episodes]).astype(np.float32, copy=False)
         self.summary = describe(episodes)
 
@@ -65,26 +79,33 @@ class DatasetSource:
         return replay if self._rows is None or self.counts is None else MixedReplay(replay, self._rows, self.counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the separate rows: the checksum and the generator. It is empty without such rows."""
-        if self._rows is None:
+        """Return the checksum of the dataset after `load`, and the generator if the rows are separate."""
+        if not self.summary:
             return {}
-        return {"dataset": {"checksum": checksum(self._rows), "generator": self._rows.generator.get_state()}}
+        generator = {} if self._rows is None else {"generator": self._rows.generator.get_state()}
+        return {"dataset": {"checksum": self._checksum, **generator}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the generator of the separate rows.
+        """Restore the generator of the separate rows. Warn if the run began without this dataset in its replay buffer.
 
         Raises:
             UsageError: The dataset has changed since the checkpoint was saved.
         """
-        if self._rows is None or "dataset" not in state:
+        saved = state.get("dataset", {})
+        if not saved or ("generator" in saved) != (self._rows is not None):
+            if self._rows is None:
+                rank_zero_warn(
+                    f"data.dataset {self.name} has no effect, because the replay buffer of the checkpoint is kept. Use "
+                    "--data.empty_replay true to begin with the dataset."
+                )
             return
-        saved = state["dataset"]
-        if saved["checksum"] != checksum(self._rows):
+        if saved["checksum"] != self._checksum:
             raise UsageError(
                 f"data.dataset must be the dataset with which the run began, got other numbers in {self.name}. Restore "
                 "it, or start with an empty replay buffer (--data.empty_replay true)."
             )
-        self._rows.generator.set_state(saved["generator"])
+        if self._rows is not None:
+            self._rows.generator.set_state(saved["generator"])
 
 
 def _replay_of(episodes: Sequence[RecordedEpisode], like: Replay, batch_size: int) -> Replay:

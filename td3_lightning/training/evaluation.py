@@ -1,13 +1,17 @@
 """Callbacks for evaluation: stop when the task is solved, and save the returns of all evaluations."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning_utilities.core.rank_zero import WarningCache
+from numpy.typing import NDArray
+from torch import Tensor
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode
@@ -49,11 +53,18 @@ class StopWhenSolved(Callback):
         self.played = 0
         self.returns: list[float] = []  # the last ones, at most `window`
         self.best_return = self.best_mean = float("-inf")  # of one episode, and of a full window
+        self._is_restored = False
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         """Start over for another agent."""
         if stage == "fit" and self._last.has_changed(pl_module):
             self._start_over()
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Begin with the next training episode if the agent has trained without this callback."""
+        if not self.played and not self._is_restored:
+            self.played = pl_module.episodes
+        self._is_restored = False
 
     @property
     def solved(self) -> bool:
@@ -110,6 +121,17 @@ class StopWhenSolved(Callback):
         self.returns, self.played = list(state_dict["returns"])[-self.window :], state_dict["played"]
         self.best_return = state_dict.get("best_return", float("-inf"))
         self.best_mean = state_dict.get("best_mean", float("-inf"))
+        self._is_restored = True
+
+
+def _returns(value: Any, name: str) -> None:
+    """Check for the returns of all evaluations: a tensor (n, episodes), or lists in checkpoints of older versions."""
+    if not isinstance(value, Tensor):
+        form.series(form.series(form.number))(value, name)
+        return
+    form.check_tensor(value, name)
+    if value.ndim != 2 or value.dtype != torch.float64:
+        raise form.InvalidValueError(name, "a float64 tensor with two axes", value)
 
 
 class SaveEvaluations(Callback):
@@ -120,7 +142,7 @@ class SaveEvaluations(Callback):
     """
 
     check_state = staticmethod(
-        form.fields({"env_steps": form.series(form.count), "returns": form.series(form.series(form.number))})
+        form.fields({"env_steps": form.series(form.count), "returns": _returns}, {"clock_name": form.text})
     )
 
     def __init__(self) -> None:
@@ -128,6 +150,7 @@ class SaveEvaluations(Callback):
         self.clocks: list[int] = []
         self.returns: list[list[float]] = []
         self._running: list[float] = []
+        self._clock_name: str | None = None  # unit of the clocks; older checkpoints do not have it
         self._last = LastAgent()
         self._warnings = WarningCache()
 
@@ -135,6 +158,12 @@ class SaveEvaluations(Callback):
         """Start over for another agent."""
         if stage == "fit" and self._last.has_changed(pl_module):
             self.clocks, self.returns = [], []
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Drop the evaluations of an earlier stage that counted updates instead of environment steps, or vice versa."""
+        if self._clock_name not in (None, pl_module.clock_name):
+            self.clocks, self.returns = [], []
+        self._clock_name = pl_module.clock_name
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start a new list of returns. An interrupted evaluation starts over."""
@@ -158,19 +187,28 @@ class SaveEvaluations(Callback):
 
     @rank_zero_only
     def _write(self, path: Path, clock_name: str) -> None:
-        episodes = max(map(len, self.returns))
-        # The number of episodes may change.
-        rows = [row + [float("nan")] * (episodes - len(row)) for row in self.returns]
-        arrays: dict[str, Any] = {clock_name: self.clocks, "returns": rows}
+        arrays: dict[str, Any] = {clock_name: self.clocks, "returns": self._padded()}
         try:
             atomic_write(path, lambda file: np.savez(file, **arrays))
         except OSError as error:
             self._warnings.warn(f"Cannot write {path}: {error}. The run continues without it.")
 
+    def _padded(self) -> NDArray[np.float64]:
+        """Return the returns (n, episodes). The number of episodes may change, so NaN fills the end of a row."""
+        padded = np.full((len(self.returns), max(map(len, self.returns), default=0)), np.nan)
+        for row, own in zip(padded, self.returns, strict=True):
+            row[: len(own)] = own
+        return padded
+
     def state_dict(self) -> dict[str, Any]:
-        """Return all evaluations."""
-        return {"env_steps": list(self.clocks), "returns": [list(row) for row in self.returns]}
+        """Return all evaluations and the unit of their clocks."""
+        state = {"env_steps": list(self.clocks), "returns": torch.from_numpy(self._padded())}
+        return state if self._clock_name is None else {**state, "clock_name": self._clock_name}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore all evaluations."""
-        self.clocks, self.returns = list(state_dict["env_steps"]), [list(row) for row in state_dict["returns"]]
+        returns = state_dict["returns"]
+        rows = returns.tolist() if isinstance(returns, Tensor) else returns
+        self.clocks = list(state_dict["env_steps"])
+        self.returns = [[value for value in row if not math.isnan(value)] for row in rows]
+        self._clock_name = state_dict.get("clock_name")

@@ -29,7 +29,9 @@ def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | Non
         threads: Value of OMP_NUM_THREADS.
         start: Working directory, None for that of this process.
     """
-    resume = ["--ckpt_path", "last"] if any(folder.glob("version_*/checkpoints/last.ckpt")) else []
+    last = newest_last(folder)
+    # A flag of the sweep for a new stage applies only to the first start.
+    resume = [] if last is None else ["--ckpt_path", str(last), "--data.empty_replay", "false"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), SWEEP: str(os.getpid())}
     with (folder / "log.txt").open("ab") as log:
         # In its own session, the process receives a signal only once, from this one.
@@ -42,6 +44,13 @@ def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | Non
             env=environment,
             start_new_session=True,
         )
+
+
+def newest_last(folder: Path) -> Path | None:
+    """Return the most recent `last.ckpt` of a run, None if it has none. A folder with another name is a user's copy."""
+    found = folder.glob("version_*/checkpoints/last.ckpt")
+    own = [path for path in found if path.parts[-3].removeprefix("version_").isdecimal()]
+    return max(own, key=lambda path: path.stat().st_mtime, default=None)
 
 
 class Worker:

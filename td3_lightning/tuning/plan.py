@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from td3_lightning.errors import UsageError
+import yaml
+
+from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Plan:
         workers: Number of simultaneous runs.
         clock: Unit of the steps of an evaluation: "env_steps", or "updates" for offline runs.
         seed: Random seed of the runs of a study.
+        files: Paths of the configuration files.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Plan:
     workers: int = 1
     clock: str = "env_steps"
     seed: int = 0
+    files: Sequence[Path] = ()
 
     @property
     def words(self) -> list[str]:
@@ -58,6 +62,22 @@ class Plan:
 def command(*words: str) -> str:
     """Return a command line of this package, as a user writes it."""
     return shlex.join(["python", "-m", "td3_lightning", *words])
+
+
+def check_files(plan: Plan) -> None:
+    """Raise `UsageError` if a configuration file has been edited since the start of the sweep."""
+    for file, content in zip(plan.files, plan.contents, strict=False):
+        try:
+            now = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
+            raise UsageError(
+                f"{file} must be as at the start of the sweep, got an error ({one_line(error)}). Restore it."
+            ) from error
+        if now != content:
+            raise UsageError(
+                f"{file} must be as at the start of the sweep, got other settings. Undo the change and repeat the "
+                "command, or use another --name for the new settings."
+            )
 
 
 def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> None:
@@ -89,9 +109,13 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    with temporary.open("xb") as file:
-        write(file)
-    temporary.replace(path)
+    try:
+        with temporary.open("xb") as file:
+            write(file)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def given_threads() -> int | None:

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from td3_lightning.errors import RunError
+from td3_lightning.errors import RunError, UsageError
 from td3_lightning.reporting.console import echo
-from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.plan import Plan, check_files
 from td3_lightning.tuning.progress import Progress
 from td3_lightning.tuning.result import Points, Result
 from td3_lightning.tuning.run import INTERRUPTED, Claim, LocalProcess, Process, Run, Start
@@ -93,6 +93,11 @@ def _fill(active: list[Active], source: Source, plan: Plan, start: Start) -> boo
     before = len(active)
     while len(active) < plan.workers and (claimed := source.next()) is not None:
         run, claim = claimed
+        try:
+            check_files(plan)
+        except UsageError:
+            claim.release()
+            raise
         active.append(Active(run, claim, start(run, plan)))
     return len(active) > before
 
@@ -116,6 +121,7 @@ def _advance(each: Active, active: list[Active], source: Source, plan: Plan, sta
     if code in INTERRUPTED and not each.is_stopped:
         each.kills += 1
         if each.kills < MAX_KILLS:
+            check_files(plan)
             each.process = start(each.run, plan)
             return has_changed
     active.remove(each)

@@ -72,6 +72,8 @@ class Seeds:
 
     def next(self) -> tuple[Run, Claim] | None:
         """Return the next seed that is not complete and that no other sweep runs."""
+        if not self._waiting:
+            self._waiting = self._left_by_others()
         while self._waiting:
             run = self._waiting.pop(0)
             try:
@@ -85,6 +87,19 @@ class Seeds:
             self._active[run] = run.evaluations(self._plan.metric)
             return run, claim
         return None
+
+    def _left_by_others(self) -> list[Run]:
+        """Return the seeds that another sweep has not completed before it ended."""
+        left = []
+        for run in list(self._elsewhere):
+            try:
+                Claim(run.folder).release()
+            except BlockingIOError:
+                continue
+            self._elsewhere.remove(run)
+            if run.record.get("exit_code") in (None, *INTERRUPTED):
+                left.append(run)
+        return left
 
     def report(self, run: Run, points: Points) -> bool:
         """Take the evaluations of an active run. No seed is stopped early."""

@@ -456,6 +456,7 @@ def test_stage_with_checkpoint_of_another_run_is_refused(last, capsys):
         ("a/version_0", "a", True),
         ("a/b/version_0", "a", False),
         ("a/b/version_0", "a/b", True),
+        ("a/b/version_0", "b", False),
         ("version_0", "", True),
     ],
 )

@@ -183,9 +183,11 @@ def test_resumed_run_begins_new_episodes_and_warns(
         np.testing.assert_array_equal(new[: begin - 1, :-1], old[:-1, :-1])
         assert new[begin - 2, -1] != RUNNING  # the last stored step ends its episode
         assert not new[begin - 1, 3:].any()
-        if makers[1] is not None:
-            expected, _ = stepped_singly(first_seed(before.env_steps) + env, new[begin:-1, 3:4])
-            np.testing.assert_array_equal(new[begin:-1], expected)
+        seed = first_seed(before.env_steps) + env
+        if makers[1] is None:
+            seed = derive_seed("training environment", before.env_steps * NUM_ENVS + env)
+        expected, _ = stepped_singly(seed, new[begin:-1, 3:4])
+        np.testing.assert_array_equal(new[begin:-1], expected)
 
 
 # Refusals

@@ -174,6 +174,18 @@ def test_run_can_be_saved_after_a_worker_is_killed_in_flight() -> None:
     assert_no_process(found)
 
 
+@pytest.mark.parametrize(("lost", "workers"), [(1, 1), (1, 2), (2, 3)])
+def test_worker_lost_in_a_restoration_is_one_sentence(lost: int, workers: int) -> None:
+    """The environment that is replayed is named, also before the first reset of the worker."""
+    envs = new_envs(Obedient, 3, workers)
+    actions = np.zeros((1, 1), np.float32)
+    state: Any = {"actions": actions, "obs": np.zeros(1, np.float32), "seed": 1, "return": 0.0}
+    states = [{**state, "actions": actions + 5 * (place == lost)} for place in range(3)]
+    with pytest.raises(EnvError, match=rf"^Environment {lost} of Obedient is lost, because its process was killed by"):
+        envs.load_state_dict({"episodes": states})
+    envs.close()
+
+
 def failure(envs: Any, order: int) -> EnvError:
     """Let the last environment fail in its second step."""
     envs.reset()

@@ -416,6 +416,11 @@ RING = REPLAY + "rings.0."
         (RING + "rows", [(0, torch.ones(1, 9))], "numbers wide"),
         ("ReplayData.ranks.0.envs.episodes.0.actions", torch.tensor(1.0), "actions must be a list of actions"),
         (REPLAY + "priorities", 3, "priorities must be a mapping, got 3"),
+        (
+            REPLAY + "priorities",
+            {"largest": 1, "rings": [], "alpha": 0.0},
+            "alpha must be a number above 0 and at most 1",
+        ),
         (REPLAY + "priorities", {"largest": 1.0}, 'priorities must be a mapping with the key "rings"'),
         (
             REPLAY + "priorities",
@@ -675,6 +680,15 @@ def test_archive_whose_readers_could_differ_is_refused(which: str) -> None:
         read_checkpoint(path)
     with path.open("rb") as file, suppress(zipfile.BadZipFile):
         assert check_archive(file) == "claims more content than it holds"
+
+
+def test_record_with_two_names_is_refused() -> None:
+    """zipfile ends a name at a null character, and takes another one from an extra field from Python 3.12 on."""
+    path = rewritten(lambda records: records.update({f"{next(iter(records)).split('/')[0]}/extra_record": b"x"}))
+    read_checkpoint(path)
+    path.write_bytes(path.read_bytes().replace(b"extra_record", b"extra\0record"))
+    with pytest.raises(UsageError, match="claims more content than it holds"):
+        read_checkpoint(path)
 
 
 def test_records_that_overlap_or_repeat_are_refused() -> None:

@@ -302,7 +302,7 @@ def spoil(name: str, change: Any) -> None:
             "must be a dense tensor of floats, got a value of type list",
         ),
         ("critic", lambda state: {**state, "l6.bias": torch.zeros(1, dtype=torch.int64)}, "l6.bias in theirs_critic"),
-        ("actor", lambda state: {**state, "l1.weight": state["l1.weight"].to_sparse()}, "l1.weight in theirs_actor"),
+        ("actor", lambda state: {**state, "l1.weight": state["l1.weight"].to_sparse()}, "must be a file of weights"),
         ("critic_optimizer", lambda state: {**state, "state": {}}, None),
         (
             "critic_optimizer",
@@ -318,6 +318,7 @@ def spoil(name: str, change: Any) -> None:
             for other in ({"eps": 1e-3}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True})
         ),
         ("actor", lambda state: Path("code"), "could run code"),
+        ("critic", lambda state: {**state, "l1.bias": bytearray(8)}, "damaged or could run code"),
         ("actor_optimizer", lambda state: torch.load("theirs_actor"), "must contain a state of Adam"),
         (
             "critic_optimizer",
@@ -434,11 +435,17 @@ def test_weights_for_raw_observations_stay_so(tmp_path: Path) -> None:
         read_weight_files(new_module(normalize_observations=True), tmp_path / "any")
 
 
+def test_critics_of_raw_rewards_stay_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^import requires model\.normalize_rewards to be false, got true\. "):
+        read_weight_files(new_module(normalize_rewards=True), tmp_path / "any")
+
+
 def test_unrepresentable_agents_are_refused(tmp_path: Path) -> None:
     for module, expected in (
         (new_module(layer_norm=True), "LayerNorm"),
         (new_module(encoder=Trunk([4])), "an encoder"),
         (new_module(normalize_observations=True), "raw observations, got one with normalize_observations"),
+        (new_module(normalize_rewards=True), "raw rewards, got an agent with normalize_rewards"),
         (TD3(OBS, [0.0], [2.0]), "SymmetricActionBounds"),
         (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "SymmetricActionBounds"),
     ):

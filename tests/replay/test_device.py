@@ -49,6 +49,15 @@ def test_batches_match_the_replay_while_it_is_written(num_envs: int, n_step: int
     assert copied._rows.data_ptr() != world.replay.rows.data_ptr()
 
 
+def test_first_batch_of_a_long_run_needs_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only rows that the ring still holds are listed, not those since the start of the run."""
+    world = World(1, 1, 1, rows=100)
+    for _ in range(1_500):
+        world.step(0)
+    listed = DeviceReplay(world.replay, CPU)._new_rows()
+    assert len(listed) <= 102
+
+
 def test_few_rows_are_copied_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1, 1, 1, rows=1_000)
     for _ in range(1_500):

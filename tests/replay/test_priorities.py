@@ -189,6 +189,39 @@ def values_of(replay: Replay) -> list[float]:
     return [value for ring in rings for value in ring.tolist()]
 
 
+@pytest.mark.parametrize("alpha", [0.2, 0.4, 1.0])
+def test_priorities_of_another_alpha_are_converted(alpha: float) -> None:
+    world = PrioritizedWorld(1, 2, 2, 30, alpha=0.4)
+    random_actions(world, 60, 2)
+    world.replay.sample()
+    errors = torch.linspace(1, 50, BATCH)
+    world.replay.update_priorities(errors)
+    before = np.array(values_of(world.replay))
+    world.alpha = alpha
+    again = world.new_replay()
+    again.load_state_dict(copy.deepcopy(world.replay.state_dict()))
+    assert before.max() > 4
+    np.testing.assert_allclose(values_of(again), before ** (alpha / 0.4), rtol=1e-5)
+    assert again.priorities is not None
+    assert world.replay.priorities is not None
+    assert again.priorities.max_priority == pytest.approx(world.replay.priorities.max_priority ** (alpha / 0.4))
+    if alpha == 0.4:
+        assert values_of(again) == before.tolist()
+
+
+def test_converted_priorities_stay_finite() -> None:
+    world = PrioritizedWorld(1, 1, 1, 30, alpha=0.01)
+    random_actions(world, 60, 1)
+    state = world.replay.state_dict()
+    state["priorities"]["largest"] = 1e30
+    state["priorities"]["rings"][0][:] = 1e30
+    world.alpha = 1.0
+    again = world.new_replay()
+    again.load_state_dict(state)
+    assert np.isfinite(values_of(again)).all()
+    assert again.sample().obs.isfinite().all()
+
+
 def test_replay_saved_without_priorities_starts_with_equal_ones() -> None:
     world = World(1, 2, 2, 30)
     for count in range(100):

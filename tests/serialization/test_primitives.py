@@ -35,6 +35,7 @@ BECOMES: list[tuple[Any, Any]] = [
     (OrderedDict(a=1, b=np.float32(0.5)), {"a": 1, "b": 0.5}),
     (Colour.RED, "red"),
     ({"a": [({"b": np.float64(1)},)]}, {"a": [({"b": 1.0},)]}),
+    ([np.bytes_(b"x"), 2**2038, 1 - 2**2039], [b"x", 2**2038, 1 - 2**2039]),
 ]
 
 
@@ -62,6 +63,8 @@ def test_primitives_stay_the_same_object() -> None:
         (np.array([None]), "state must be made of tensors.* got a ndarray"),
         (len, "state must be made of tensors.* got a builtin_function_or_method"),
         ({"a": {(1, 2): 3}}, "a key of state.a must be a string or a number to be saved, got a tuple"),
+        ({"a": b""}, r"state.a must not be empty bytes to be saved, got b''\. Use None"),
+        ([-(2**2039)], r"state.0 must be an integer below 2\^2039 to be saved, got one of 2,040 bits\. Save it as a"),
         (torch.eye(2).to_sparse(), r"state must be a dense tensor to be saved, got a torch.sparse_coo tensor"),
     ],
 )

@@ -15,6 +15,11 @@ from pathlib import Path
 EVALUATIONS = 4
 
 
+def resume_words(folder: Path) -> str:
+    """Return the words with which a sweep resumes the run in a folder."""
+    return f"--ckpt_path {folder}/version_0/checkpoints/last.ckpt --data.empty_replay false"
+
+
 def main(words: list[str]) -> int:
     print("start", *words, flush=True)
     name = words[words.index("--name") + 1]

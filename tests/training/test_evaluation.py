@@ -146,6 +146,34 @@ def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_p
     np.testing.assert_array_equal(ends[1][1], [[one, two, np.nan]] * 3 + [[one, two, three]])
 
 
+def test_evaluations_of_another_unit_are_dropped(make_trainer: Any) -> None:
+    """An offline stage counts updates, and the next stage environment steps."""
+    data, save = new_data(), SaveEvaluations()
+    offline = {"env_steps": [20, 40], "returns": [[1.0, 2.0], [3.0]], "clock_name": "updates"}
+    save.load_state_dict(offline)
+    module = new_module(data)
+    module.clock_name = "env_steps"
+    save.on_fit_start(make_trainer(), module)
+    assert save.state_dict()["env_steps"] == []
+    save.load_state_dict({**offline, "clock_name": "env_steps"})
+    save.on_fit_start(make_trainer(), module)
+    assert (save.clocks, save.returns) == ([20, 40], [[1.0, 2.0], [3.0]])
+
+
+def test_evaluations_are_saved_as_a_tensor_and_read_from_lists() -> None:
+    """Lists of many numbers would exceed the size of a checkpoint without tensors."""
+    save, again = SaveEvaluations(), SaveEvaluations()
+    SaveEvaluations.check_state(older := {"env_steps": [20, 40], "returns": [[1.0, 2.0], [3.0]]}, "it")
+    save.load_state_dict(older)
+    state = save.state_dict()
+    SaveEvaluations.check_state(state, "it")
+    assert state["returns"].nan_to_num(-1).tolist() == [[1, 2], [3, -1]]
+    again.load_state_dict(state)
+    assert again.returns == save.returns == [[1.0, 2.0], [3.0]]
+    with pytest.raises(UsageError, match=r"^it\.returns must be a float64 tensor with two axes, got a tensor"):
+        SaveEvaluations.check_state({**older, "returns": torch.zeros(2)}, "it")
+
+
 def test_sanity_check_with_fewer_episodes_is_no_evaluation(make_trainer: Any) -> None:
     data, save = new_data(), SaveEvaluations()
     make_trainer(callbacks=[Collector(10), save], num_sanity_val_steps=1).fit(new_module(data), datamodule=data)

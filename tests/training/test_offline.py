@@ -1,6 +1,7 @@
 """Runs with a dataset: filled replay buffers, shares of a batch, and runs without environment steps."""
 
 import csv
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,41 @@ def test_changed_dataset_is_refused_on_resume(fit: Fit, tmp_path: Path) -> None:
     fit(dataset_share=0.5, dataset="old-v0", ckpt_path=tmp_path / "last.ckpt", trainer={"max_epochs": 2})
 
 
+def test_changed_dataset_in_the_replay_is_refused_on_resume(fit: Fit, tmp_path: Path) -> None:
+    fit(offline=True, model={"bc_weight": 0.4})[2].save_checkpoint(tmp_path / "a.ckpt")
+    again: Any = {"offline": True, "model": {"bc_weight": 0.4}, "ckpt_path": tmp_path / "a.ckpt"}
+    fit(**again, trainer={"max_epochs": 2})
+    recorded.LENGTHS, before = (5, 2), recorded.LENGTHS
+    try:
+        recorded.write(tmp_path / "datasets", "other-v0")
+    finally:
+        recorded.LENGTHS = before
+    with refused("data.dataset", "other numbers", fix="empty_replay"):
+        fit(**again, dataset="other-v0", trainer={"max_epochs": 2})
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_dataset_that_is_added_on_resume_warns(offline: bool, fit: Fit, tmp_path: Path) -> None:
+    fit(dataset=None)[2].save_checkpoint(tmp_path / "a.ckpt")
+    model = {"bc_weight": 0.4} if offline else {}
+    with pytest.warns(UserWarning, match=r"^data\.dataset recorded-v0 has no effect, .* Use --data\.empty_replay true"):
+        _, data, _ = fit(model, ckpt_path=tmp_path / "a.ckpt", trainer={"max_epochs": 2}, offline=offline)
+    assert data.replay.num_transitions == data.replay.steps_stored == (16 if offline else 22)  # without the dataset's
+
+
+def test_data_with_a_dataset_can_be_pickled(fit: Fit) -> None:
+    _, data, _ = fit(dataset_share=0.5)
+    copied = pickle.loads(pickle.dumps(data))
+    assert copied.replay.num_transitions == data.replay.num_transitions > 0
+    assert len(copied.dataset.observations_for(copied)) == sum(length + 1 for length in recorded.LENGTHS)
+
+
+def test_dataset_with_a_share_may_exceed_the_capacity(fit: Fit) -> None:
+    module, data, _ = fit(dataset_share=0.5, capacity=9)
+    assert sum(recorded.LENGTHS) > data.replay.num_transitions > 0
+    assert module.updates == 6
+
+
 # Settings.
 
 
@@ -298,6 +334,19 @@ def test_resumed_agent_counts_the_dataset_once(
     make_trainer(callbacks=[Collector(warmup_steps=10)]).fit(module, datamodule=data)
     rows = sum(length + 1 for length in recorded.LENGTHS)
     assert module.normalizer.count == rows + module.env_steps
+
+
+def test_new_stage_adds_its_dataset_to_the_statistics(fit: Fit, tmp_path: Path) -> None:
+    settings: Any = {"model": {"normalize_observations": True, "bc_weight": 0.4}, "offline": True}
+    fit(**settings)[2].save_checkpoint(tmp_path / "a.ckpt")
+    recorded.LENGTHS, before = (5, 2), recorded.LENGTHS
+    try:
+        recorded.write(tmp_path / "datasets", "other-v0")
+    finally:
+        recorded.LENGTHS = before
+    stage: Any = {"dataset": "other-v0", "empty_replay": True, "trainer": {"max_epochs": 2}}
+    module, _, _ = fit(**settings, **stage, ckpt_path=tmp_path / "a.ckpt")
+    assert module.normalizer.count == sum(length + 1 for length in (*before, 5, 2))
 
 
 def test_every_new_agent_starts_with_dataset_statistics(fit: Fit, make_trainer: Callable[..., L.Trainer]) -> None:

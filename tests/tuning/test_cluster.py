@@ -72,7 +72,7 @@ def test_trials_run_on_the_cluster(plan: Plan, cluster: Cluster, ray: RayStub) -
     run_study(plan, SEARCH, cluster.start)
     finished, killed, failed = (Run(plan.folder / f"trial_{number}", ()) for number in range(3))
     assert [len(starts(each)) for each in (finished, killed, failed)] == [1, 2, 1]
-    assert starts(killed)[1] == f"{starts(killed)[0]} --ckpt_path last"
+    assert starts(killed)[1] == f"{starts(killed)[0]} {fit_stub.resume_words(killed.folder)}"
     assert [each.record["exit_code"] for each in (finished, killed, failed)] == [0, 0, 1]
     assert len(killed.evaluations("eval/return_mean")) == fit_stub.EVALUATIONS
     assert "trial 2,failed," in (plan.folder / "trials.csv").read_text()
@@ -130,7 +130,7 @@ def test_run_waits_for_the_process_of_a_lost_node(plan: Plan, cluster: Cluster, 
     (version / "checkpoints" / "last.ckpt").write_text("0")  # saved at the end
     lock.release()
     assert end_of(process) == 0
-    assert starts(run)[0].endswith(" --ckpt_path last")
+    assert starts(run)[0].endswith(fit_stub.resume_words(run.folder))
 
 
 def test_run_in_use_ends_the_sweep(plan: Plan, cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """Check the pool with an engine that starts no process."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from td3_lightning.errors import RunError
+from td3_lightning.errors import RunError, UsageError
 from td3_lightning.tuning.plan import Plan
-from td3_lightning.tuning.run import Run
+from td3_lightning.tuning.run import Claim, LocalProcess, Run
 from td3_lightning.tuning.seeds import run_seeds
 
 
@@ -48,3 +49,24 @@ def test_error_of_a_node_saves_the_other_runs_once(plan: Plan, capsys: pytest.Ca
     assert [each.get("seconds") for each in records] == [10, 10, None]
     assert "Saving 2 active runs.\nAll runs are saved." in capsys.readouterr().out
     assert Path(plan.folder, "seed_3", "claim").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "got"), [("model: {tau: 0.3}", "got other settings. Undo"), ("a: b: c", "got an error")]
+)
+def test_configuration_that_is_edited_ends_the_sweep(text: str, got: str, plan: Plan) -> None:
+    """The other seeds would be trained with other settings."""
+    file = Path("toy.yaml")
+    file.write_text("model: {tau: 0.2}  # comment\n")
+
+    def start(run: Run, plan: Plan) -> LocalProcess:
+        file.write_text(text)
+        return LocalProcess(run, plan)
+
+    with pytest.raises(UsageError, match=rf"^toy\.yaml must be as at the start of the sweep, {got}"):
+        run_seeds(dataclasses.replace(plan, files=[file], workers=1), [1, 2], start)
+    assert Run(plan.folder / "seed_1", ()).finished
+    assert not Path(plan.folder, "seed_2", "log.txt").exists()
+    Claim(plan.folder / "seed_2").release()
+    file.write_text("{model: {tau: 0.2}}")
+    run_seeds(dataclasses.replace(plan, files=[file], workers=1), [1, 2])

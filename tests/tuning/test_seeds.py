@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import fit_stub
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.reporting.metrics_csv import MetricsFile
-from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.node import newest_last
+from td3_lightning.tuning.plan import Plan, replace_file
 from td3_lightning.tuning.result import Result
 from td3_lightning.tuning.run import Claim, Run
 from td3_lightning.tuning.seed_report import draw, markdown_table, summary
@@ -125,7 +128,11 @@ def test_unfinished_seeds_resume_and_finished_ones_are_kept(plan: Plan, capsys: 
     logs = [(plan.folder / f"seed_{seed}" / "log.txt").read_text().splitlines() for seed in (1, 2)]
     first = "start fit --config toy.yaml --model.tau 0.1 --seed_everything={0} --name toy/seed_{0}"
     assert logs[0] == [first.format(1)]
-    assert logs[1] == [first.format(2), "out_of_luck", f"{first.format(2)} --ckpt_path last"]
+    assert logs[1] == [
+        first.format(2),
+        "out_of_luck",
+        f"{first.format(2)} {fit_stub.resume_words(plan.folder / 'seed_2')}",
+    ]
     assert (plan.folder / "seeds.png").stat().st_size > 1000
     assert "seed 2,finished,400.0,3.0,400.0,3.0,1.5," in (plan.folder / "seeds.csv").read_text()
     command = "python -m td3_lightning sweep --config toy.yaml --model.tau 0.1 --seeds 1 2 --name toy"
@@ -150,11 +157,50 @@ def test_seed_that_another_sweep_has_just_ended_is_not_repeated(plan: Plan) -> N
     assert [each.state for each in slow.results()] == ["finished"]
 
 
+@pytest.mark.parametrize(("code", "state"), [(None, "running"), (143, "running"), (1, "failed")])
+def test_seed_that_another_sweep_has_left(code: int | None, state: str, plan: Plan) -> None:
+    """A killed seed is continued, a failed one counts. Both were shown as running before the other sweep ended."""
+    own, other = Seeds(plan, [1]), Seeds(plan, [1])
+    run, claim = other.next()  # type: ignore[misc]  # it has a run
+    assert own.next() is None
+    assert [each.state for each in own.results()] == ["running"]
+    if code is not None:
+        run.end(["fit"], code, 1.0)
+    claim.release()
+    left = own.next()
+    assert [each.state for each in own.results()] == [state]
+    if state == "running":
+        assert left is not None
+        assert left[0] == run
+        left[1].release()
+    else:
+        assert left is None
+
+
+def test_copy_of_a_version_is_not_resumed(tmp_path: Path) -> None:
+    for number, name in enumerate(("version_2", "version_10", "version_10_copy")):
+        path = tmp_path / name / "checkpoints" / "last.ckpt"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (number, number))
+    assert newest_last(tmp_path) == tmp_path / "version_10" / "checkpoints" / "last.ckpt"
+    assert newest_last(tmp_path / "absent") is None
+
+
 def test_seed_that_is_killed_again_and_again_has_failed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("td3_lightning.tuning.node.PROGRAM", ["-c", "import os; os.kill(os.getpid(), 9)"])
     with pytest.raises(RunError, match=r"seed 1 is failed\. Read log.txt"):
         run_seeds(plan, [1])
     assert "failed: killed 2 times without a new evaluation" in (plan.folder / "seeds.md").read_text()
+
+
+def test_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
+    def fail(file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(tmp_path / "seeds.csv", fail)
+    assert not list(tmp_path.iterdir())
 
 
 def test_offline_runs_are_reported_in_updates(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:

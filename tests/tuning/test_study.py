@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import fit_stub
 from one_sentence import refused
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.tuning.plan import Plan
@@ -72,7 +73,7 @@ def test_trial_of_a_killed_sweep_continues(plan: Plan) -> None:
     claim.release()  # as the end of the process does
     run_study(plan, SEARCH)
     (start,) = starts(plan, 0)
-    assert start.endswith(f"{' '.join(run.flags)} --name toy/trial_0 --ckpt_path last")
+    assert start.endswith(f"{' '.join(run.flags)} --name toy/trial_0 {fit_stub.resume_words(run.folder)}")
     assert states(plan) == {"trial 0": "finished", "trial 1": "finished"}
     assert run.evaluations("eval/return_mean").tolist() == [[100, 0], [200, 1], [300, 2], [400, 3]]
 
@@ -171,7 +172,7 @@ def test_killed_run_continues_from_its_checkpoint(plan: Plan) -> None:
     run_study(plan, dataclasses.replace(SEARCH, trials=1))
     first, second = starts(plan, 0)
     assert "--ckpt_path" not in first
-    assert second.endswith("--ckpt_path last")
+    assert second.endswith(fit_stub.resume_words(plan.folder / "trial_0"))
     assert states(plan) == {"trial 0": "finished"}
 
 

@@ -126,6 +126,14 @@ def test_space_without_settings_is_refused(
     )
 
 
+def test_settings_check_starts_no_added_logger(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name is refused after the settings of all runs have been checked."""
+    logger = "{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: copies}}"
+    assert main(["sweep", "--config", "tiny.yaml", "--seeds", "1", "--name", "../x", "--trainer.logger", logger]) == 2
+    assert "name must be a name below" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["space.yaml", "tiny.yaml"]
+
+
 def test_missing_optuna_names_the_extra(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
