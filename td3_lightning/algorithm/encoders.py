@@ -91,7 +91,7 @@ def _fix_of_training_mode(layer: nn.Module) -> str:
     if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
         return "Use LayerNorm, or no normalization."
     if isinstance(layer, _DropoutNd):
-        return "Remove it."
+        return "Set its p to 0, or remove it." if layer.p else ""
     if isinstance(layer, nn.RReLU):
         return "Use LeakyReLU."
     return "Set its dropout to 0." if isinstance(getattr(layer, "dropout", None), float) and layer.dropout else ""

@@ -54,3 +54,9 @@ def check_weight_types(module: nn.Module, networks: Iterable[str], precision: st
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a forward or backward hook is registered on a module, or its `forward` is replaced."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks) or "forward" in vars(module)

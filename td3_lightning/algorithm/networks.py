@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.encoders import build, check_have_own_weights
+from td3_lightning.algorithm.network_checks import has_hooks
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, refuse, require_bool, require_floats, require_int, require_ints
 
@@ -190,6 +191,9 @@ class Critics(nn.Module):
     def first(self, features: Tensor, action: Tensor) -> Tensor:
         """Return the Q-values (batch,) of the first critic, which the actor maximizes."""
         features = features[0] if features.dim() > action.dim() else features
+        if not (torch.compiler.is_compiling() or self._has_own_layers()):
+            q: Tensor = self(features, action)
+            return q[0]
         return compute(torch.cat([features, action], dim=-1), next(self._members())).squeeze(-1)
 
     def _members(self) -> Iterator[Sequence[Member]]:
@@ -198,13 +202,14 @@ class Critics(nn.Module):
         return zip(*(layer.members() for layer in layers), strict=False)  # the ReLUs are without end
 
     def _is_batched(self, inputs: Tensor) -> bool:
-        """Return whether one product per layer computes all critics.
-
-        A product per critic is faster on one thread of a CPU, and equal up to rounding. Hooks of a layer expect the
-        outputs of all critics.
-        """
+        """Return whether one product per layer computes all critics. One per critic is faster on one CPU thread."""
         one_thread = inputs.device.type == "cpu" and not torch.compiler.is_compiling() and torch.get_num_threads() == 1
-        return not one_thread or any(map(has_hooks, self.layers))
+        return not (one_thread and self._has_own_layers())
+
+    def _has_own_layers(self) -> bool:
+        """Return whether `members` computes what the layers would. Others, and hooks, expect all critics at once."""
+        own = EnsembleLinear, EnsembleLayerNorm, ReLU
+        return all(type(layer) in own and not has_hooks(layer) for layer in self.layers)
 
 
 def encode_first(encoder: nn.Module, obs: Tensor) -> Tensor:
@@ -218,12 +223,6 @@ def compute(inputs: Tensor, layers: Sequence[Member]) -> Tensor:
     for layer in layers:
         inputs = layer(inputs)
     return inputs
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Return whether a forward or backward hook is registered on a module."""
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return any(hooks)
 
 
 def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:

@@ -186,6 +186,5 @@ def has_name(run: Path | None, name: str) -> bool:
     if run is None:
         return False
     folders, parts = Path(name).parts, run.parent.parts
-    first = max((place for place, part in enumerate(parts) if part == RUNS), default=None)
-    below = parts[len(parts) - len(folders) :] if first is None else parts[first + 1 :]
-    return below == folders
+    begins = [place + 1 for place, part in enumerate(parts) if part == RUNS] or [len(parts) - len(folders)]
+    return any(parts[begin:] == folders for begin in begins)

@@ -275,7 +275,7 @@ class CommandLine(LightningCLI):
             )
         summary = run_summary(self.trainer, self.start)
         seconds = time.monotonic() - self._fit_start
-        episodes = len(self.datamodule.eval_seeds) * self.trainer.world_size
+        episodes = len(self.datamodule.eval_seeds)  # all processes play the same
         for line in (*summary.lines(seconds, episodes), *summary.next_lines(self.datamodule, self.trainer)):
             echo(line)
 

@@ -44,9 +44,8 @@ class SharedArrays:
         self.reward: NDArray[np.float64] = views[3]
         self.terminated: NDArray[np.bool_] = views[4]
         self.truncated: NDArray[np.bool_] = views[5]
-        self.turn: NDArray[np.int64] = views[
-            6
-        ]  # at a worker's first index: the environment that it steps, resets or restores
+        # At a worker's first index: the environment that it steps, resets or restores.
+        self.turn: NDArray[np.int64] = views[6]
 
 
 def new_memory() -> int:

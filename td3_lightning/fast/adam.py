@@ -36,10 +36,11 @@ class FastAdam:
         self.optimizer = optimizer
         self.adam: Any = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         self.groups: list[ParamGroupState] = []
+        self.first: tuple[Tensor, Any] | None = None  # a parameter and its state, which a user may replace
 
     def step(self) -> None:
         """Take a step; the first one, which creates Adam's state, is Adam's own."""
-        if not self.groups and not self._find_state():
+        if not self._is_current() and not self._find_state():
             self.optimizer.step()
             return
         counted = isinstance(self.optimizer, LightningOptimizer)
@@ -51,12 +52,20 @@ class FastAdam:
         if counted:
             self.optimizer._on_after_step()  # type: ignore[union-attr]
 
+    def _is_current(self) -> bool:
+        """Return whether the state is still that of Adam. It is not after `state.clear()` or `load_state_dict`."""
+        return (
+            self.first is not None and self.adam.state.get(self.first[0]) is self.first[1] and "step" in self.first[1]
+        )
+
     def _find_state(self) -> bool:
-        """Look up Adam's state once; return whether it exists for all parameters."""
+        """Look up Adam's state; return whether it exists for all parameters."""
         state, groups = self.adam.state, self.adam.param_groups
         if not all(state.get(parameter) for group in groups for parameter in group["params"]):
             return False
         self.groups = [ParamGroupState(group["params"], state) for group in groups]
+        parameter = groups[0]["params"][0]
+        self.first = parameter, state[parameter]
         return True
 
 

@@ -13,7 +13,8 @@ from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, 
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.networks import Actor, Critics, EnsembleLayerNorm, EnsembleLinear, ReLU, has_hooks
+from td3_lightning.algorithm.network_checks import has_hooks
+from td3_lightning.algorithm.networks import Actor, Critics, EnsembleLayerNorm, EnsembleLinear, ReLU
 from td3_lightning.algorithm.settings import TD3Settings
 
 EPSILON = nn.LayerNorm(1).eps
@@ -45,6 +46,8 @@ class NetworkSnapshot:
 def is_plain(network: Any, settings: TD3Settings) -> bool:
     """Return whether a network has the layers of `networks.py` in their order, and no encoder, hook or other weight."""
     if type(network) not in PLAIN_LAYERS or type(network.encoder) is not nn.Identity:
+        return False
+    if type(network.layers) not in (nn.Sequential, nn.ModuleList):  # another container may compute something else
         return False
     linear, norm, relu = PLAIN_LAYERS[type(network)]
     hidden = [linear, norm, relu] if settings.layer_norm else [linear, relu]

@@ -54,6 +54,7 @@ def supports(module: TD3) -> bool:
         and module.settings.critic_loss == "mse"
         and module.settings.bc_weight is None
         and world_size() == 1
+        and not torch.is_anomaly_enabled()  # it examines the graph of autograd
         and not overrides(module, TD3, *REPLACED_METHODS, *(BACKWARD if has_trainer(module) else ()))
         and all(_are_trained(network.parameters()) for network in (module.actor, module.critics))
         and not has_hook(module, "on_before_backward", "on_after_backward")

@@ -119,7 +119,7 @@ class Progress(ProgressBar):
         numbers = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if trainer.state.fn != "fit" or trainer.sanity_checking or "eval/return_mean" not in numbers:
             return
-        several = self._num_episodes(trainer) * trainer.world_size > 1  # one episode has no spread
+        several = self._num_episodes(trainer) > 1  # one episode has no spread, and all processes play the same
         std = numbers["eval/return_std"] if several else None
         line = self._evaluation_line(pl_module.clock, numbers["eval/return_mean"], std, pl_module.clock_name)
         if self._enabled:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import MAX_BITS, UsageError
 
 VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
 
@@ -45,7 +45,7 @@ def to_primitives(value: Any, name: str) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return torch.from_numpy(value.copy())
     if isinstance(value, np.generic) and type(value.item()) in VALUES:
-        return value.item()
+        return to_primitives(value.item(), name)
     if isinstance(value, Enum):
         return to_primitives(value.value, name)
     if isinstance(value, PurePath):
@@ -81,6 +81,11 @@ def _plain_key(value: Any, name: str) -> Any:
     if not isinstance(key, str | int | float | None):
         raise UsageError(
             f"{name} must be a string or a number to be saved, got a {type(key).__name__}. Save a list of its items."
+        )
+    if type(key) is int and key.bit_length() > MAX_BITS:
+        raise UsageError(
+            f"{name} must be an integer of at most {MAX_BITS} bits to be saved, got one of {key.bit_length():,} bits. "
+            "Use a string."
         )
     return key
 

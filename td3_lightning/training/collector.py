@@ -112,7 +112,7 @@ class Collector(Callback):
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         if data.dataset is not None and module.settings.normalize_observations:
             unseen = data.dataset.observations_for(module)
-            if trainer.ckpt_path is None or data.empty_replay:  # those of a resumed run contain them
+            if trainer.ckpt_path is None or (data.empty_replay and not data.dataset.is_counted):  # else they have them
                 self._unseen.observations.add_dataset(unseen)
         self._unseen.observations.check(module)
         if trainer.ckpt_path is not None and self.env_steps is not None:
@@ -141,11 +141,16 @@ class Collector(Callback):
         ):
             self._step(trainer, module, data)
         self._log.start(module)
-        if self._is_assessing or self.updates_ahead > ROUNDING:  # a stop in an assessment, or a step that failed
+        if self._is_assessing:  # the run was stopped in an assessment
             self._catch_up(trainer, module, data)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Call the agent's own hook, because a subclass may override it without calling it."""
+        TD3.on_train_epoch_start(pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin the next step in mode overlapped, and update the agent's statistics of observations and rewards."""
+        TD3.on_train_batch_start(pl_module, batch, batch_idx)  # as above
         data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # as below
         if data.env_mode == "overlapped" and not data.envs.is_stepping:
             data.envs.begin(self._act(pl_module, data))

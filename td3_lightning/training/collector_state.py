@@ -8,6 +8,8 @@ from td3_lightning.serialization import values as form
 from td3_lightning.serialization.generator_states import numpy_generator
 from td3_lightning.serialization.values import InvalidValueError
 
+MAX_FAILURES = 1_000  # in a row, so that a checkpoint cannot demand an endless number of steps
+
 
 def _generator(value: Any, name: str) -> None:
     """Check for the state of NumPy's default generator."""
@@ -17,10 +19,10 @@ def _generator(value: Any, name: str) -> None:
 
 
 def _updates_ahead(value: Any, name: str) -> None:
-    """Check for the balance of updates, which is at most 1 besides rounding errors of rates such as 0.1."""
+    """Check for the balance of updates. Each start of a run in which the environment fails may add 1."""
     form.number(value, name)
-    if not -(2**53) <= value <= 1 + 1e-6:
-        raise InvalidValueError(name, "a number up to 1", value)
+    if not -(2**53) <= value <= MAX_FAILURES:
+        raise InvalidValueError(name, f"a number up to {MAX_FAILURES:,}", value)
 
 
 def _rows(value: Any, name: str) -> None:

@@ -278,9 +278,11 @@ class ReplayData(L.LightningDataModule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's replay and episodes if the training environments exist."""
+        states = state.get("ranks", [{}])
+        if self.dataset is not None:
+            self.dataset.note_statistics(states)
         if self._envs is None or self.empty_replay:
             return
-        states = state.get("ranks", [{}])
         own = select_rank(states)
         if own is None:
             raise UsageError(
@@ -293,6 +295,6 @@ class ReplayData(L.LightningDataModule):
             raise UsageError(f"Resuming requires a replay buffer, but {source} has none. {RESUME_HINT}")
         restore_replay(self.replay, own["replay"], Path(path or ""))
         if self.dataset is not None:
-            self.dataset.load_state_dict(own)
+            self.dataset.load_state_dict(own, self.replay)
         if "envs" in own:
             restore_episodes(self.envs, own["envs"], self.replay, self.env_id)

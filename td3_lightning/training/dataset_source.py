@@ -32,6 +32,8 @@ class DatasetSource:
         self.name, self.counts = name, counts
         self.summary = ""  # of the episodes, after `load`
         self._checksum = 0  # of the dataset, after `load`
+        self._has_effect = True  # False if it was added on a resume, which keeps the replay buffer
+        self.is_counted = False  # the statistics of the checkpoint contain the observations
         self._folder = find_dataset(name)
         self._rows: Replay | None = None  # the dataset, if it is not in the agent's replay buffer
         self._obs = np.empty((0, 0), np.float32)
@@ -80,20 +82,29 @@ class DatasetSource:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the checksum of the dataset after `load`, and the generator if the rows are separate."""
-        if not self.summary:
+        if not self.summary or not self._has_effect:
             return {}
         generator = {} if self._rows is None else {"generator": self._rows.generator.get_state()}
         return {"dataset": {"checksum": self._checksum, **generator}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def note_statistics(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Note whether a checkpoint, given the state of each rank, comes from a run with this dataset."""
+        self.is_counted = any(rank.get("dataset", {}).get("checksum") == self._checksum for rank in ranks)
+
+    def load_state_dict(self, state: Mapping[str, Any], replay: Replay) -> None:
         """Restore the generator of the separate rows. Warn if the run began without this dataset in its replay buffer.
+
+        Args:
+            state: State of a rank.
+            replay: The restored replay buffer. It has more transitions than steps if it contains a dataset.
 
         Raises:
             UsageError: The dataset has changed since the checkpoint was saved.
         """
         saved = state.get("dataset", {})
         if not saved or ("generator" in saved) != (self._rows is not None):
-            if self._rows is None:
+            self._has_effect = self._rows is not None or replay.num_transitions > replay.steps_stored
+            if not self._has_effect:
                 rank_zero_warn(
                     f"data.dataset {self.name} has no effect, because the replay buffer of the checkpoint is kept. Use "
                     "--data.empty_replay true to begin with the dataset."

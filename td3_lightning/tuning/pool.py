@@ -121,7 +121,12 @@ def _advance(each: Active, active: list[Active], source: Source, plan: Plan, sta
     if code in INTERRUPTED and not each.is_stopped:
         each.kills += 1
         if each.kills < MAX_KILLS:
-            check_files(plan)
+            try:
+                check_files(plan)
+            except UsageError:
+                active.remove(each)
+                each.claim.release()
+                raise
             each.process = start(each.run, plan)
             return has_changed
     active.remove(each)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.reporting.console import echo, show
@@ -67,7 +68,7 @@ class Seeds:
         self._runs = [Run(plan.folder / f"seed_{seed}", flags({"seed_everything": seed})) for seed in seeds]
         self._waiting = [run for run in self._runs if not run.finished]
         self._active: dict[Run, Points] = {}
-        self._elsewhere: set[Run] = set()
+        self._elsewhere: dict[Run, dict[str, Any]] = {}  # runs of other sweeps, and their records before
         self._failed: dict[Run, str] = {}  # the errors of runs that this sweep has given up
 
     def next(self) -> tuple[Run, Claim] | None:
@@ -79,7 +80,7 @@ class Seeds:
             try:
                 claim = Claim(run.folder)
             except BlockingIOError:
-                self._elsewhere.add(run)
+                self._elsewhere[run] = run.record
                 continue
             if run.finished:  # the other sweep has ended it meanwhile
                 claim.release()
@@ -91,13 +92,14 @@ class Seeds:
     def _left_by_others(self) -> list[Run]:
         """Return the seeds that another sweep has not completed before it ended."""
         left = []
-        for run in list(self._elsewhere):
+        for run, before in list(self._elsewhere.items()):
             try:
                 Claim(run.folder).release()
             except BlockingIOError:
                 continue
-            self._elsewhere.remove(run)
-            if run.record.get("exit_code") in (None, *INTERRUPTED):
+            del self._elsewhere[run]
+            record = run.record  # a killed sweep writes none, so that of an earlier start remains
+            if not run.finished and (record == before or record.get("exit_code") in INTERRUPTED):
                 left.append(run)
         return left
 

@@ -180,14 +180,20 @@ def test_an_encoder_of_an_encoder_is_in_the_checkpoint(make_trainer: Any, tmp_pa
     assert again.act(np.zeros(data.obs_dim)) == pytest.approx(module.act(np.zeros(data.obs_dim)))
 
 
+def test_dropout_with_a_probability_of_zero_is_accepted() -> None:
+    """Layers such as TransformerEncoderLayer contain it."""
+    module = new_module(encoder=Layers(Trunk([4]), "Dropout", (0.0,)))
+    assert any(isinstance(layer, torch.nn.Dropout) for layer in module.modules())
+
+
 @pytest.mark.parametrize("setting", ["encoder", "critic_encoder"])
 @pytest.mark.parametrize(
     ("kind", "arguments", "fix"),
     [
         ("BatchNorm1d", (4,), "Use LayerNorm, or no normalization."),
         ("InstanceNorm1d", (4, 1e-5, 0.1, False, True), "Use LayerNorm, or no normalization."),
-        ("AlphaDropout", (), "Remove it."),
-        ("Dropout", (), "Remove it."),
+        ("AlphaDropout", (), "Set its p to 0, or remove it."),
+        ("Dropout", (), "Set its p to 0, or remove it."),
         ("GRU", (4, 4, 2, True, False, 0.5), "Set its dropout to 0."),
         ("MultiheadAttention", (4, 1, 0.5), "Set its dropout to 0."),
         ("RReLU", (), "Use LeakyReLU."),

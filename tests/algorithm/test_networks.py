@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from td3_lightning import TD3, TD7, Actor, Critics, UsageError
+from td3_lightning.algorithm.networks import EnsembleLinear
 
 
 def plain(linears: list[tuple[Tensor, Tensor]], norms: list[tuple[Tensor, Tensor]]) -> nn.Sequential:
@@ -72,6 +73,41 @@ def test_a_hook_of_a_layer_receives_the_outputs_of_all_critics() -> None:
     handle.remove()
     critics(torch.randn(11, 3), torch.randn(11, 2))
     assert shapes == [(2, 11, 7)]
+
+
+class Scaled(EnsembleLinear):
+    """Layer of a user, which inherits `members`."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 2 * super().forward(inputs)
+
+
+def doubled(layer: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
+    return 2 * outputs
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("changed", ["activation", "subclass", "hook", "forward"])
+def test_actor_maximizes_the_critic_that_is_trained(
+    changed: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers of critics may be a user's, on any number of threads."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    critics, plain_critics = (Critics(3, 2, (7,), 2) for _ in range(2))
+    layer = critics.layers[0]
+    if changed == "activation":
+        critics.layers[1] = nn.ELU()
+    elif changed == "subclass":
+        critics.layers[0] = Scaled(2, 5, 7)
+    elif changed == "hook":
+        layer.register_forward_hook(doubled)
+    else:
+        layer.forward = lambda inputs: 2 * EnsembleLinear.forward(layer, inputs)
+    plain_critics.load_state_dict(critics.state_dict())
+    features, action = torch.randn(11, 3), torch.randn(11, 2)
+    q = critics(features, action)
+    torch.testing.assert_close(critics.first(features, action), q[0])
+    assert not torch.allclose(q, plain_critics(features, action))
 
 
 def test_gradient_of_one_critic_leaves_the_others_at_zero() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable
 from inspect import signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -405,6 +406,28 @@ class Quiet(TD3):
 
     def on_train_epoch_start(self) -> None:
         pass
+
+
+class Freezing(TD3):
+    """Agent that freezes a layer after the first epoch, in a hook that does not call that of TD3."""
+
+    def on_train_epoch_start(self) -> None:
+        self.actor.layers[0].requires_grad_(self.current_epoch == 0)
+
+
+@pytest.mark.parametrize("gradients", ["manual", "autograd"])
+def test_layer_that_a_hook_without_super_freezes_stays(gradients: str, make_trainer: Any) -> None:
+    data = ReplayData("Pendulum-v1", steps_per_epoch=6, batch_size=4, capacity=99, eval_episodes=1)
+    settings: Any = {"hidden_dims": [8], "actor_lr": 0.1, "gradients": gradients}
+    module = Freezing(data.obs_dim, data.action_low, data.action_high, **settings)
+    weights = [module.actor.layers[0].weight.detach().clone()]
+
+    class Weights(L.Callback):
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            weights.append(module.actor.layers[0].weight.detach().clone())
+
+    make_trainer(callbacks=[Collector(10), Weights()], max_epochs=3).fit(module, datamodule=data)
+    assert [torch.equal(*pair) for pair in pairwise(weights)] == [False, True, True]
 
 
 def test_hooks_without_super_change_no_result(make_trainer: Any) -> None:

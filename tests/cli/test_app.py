@@ -457,6 +457,7 @@ def test_stage_with_checkpoint_of_another_run_is_refused(last, capsys):
         ("a/b/version_0", "a", False),
         ("a/b/version_0", "a/b", True),
         ("a/b/version_0", "b", False),
+        ("lightning_logs/a/version_0", "lightning_logs/a", True),
         ("version_0", "", True),
     ],
 )

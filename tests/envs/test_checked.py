@@ -432,15 +432,17 @@ def test_run_with_a_rate_of_updates_resumes_after_failure(
     assert again.updates == 18
 
 
-def test_run_resumes_after_two_failures(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [1, 3, 4])
+def test_run_resumes_after_several_failures(step: int, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     """The step after an update fails, and the first step of the resumed run fails again."""
     last = tmp_path / "last.ckpt"
-    for where in ((5, 3), (1, 1), (1, 1)):
+    for failures, where in enumerate(((5, step), (1, 1), (1, 1)), 1):
         spoil(raising, *where)
         module, data, trainer = new_run(tmp_path, 1, make_trainer)
+        data.eval_env.unwrapped.where = (0, 0)  # type: ignore[attr-defined]
         with pytest.raises(EnvError, match="raised"):
             trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
-        assert trainer.callbacks[1].updates_ahead == 1  # type: ignore[attr-defined]
+        assert trainer.callbacks[1].updates_ahead == failures  # type: ignore[attr-defined]
     updates = module.updates
     spoil(None)
     module, data, trainer = new_run(tmp_path, 1, make_trainer)
@@ -462,7 +464,7 @@ class Evaluated(L.Callback):
 @pytest.mark.parametrize(
     # The step after the last update of an epoch, and the next step, with an evaluation in every or every second epoch.
     ("step", "every", "before", "after"),
-    [(1, 1, [24], [36, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [36]), (2, 2, [36], [])],
+    [(1, 1, [24], [35, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [35]), (2, 2, [36], [])],
 )
 def test_due_evaluation_runs_first_after_step_failure(
     step: int, every: int, before: list[int], after: list[int], make_trainer: Any, spoil: Any, tmp_path: Path

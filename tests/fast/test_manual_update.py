@@ -464,6 +464,13 @@ def test_a_layer_that_is_frozen_later_stays_as_it_is(make_trainer: Any) -> None:
     assert all(torch.equal(layer.weight, before) for layer, before in freeze.before.items())
 
 
+class Residual(nn.Sequential):
+    """Layers of a user that compute something else."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) + 1
+
+
 class Rebuilt(TD3):
     """Agent whose networks differ from its settings."""
 
@@ -486,6 +493,10 @@ class Rebuilt(TD3):
         elif self.changed == "a layer that is used twice":
             actor = Actor(4, LOW, HIGH, (4, 4))
             actor.layers[2] = actor.layers[0]
+        elif self.changed == "another container":
+            actor.layers = Residual(*actor.layers)
+        elif self.changed == "a compiled container":
+            actor.layers = torch.compile(actor.layers)  # type: ignore[assignment]
         else:
             critics = Critics(8, 3, (33, 17), encoder=nn.Sequential(nn.Linear(4, 8), nn.Tanh()))
         return actor, critics
@@ -494,12 +505,27 @@ class Rebuilt(TD3):
 NETWORKS = [
     *("no ReLU", "a ReLU at the end", "layer norm", "an encoder of the actor", "an encoder of the critics"),
     *("a layer beside the others", "a weight beside the layers", "a layer that is used twice"),
+    *("another container", "a compiled container"),
 ]
 
 
 @pytest.mark.parametrize("changed", NETWORKS)
 def test_other_networks_of_a_subclass_use_autograd(changed: str) -> None:
     assert not chosen(type("Other", (Rebuilt,), {"changed": changed})(4, LOW, HIGH, hidden_dims=(33, 17)))
+
+
+@pytest.mark.parametrize("name", ["actor", "actor.layers", "actor_target.layers.0", "critics", "critics.layers.2"])
+def test_replaced_forward_uses_autograd(name: str) -> None:
+    module = new_module()
+    assert chosen(module)
+    part = module.get_submodule(name)
+    part.forward = part.forward  # type: ignore[method-assign]
+    assert not chosen(module)
+
+
+def test_anomaly_detection_uses_autograd() -> None:
+    with torch.autograd.set_detect_anomaly(True):
+        assert not chosen(new_module())
 
 
 @pytest.mark.parametrize("name", ["actor.layers", "actor_target", "actor_target.layers.0", "critics_target.layers.2"])

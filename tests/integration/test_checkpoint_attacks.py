@@ -457,7 +457,7 @@ RING = REPLAY + "rings.0."
         ("optimizer_states.0.param_groups.0.params", [0], "params must be the numbers of the weights"),
         ("optimizer_states.0.param_groups.0.betas", [0.9], "betas must be 2 values"),
         ("optimizer_states.0.state", {"x": {}}, "a key of optimizer_states.0.state must be an integer below"),
-        ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1, got 1e+18"),
+        ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1,000, got 1e+18"),
         ("callbacks.Collector.ranks.0.rng.bit_generator", "os", "bit_generator must be one of PCG64"),
         ("callbacks.Collector.ranks.0.rng.gauss", "x", "rng must be the state of a PCG64 generator"),
         ("callbacks.LogRollback.position.events", {"../../x": 3}, "must be the name of a file without a folder"),

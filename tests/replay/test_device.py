@@ -49,7 +49,7 @@ def test_batches_match_the_replay_while_it_is_written(num_envs: int, n_step: int
     assert copied._rows.data_ptr() != world.replay.rows.data_ptr()
 
 
-def test_first_batch_of_a_long_run_needs_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_batch_of_a_long_run_needs_little_memory() -> None:
     """Only rows that the ring still holds are listed, not those since the start of the run."""
     world = World(1, 1, 1, rows=100)
     for _ in range(1_500):

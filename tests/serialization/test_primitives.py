@@ -63,6 +63,8 @@ def test_primitives_stay_the_same_object() -> None:
         (np.array([None]), "state must be made of tensors.* got a ndarray"),
         (len, "state must be made of tensors.* got a builtin_function_or_method"),
         ({"a": {(1, 2): 3}}, "a key of state.a must be a string or a number to be saved, got a tuple"),
+        ({"a": np.bytes_(b"")}, r"state.a must not be empty bytes to be saved"),
+        ({"a": {2**64: 1}}, r"a key of state.a must be an integer of at most 64 bits to be saved, got one of 65 bits"),
         ({"a": b""}, r"state.a must not be empty bytes to be saved, got b''\. Use None"),
         ([-(2**2039)], r"state.0 must be an integer below 2\^2039 to be saved, got one of 2,040 bits\. Save it as a"),
         (torch.eye(2).to_sparse(), r"state must be a dense tensor to be saved, got a torch.sparse_coo tensor"),

@@ -184,6 +184,20 @@ def test_dataset_that_is_added_on_resume_warns(offline: bool, fit: Fit, tmp_path
     with pytest.warns(UserWarning, match=r"^data\.dataset recorded-v0 has no effect, .* Use --data\.empty_replay true"):
         _, data, _ = fit(model, ckpt_path=tmp_path / "a.ckpt", trainer={"max_epochs": 2}, offline=offline)
     assert data.replay.num_transitions == data.replay.steps_stored == (16 if offline else 22)  # without the dataset's
+    assert data.dataset is not None
+    assert data.dataset.state_dict() == {}
+
+
+def test_checkpoint_without_checksum_continues_silently(fit: Fit, tmp_path: Path, recwarn: Any) -> None:
+    """Older versions saved a checksum only with a share."""
+    _, _, trainer = fit()
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    checkpoint = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    del checkpoint["ReplayData"]["ranks"][0]["dataset"]
+    torch.save(checkpoint, tmp_path / "a.ckpt")
+    _, data, _ = fit(ckpt_path=tmp_path / "a.ckpt", trainer={"max_epochs": 2})
+    assert data.replay.num_transitions == sum(recorded.LENGTHS) + 22
+    assert not [each for each in recwarn if "has no effect" in str(each.message)]
 
 
 def test_data_with_a_dataset_can_be_pickled(fit: Fit) -> None:
@@ -334,6 +348,14 @@ def test_resumed_agent_counts_the_dataset_once(
     make_trainer(callbacks=[Collector(warmup_steps=10)]).fit(module, datamodule=data)
     rows = sum(length + 1 for length in recorded.LENGTHS)
     assert module.normalizer.count == rows + module.env_steps
+
+
+def test_new_stage_with_the_same_dataset_counts_it_once(fit: Fit, tmp_path: Path) -> None:
+    settings: Any = {"model": {"normalize_observations": True, "bc_weight": 0.4}, "collector": {"warmup_steps": 10}}
+    fit(**settings, offline=True)[2].save_checkpoint(tmp_path / "a.ckpt")
+    stage: Any = {"empty_replay": True, "trainer": {"max_epochs": 2}, "ckpt_path": tmp_path / "a.ckpt"}
+    module, _, _ = fit(**settings, **stage)
+    assert module.normalizer.count == sum(length + 1 for length in recorded.LENGTHS) + module.env_steps
 
 
 def test_new_stage_adds_its_dataset_to_the_statistics(fit: Fit, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Check the pool with an engine that starts no process."""
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +71,22 @@ def test_configuration_that_is_edited_ends_the_sweep(text: str, got: str, plan: 
     Claim(plan.folder / "seed_2").release()
     file.write_text("{model: {tau: 0.2}}")
     run_seeds(dataclasses.replace(plan, files=[file], workers=1), [1, 2])
+
+
+def test_killed_run_is_not_restarted_with_an_edited_file(plan: Plan) -> None:
+    """Its end is recorded once."""
+    file = Path("toy.yaml")
+    file.write_text("model: {tau: 0.2}")
+    Path("plan.txt").write_text("seed_1 kill 2\n")
+
+    def start(run: Run, plan: Plan) -> LocalProcess:
+        file.write_text("model: {tau: 0.3}")
+        return LocalProcess(run, plan)
+
+    run, before = Run(plan.folder / "seed_1", ()), time.monotonic()
+    with pytest.raises(UsageError, match=r"^toy\.yaml must be as at the start of the sweep"):
+        run_seeds(dataclasses.replace(plan, files=[file]), [1], start)
+    assert run.record["exit_code"] == -9
+    assert run.record["seconds"] <= time.monotonic() - before
+    assert len(run.log_lines()) == 1
+    Claim(run.folder).release()

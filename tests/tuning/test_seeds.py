@@ -157,9 +157,13 @@ def test_seed_that_another_sweep_has_just_ended_is_not_repeated(plan: Plan) -> N
     assert [each.state for each in slow.results()] == ["finished"]
 
 
-@pytest.mark.parametrize(("code", "state"), [(None, "running"), (143, "running"), (1, "failed")])
-def test_seed_that_another_sweep_has_left(code: int | None, state: str, plan: Plan) -> None:
+@pytest.mark.parametrize("has_failed_before", [False, True])
+@pytest.mark.parametrize(("code", "state"), [(None, "running"), (143, "running"), (1, "failed"), (0, "finished")])
+def test_seed_that_another_sweep_has_left(code: int | None, state: str, has_failed_before: bool, plan: Plan) -> None:
     """A killed seed is continued, a failed one counts. Both were shown as running before the other sweep ended."""
+    if has_failed_before:
+        Run(plan.folder / "seed_1", ()).folder.mkdir(parents=True)
+        Run(plan.folder / "seed_1", ()).end(["fit"], 1, 1.0)
     own, other = Seeds(plan, [1]), Seeds(plan, [1])
     run, claim = other.next()  # type: ignore[misc]  # it has a run
     assert own.next() is None

@@ -1,0 +1,44 @@
+"""Check the means over evaluation episodes."""
+
+import pytest
+import torch
+
+from td3_lightning.algorithm import evaluation_metrics
+from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
+
+CPU = torch.device("cpu")
+
+
+def of_episodes(*reports: dict[str, float]) -> EvaluationMetrics:
+    metrics = EvaluationMetrics()
+    for report in reports:
+        metrics.update(report, CPU)
+    return metrics
+
+
+def test_mean_and_spread_of_the_return() -> None:
+    logs = of_episodes({"return": 1.0, "length": 5.0}, {"return": 4.0, "length": 7.0, "lap": 1.0}).compute("eval")
+    assert {name: float(value) for name, value in logs.items()} == {
+        "eval/return_mean": 2.5,
+        "eval/return_std": 1.5,
+        "eval/return_min": 1.0,
+        "eval/return_max": 4.0,
+        "eval/length_mean": 6.0,
+        "eval/lap": 1.0,
+    }
+
+
+def test_processes_with_other_names_are_joined_in_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment may report a number only in some episodes, such as `lap_finished`."""
+    ranks = [of_episodes({"return": 1.0, "lap": 1.0}), of_episodes({"length": 5.0, "return": 3.0})]
+    exchanges = []
+
+    def gather(make: object) -> list[dict[str, torch.Tensor]]:
+        exchanges.append(make)
+        return [rank._own_values() for rank in ranks]
+
+    monkeypatch.setattr(evaluation_metrics, "gather_from_ranks", gather)
+    logs = [{name: float(value) for name, value in rank.compute("eval").items()} for rank in ranks]
+    assert logs[0] == logs[1]
+    assert (logs[0]["eval/return_mean"], logs[0]["eval/lap"], logs[0]["eval/length_mean"]) == (2.0, 1.0, 5.0)
+    assert len(exchanges) == 2
