@@ -26,7 +26,7 @@ class Encoder(Configurable, ABC):
 
     @abstractmethod
     def build(self, obs_dim: int) -> nn.Module:
-        """Build a network with fresh parameters from observations (batch, obs_dim), or one (obs_dim,), to features."""
+        """Build a network with fresh parameters from observations (batch, obs_dim) to features (batch, features)."""
 
 
 class Trunk(Encoder):

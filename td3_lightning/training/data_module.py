@@ -77,7 +77,7 @@ class ReplayData(L.LightningDataModule):
             `steps_per_epoch` * `updates_per_step` updates, and logs count updates.
 
     Raises:
-        UsageError: A setting is out of range, the environment cannot be created, or a space is not a `Box`.
+        UsageError: A setting is out of range, the environment cannot be created, or a space is not supported.
     """
 
     _envs: TrainingVectorEnv | None = None
