@@ -242,7 +242,7 @@ def _find(path: str | Path, name: str) -> Path | None:
     files = [Path(f"{path}_{name}{end}") for end in dict.fromkeys(style["end"] for style in STYLES.values())]
     found = [file for file in files if file.is_file()]
     if len(found) > 1:
-        raise UsageError(f"files must be those of one program, got {found[0]} and {found[1]}. Move one program's away.")
+        raise UsageError(f"files must be those of one program, got {found[0]} and {found[1]}. Move one of them away.")
     return found[0] if found else None
 
 
