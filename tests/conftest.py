@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,31 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+
+
+def constants() -> dict[tuple[str, str], Any]:
+    """Return the constants of each imported module of the package, by the module's name and their name."""
+    found = {}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.split(".")[0] == "td3_lightning":
+            found.update({(module_name, name): value for name, value in vars(module).items() if name.isupper()})
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: Any) -> None:
+    item.constants = constants()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: Any) -> Iterator[None]:
+    """Fail a test that leaves a constant of the package replaced, which later tests of this process would use."""
+    yield
+    now = constants()
+    replaced = [name for name, value in item.constants.items() if now.get(name, value) is not value]
+    for where, name in replaced:
+        setattr(sys.modules[where], name, item.constants[where, name])
+    assert not replaced, f"replaced without monkeypatch: {replaced}"
 
 
 @pytest.fixture(autouse=True)

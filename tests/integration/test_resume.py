@@ -137,7 +137,6 @@ class Run:
         else:
             weight = 0.4 if self.data.offline else None
             self.module = TD3(*sizes, critic_loss=loss, bc_weight=weight, **common)
-        prioritization.RESET_INTERVAL = Constant(5)  # several resets of the largest priority in a run
         self.folder = folder
         self.last = folder / "last.ckpt"
         self.trainer = L.Trainer(
@@ -165,7 +164,9 @@ class Run:
         )
 
     def fit(self, ckpt_path: Path | None = None) -> None:
-        self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prioritization, "RESET_INTERVAL", Constant(5))  # several resets of the largest priority
+            self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
 
 
 class Snapshots(Callback):
