@@ -2,7 +2,10 @@
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +71,8 @@ class VectorSource:
         """
         name, maker = f"{env_name(self.env_id)} of {env_name(self.maker)}", self._find()
         try:
-            env = maker(self.env_id, num_envs=num_envs, **self.settings)
+            with _signals_for_workers():
+                env = maker(self.env_id, num_envs=num_envs, **self.settings)
         except BaseException as error:  # a maker may call sys.exit
             if must_pass(error):
                 raise
@@ -97,6 +101,28 @@ class VectorSource:
         if not callable(found):
             raise refuse("data.vector_env", "the name of a function", self.maker, FIX)
         return found  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _signals_for_workers() -> Iterator[None]:
+    """Let workers that a vector environment starts ignore the signals that stop a run, and end on SIGTERM.
+
+    They inherit blocked signals and default handlers. This process receives a blocked signal afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers only there
+        yield
+        return
+    stopping = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None:  # None is a handler that Python did not set
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def vector_source(

@@ -1,8 +1,12 @@
 """Check that vector environments store what single environments give, in every autoreset mode, and what they refuse."""
 
 import logging
+import multiprocessing
+import re
+import signal
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -272,6 +276,27 @@ def test_running_statistics_of_a_vector_env_are_refused(wrapper: Any) -> None:
     with closing(gym.make_vec("toys/Mixed-v0", 2, "async", wrappers=[getattr(gym.wrappers, name)])) as envs:
         envs.set_attr("update_running_mean", False)
         check_keeps_no_statistics(envs)
+    data.teardown("fit")
+
+
+def test_workers_ignore_the_signals_that_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a terminal reaches them, too, and the run still steps them before it stops."""
+    stopping = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # a handler of Python, as that of the command
+    try:
+        data = new_data("gymnasium:make_vec", vector_kwargs={"vectorization_mode": "async"})
+        data.setup("fit")
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not stopping & signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    workers = multiprocessing.active_children()
+    assert len(workers) >= data.num_envs
+    for worker in workers:
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        blocked, caught = (int(re.findall(rf"{name}:\s*(\w+)", status)[0], 16) for name in ("SigBlk", "SigCgt"))
+        assert all(blocked >> (number - 1) & 1 for number in stopping)
+        assert not caught >> (signal.SIGTERM - 1) & 1
     data.teardown("fit")
 
 
