@@ -5,7 +5,9 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -84,24 +86,35 @@ def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Se
 
     Args:
         policy: Maps an observation to an action.
-        data: Makes the environment. Its own `ObservationNoise` and `ActionNoise` are left out.
+        data: Makes the environment. A level replaces its `ObservationNoise` and `ActionNoise` in their places. Noise
+            that it does not have is added outside of all wrappers.
         levels: The levels of noise.
         seeds: Seeds of the resets.
     """
-    noiseless = copy.copy(data)
-    noiseless.wrappers = [wrapper for wrapper in data.wrappers if not _adds_noise(wrapper)]
+    noisy = copy.copy(data)
     for level in levels:
-        env = noiseless.make_eval_env()
-        env = ActionNoise(ObservationNoise(env, level.observation_noise), level.action_noise)
+        noisy.wrappers = _with_noise(data.wrappers, level)
+        env = noisy.make_eval_env()
         try:
             yield Measurement(level, [Episode(env, seed).play(policy) for seed in seeds])
         finally:
             env.close()
 
 
-def _adds_noise(wrapper: Wrapper) -> bool:
-    made = wrapper_class(wrapper)
-    return isinstance(made, type) and issubclass(made, Noise)
+def _with_noise(wrappers: Sequence[Wrapper], level: Level) -> list[Wrapper]:
+    """Return wrappers with the noise of a level instead of their own, and without other kinds of `Noise`."""
+    missing: dict[Any, Wrapper] = {
+        ObservationNoise: partial(ObservationNoise, std=level.observation_noise),
+        ActionNoise: partial(ActionNoise, std=level.action_noise),
+    }
+    made = []
+    for wrapper in wrappers:
+        kind = wrapper_class(wrapper)
+        if not (isinstance(kind, type) and issubclass(kind, Noise)):
+            made.append(wrapper)
+        elif kind in missing:
+            made.append(missing.pop(kind))
+    return [*made, *missing.values()]
 
 
 def write_report(measurements: Sequence[Measurement], folder: Path, title: str) -> list[Path]:

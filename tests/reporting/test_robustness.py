@@ -1,6 +1,8 @@
 """Check the measurement of robustness: its levels, episodes, table and files, and the command `robustness`."""
 
 import csv
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 from rich.console import Console
 
 from td3_lightning import ActionNoise, ObservationNoise, ReplayData, UsageError
@@ -65,6 +68,16 @@ def test_noise_of_the_data_module_is_replaced() -> None:
     partial = [_partial(ObservationNoise), _partial(ActionNoise)]
     assert measured(partial, 3)[0].returns.tolist() == [0.0] * 3
     assert measured(noisy, 3)[0].returns.max() < 0  # a function does not say what it makes
+
+
+def test_noise_is_measured_where_the_wrappers_have_it() -> None:
+    """Stacked observations contain the noise of each frame once."""
+    seen: list[Any] = []
+    stack = [_partial(ObservationNoise), partial(FrameStackObservation, stack_size=2), FlattenObservation]
+    data = ReplayData(Target, wrappers=stack)
+    list(measure(lambda obs: seen.append(obs.copy()) or obs[:1], data, [Level(0.1, 0.0)], [1]))
+    for earlier, later in pairwise(seen):
+        assert earlier[1] == later[0] != later[1]
 
 
 def _partial(wrapper: Any) -> Any:
