@@ -1,6 +1,8 @@
 """Fused Adam step that skips per-step hooks when none is registered."""
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -36,7 +38,8 @@ class FastAdam:
         self.optimizer = optimizer
         self.adam: Any = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         self.groups: list[ParamGroupState] = []
-        self.first: tuple[Tensor, Any] | None = None  # a parameter and its state, which a user may replace
+        self.parameters: list[Tensor] = []
+        self.state: list[Any] = []  # of each parameter, then its values: what a user may replace
 
     def step(self) -> None:
         """Take a step; the first one, which creates Adam's state, is Adam's own."""
@@ -53,10 +56,16 @@ class FastAdam:
             self.optimizer._on_after_step()  # type: ignore[union-attr]
 
     def _is_current(self) -> bool:
-        """Return whether the state is still that of Adam. It is not after `state.clear()` or `load_state_dict`."""
-        return (
-            self.first is not None and self.adam.state.get(self.first[0]) is self.first[1] and "step" in self.first[1]
-        )
+        """Return whether no part of Adam's state was replaced, for example by `state.clear()` or `load_state_dict`."""
+        if not self.parameters:
+            return False
+        state = self._current_state()
+        return len(state) == len(self.state) and all(map(is_, state, self.state))
+
+    def _current_state(self) -> list[Any]:
+        """Return what Adam holds: the state of each parameter, then the values of all of them."""
+        entries = list(map(self.adam.state.get, self.parameters))
+        return entries if None in entries else [*entries, *chain.from_iterable(map(dict.values, entries))]
 
     def _find_state(self) -> bool:
         """Look up Adam's state; return whether it exists for all parameters."""
@@ -64,8 +73,8 @@ class FastAdam:
         if not all(state.get(parameter) for group in groups for parameter in group["params"]):
             return False
         self.groups = [ParamGroupState(group["params"], state) for group in groups]
-        parameter = groups[0]["params"][0]
-        self.first = parameter, state[parameter]
+        self.parameters = [parameter for group in groups for parameter in group["params"]]
+        self.state = self._current_state()
         return True
 
 

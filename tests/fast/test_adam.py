@@ -46,7 +46,24 @@ def supports(adam: Any) -> bool:
     return supports_fast_step(TD3(3, [-1.0], [1.0], hidden_dims=(4,)), adam)
 
 
-@pytest.mark.parametrize("replaced", ["cleared", "loaded"])
+def replace(adam: Any, replaced: str, other: Any) -> None:
+    """Replace a part of Adam's state."""
+    last = adam.param_groups[-1]["params"][-1]
+    if replaced == "cleared":
+        adam.state.clear()
+    elif replaced == "loaded":
+        adam.load_state_dict(copy.deepcopy(other.state_dict()))
+    elif replaced == "last entry removed":
+        del adam.state[last]
+    elif replaced == "last entry emptied":
+        adam.state[last] = {}
+    else:
+        adam.state[last]["exp_avg"] = torch.zeros_like(last)
+
+
+@pytest.mark.parametrize(
+    "replaced", ["cleared", "loaded", "last entry removed", "last entry emptied", "moment replaced"]
+)
 def test_state_that_a_user_replaces_is_used(replaced: str) -> None:
     """For example a callback that starts Adam again. The epoch is not over."""
     usual, direct = new_adam(), new_adam()
@@ -55,7 +72,7 @@ def test_state_that_a_user_replaces_is_used(replaced: str) -> None:
     for step in range(9):
         if step == 4:
             for adam in (usual, direct):
-                adam.state.clear() if replaced == "cleared" else adam.load_state_dict(copy.deepcopy(state.state_dict()))
+                replace(adam, replaced, state)
         usual.step()
         fast.step()
         assert same(held(usual), held(direct)), step
