@@ -37,6 +37,10 @@ def run(args: Sequence[str] | None = None) -> int:
     if not has_working_directory():
         print("The working directory must exist, got a deleted folder. Use cd to enter another one.", file=sys.stderr)
         return 2
+    if words[:1] == ["sweep"]:
+        from td3_lightning.tuning.node import hide_launcher
+
+        hide_launcher()
     main = import_main()
     if not {"LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID"} & os.environ.keys():
         for number in (signal.SIGTERM, signal.SIGHUP):

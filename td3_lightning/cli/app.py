@@ -25,8 +25,11 @@ def main(args: Sequence[str] | None = None) -> int:
         args: Words after the name of the program; None uses `sys.argv`.
 
     Returns:
-        The exit code: 2 for an invalid command or setting, 1 if an environment or the training fails. One sentence on
-        stderr explains the error. 128 plus its number for a signal or a closed pipe.
+        The exit code: 0, 1 if an environment or the training fails, 2 for an invalid command or setting, 130 after
+        Ctrl-C, or 141 if stdout is closed. One sentence on stderr explains an error.
+
+    Raises:
+        SystemExit: `--help` was given, or a signal has ended the training.
     """
     watch_parent()
     tune_malloc()

@@ -32,7 +32,7 @@ from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.parent import watch_ranks
 from td3_lightning.cli.precedence import Precedence
-from td3_lightning.cli.rendezvous import Rendezvous, identity
+from td3_lightning.cli.rendezvous import Rendezvous, check_processes, facts_of
 from td3_lightning.cli.run_files import run_summary
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import check_sizes
@@ -240,11 +240,11 @@ class CommandLine(LightningCLI):
 
     def _meet(self) -> None:
         """Wait for the other processes of the run. torch would wait for them up to 30 minutes."""
+        check_processes(self.trainer)
         if self.trainer.world_size > 1:
             watch_ranks(self.trainer.strategy.launcher)
-        if self.rendezvous is not None and self.trainer.world_size > 1:
-            model = self.settings.model.as_dict()
-            self.rendezvous.meet({"ckpt_path": identity(self.settings.ckpt_path), "model": model})
+            if self.rendezvous is not None:
+                self.rendezvous.meet(facts_of(self.settings))
 
     # The run.
 
@@ -275,7 +275,7 @@ class CommandLine(LightningCLI):
             )
         summary = run_summary(self.trainer, self.start)
         seconds = time.monotonic() - self._fit_start
-        episodes = len(self.datamodule.eval_seeds)  # all processes play the same
+        episodes = int(sum(self.trainer.num_val_batches))  # all processes play the same
         for line in (*summary.lines(seconds, episodes), *summary.next_lines(self.datamodule, self.trainer)):
             echo(line)
 

@@ -6,18 +6,13 @@ import sys
 from typing import NoReturn
 
 from td3_lightning.errors import refuse
+from td3_lightning.tuning.node import COUNTS, RANKS
 
-# Launchers number the processes of a run with them. Lightning converts them to integers without a check, the ranks
-# already during its import.
-RANKS = (
-    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
-    *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
-)
-COUNTS = ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES", "JSM_NAMESPACE_SIZE", "MASTER_PORT")
 # Without one of these variables, no launcher has started the process, and Lightning would silence a rank above 0. A
 # user who starts each rank of Lightning's own environment sets LOCAL_RANK and the common MASTER_PORT.
 LAUNCHED = ("WORLD_SIZE", "SLURM_NTASKS", "JSM_NAMESPACE_SIZE")
 REQUIRED = {"RANK": LAUNCHED, "LOCAL_RANK": (*LAUNCHED, "MASTER_PORT")}
+# Lightning converts the variables to integers without a check, the ranks already during its import.
 LEAST = {**dict.fromkeys(RANKS, 0), **dict.fromkeys(COUNTS, 1)}
 
 

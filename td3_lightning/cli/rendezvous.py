@@ -18,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from td3_lightning.cli.peers import PeerWatch
@@ -176,6 +178,31 @@ class Rendezvous:
         return self._store
 
 
+def check_processes(trainer: L.Trainer) -> None:
+    """Refuse processes that the Trainer does not count. Each would train alone, and only the first would write logs.
+
+    Raises:
+        UsageError: A launcher has started more or fewer processes than the Trainer expects.
+    """
+    rank: int = rank_zero_only.rank or 0  # type: ignore[attr-defined]  # of the launcher's variables
+    expected, launched = trainer.num_devices * trainer.num_nodes, max(_launched(), rank + 1)
+    if trainer.world_size != expected:  # SLURM decides
+        launched = trainer.world_size
+    elif launched <= expected:
+        return
+    raise UsageError(
+        f"trainer.devices times trainer.num_nodes must be {launched}, the number of processes of this run, got "
+        f"{expected}. Set both, or start independent runs with env -u SLURM_PROCID -u SLURM_NTASKS."
+    )
+
+
+def _launched() -> int:
+    """Return the number of processes that torchrun or srun has started."""
+    if distributed.is_available() and TorchElasticEnvironment.detect():
+        return TorchElasticEnvironment().world_size()
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) if "SLURM_PROCID" in os.environ else 1
+
+
 def start_timeout() -> float:
     """Return the seconds from the first to the last report."""
     return timeout_from_environment("TD3_LIGHTNING_START_TIMEOUT", default=45)
@@ -226,6 +253,11 @@ def _store(address: str, port: int, seconds: float, **role: Any) -> Any:
     return distributed.TCPStore(  # type: ignore[attr-defined]  # torch does not list it
         address, port, timeout=limit, wait_for_workers=False, multi_tenant=True, **role
     )
+
+
+def facts_of(settings: Any) -> dict[str, Any]:
+    """Return what all processes of a run must have in common: the checkpoint and the settings of the agent."""
+    return {"ckpt_path": identity(settings.ckpt_path), "model": settings.model.as_dict()}
 
 
 def identity(checkpoint: str | None) -> str:

@@ -18,6 +18,15 @@ PROGRAM = ["-m", "td3_lightning"]  # words after the name of the interpreter
 SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the process that a run watches
 LOCK_TIMEOUT = 120.0  # seconds until the locks of a lost node are free; a server of NFS 4 waits for 90
 INTERVAL = 0.1  # seconds between two checks of the run
+# Environment variables with which torchrun, SLURM and LSF number the processes of a run.
+RANKS = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
+)
+COUNTS = (
+    *("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_NNODES"),
+    *("JSM_NAMESPACE_SIZE", "MASTER_PORT"),
+)
 
 
 def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | None = None) -> "subprocess.Popen[bytes]":
@@ -32,7 +41,8 @@ def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | Non
     last = newest_last(folder)
     # A flag of the sweep for a new stage applies only to the first start.
     resume = [] if last is None else ["--ckpt_path", str(last), "--data.empty_replay", "false"]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), SWEEP: str(os.getpid())}
+    environment = {name: value for name, value in os.environ.items() if name not in (*RANKS, *COUNTS)}
+    environment |= {"OMP_NUM_THREADS": str(threads), SWEEP: str(os.getpid())}
     with (folder / "log.txt").open("ab") as log:
         # In its own session, the process receives a signal only once, from this one.
         return subprocess.Popen(
@@ -44,6 +54,12 @@ def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | Non
             env=environment,
             start_new_session=True,
         )
+
+
+def hide_launcher() -> None:
+    """Remove the numbers of this process. Those of a sweep are alone, and a process above 0 would write no results."""
+    for name in (*RANKS, *COUNTS):
+        os.environ.pop(name, None)
 
 
 def newest_last(folder: Path) -> Path | None:

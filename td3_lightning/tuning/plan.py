@@ -1,5 +1,7 @@
 """Common settings of the runs of a sweep."""
 
+import contextlib
+import math
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -125,5 +127,21 @@ def given_threads() -> int | None:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use, in a container those of its quota."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(usable, cpu_quota())))
+
+
+def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the number of CPUs that a control group allows, infinity without a limit.
+
+    Args:
+        cgroup: Folder of the group, in a container that of the container.
+    """
+    with contextlib.suppress(OSError, ValueError):  # version 2: "quota period", or "max period"
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with contextlib.suppress(OSError, ValueError):  # version 1: -1 without a limit
+        quota, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf

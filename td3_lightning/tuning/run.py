@@ -64,7 +64,10 @@ class Run:
         return self.record.get("exit_code") == 0
 
     def evaluations(self, metric: str) -> Points:
-        """Return a metric of all versions, (n, 2). A later version replaces the steps that it has repeated."""
+        """Return a metric of all versions, (n, 2), without values that are not finite.
+
+        A later version replaces the steps that it has repeated.
+        """
         merged: dict[float, float] = {}
         found = {path.parent.name.removeprefix("version_"): path for path in self.folder.glob("version_*/metrics.csv")}
         for number in sorted((name for name in found if name.isdecimal()), key=int):  # another name is a user's copy
@@ -72,7 +75,8 @@ class Run:
             if len(points):
                 merged = {step: value for step, value in merged.items() if step < points[0, 0]}
                 merged.update({float(step): float(value) for step, value in points})
-        return np.array(sorted(merged.items()), dtype=np.float64).reshape(-1, 2)
+        finite = {step: value for step, value in merged.items() if np.isfinite(value)}
+        return np.array(sorted(finite.items()), dtype=np.float64).reshape(-1, 2)
 
     def log_lines(self) -> list[str]:
         """Return the lines that the run has printed, without empty ones."""

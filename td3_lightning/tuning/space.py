@@ -169,9 +169,15 @@ def _range(name: str, entry: Mapping[str, Any]) -> Range:
     if found.step is not None and (found.log or not found.step > 0):
         got = "both" if found.log else found.step
         raise refuse(f"{name}.step", "greater than 0 and used without log", got, "Remove step or log.")
-    if found.step is not None and not 1 <= (found.high - found.low) / found.step <= MOST_STEPS:
-        expected = f"between (high - low) / {MOST_STEPS:,} and high - low"
-        raise refuse(f"{name}.step", expected, found.step, "Use another step, or remove it.")
-    if found.step is not None and (_exact(found.high) - _exact(found.low)) % _exact(found.step):
-        raise refuse(f"{name}.step", "a divisor of high - low", found.step, "Use another step, or another high.")
+    if found.step is not None:
+        _check_step(name, _exact(found.high) - _exact(found.low), found.step)
     return found
+
+
+def _check_step(name: str, width: Decimal, step: float) -> None:
+    """Raise `UsageError` if a range does not consist of 1 to MOST_STEPS whole steps."""
+    if not 1 <= width / _exact(step) <= MOST_STEPS:
+        expected = f"between (high - low) / {MOST_STEPS:,} and high - low"
+        raise refuse(f"{name}.step", expected, step, "Use another step, or remove it.")
+    if width % _exact(step):
+        raise refuse(f"{name}.step", "a divisor of high - low", step, "Use another step, or another high.")

@@ -48,6 +48,13 @@ def test_version_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == f"td3-lightning {__version__}\n"
 
 
+def test_sweep_in_a_launched_process_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "RANK": "1", "WORLD_SIZE": "2", "HERE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(["sweep"]) == 2  # without its options
+    assert {"SLURM_PROCID", "SLURM_NTASKS", "RANK", "WORLD_SIZE", "HERE"} & os.environ.keys() == {"HERE"}
+
+
 def test_version_imports_neither_torch_nor_lightning() -> None:
     program = f"{VERSION}; print(*sorted({{'torch', 'lightning', 'gymnasium'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

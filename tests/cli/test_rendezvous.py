@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from nodes import FIT, LIMIT, SMALL, ended, start
@@ -22,6 +23,36 @@ from processes import descendants, free_port, is_running, wait_for
 from td3_lightning.cli import rendezvous
 from td3_lightning.cli.rendezvous import Rendezvous, join_store, serve_store
 from td3_lightning.errors import RunError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank", "trainer", "launched"),
+    [
+        ({}, 0, (1, 1, 1), None),
+        ({}, 1, (2, 1, 2), None),  # started by Lightning
+        ({"SLURM_PROCID": "0"}, 0, (1, 1, 1), None),  # a job of one process
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, 3, (2, 2, 4), None),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, 0, (1, 1, 1), 4),
+        ({"SLURM_PROCID": "1"}, 1, (1, 1, 1), 2),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, 0, (2, 1, 1), 1),
+        ({"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2"}, 0, (1, 1, 1), 2),
+    ],
+)
+def test_processes_that_the_trainer_does_not_count_are_refused(
+    variables: dict[str, str], rank: int, trainer: Any, launched: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", rank)
+    devices, nodes, world_size = trainer
+    checked: Any = SimpleNamespace(num_devices=devices, num_nodes=nodes, world_size=world_size)
+    if launched is None:
+        rendezvous.check_processes(checked)
+        return
+    with refused(f"trainer.devices times trainer.num_nodes must be {launched}", str(devices), fix="Set both"):
+        rendezvous.check_processes(checked)
 
 
 def meet(*parts: Callable[[Rendezvous], None]) -> list[BaseException | None]:

@@ -43,6 +43,21 @@ def test_other_names_of_versions_are_left_out(tmp_path: Path) -> None:
     assert Run(tmp_path, ()).evaluations(METRIC).tolist() == [[100, 1]]
 
 
+def test_evaluations_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "version_0" / "metrics.csv")
+    for step, value in {100: 1.0, 200: float("nan"), 300: float("inf"), 400: 2.0, 500: float("nan")}.items():
+        metrics.append({"env_steps": step, METRIC: value})
+    points = Run(tmp_path, ()).evaluations(METRIC)
+    assert points.tolist() == [[100, 1], [400, 2]]
+    assert Result("seed 1", "finished", points).values == {
+        "env_steps": 400,
+        "best": 2,
+        "best_at": 400,
+        "last": 2,
+        "last_10": 1.5,
+    }
+
+
 END = {"exit_code": 1, "seconds": 1.5, "last_line": "out of luck"}
 WITHOUT = [{name: value for name, value in END.items() if name != left_out} for left_out in END]
 WRONG = [{"exit_code": "0"}, *({"seconds": value} for value in (None, -1, 1e300, float("inf"), float("nan")))]

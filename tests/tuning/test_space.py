@@ -17,7 +17,9 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize(("low", "high", "step"), [(0.1, 0.7, 0.1), (1e-4, 1e-3, 1e-4), (0, 0.3, 0.1), (2, 8, 3)])
+@pytest.mark.parametrize(
+    ("low", "high", "step"), [(0.1, 0.7, 0.1), (0.2, 0.3, 0.1), (1e-4, 1e-3, 1e-4), (0, 0.3, 0.1), (2, 8, 3)]
+)
 def test_steps_that_divide_their_range_are_accepted(low: float, high: float, step: float) -> None:
     (corner, *_, other) = Space({"a": {"low": low, "high": high, "step": step}}).corners()
     assert (corner, other) == ({"a": low}, {"a": high})

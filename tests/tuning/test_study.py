@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import yaml
 import fit_stub
 from one_sentence import refused
 from td3_lightning.errors import RunError, UsageError
-from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.plan import Plan, cores, cpu_quota
 from td3_lightning.tuning.result import Points
 from td3_lightning.tuning.run import Claim, Run
 from td3_lightning.tuning.space import Space
@@ -217,6 +219,30 @@ def test_database_holds_the_study_of_several_machines(plan: Plan) -> None:
     open_study(plan, search)._study.ask()  # of a machine with another folder
     run_study(plan, search)
     assert states(plan) == {"trial 0": "running", "trial 1": "finished"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, math.inf),
+        ({"cpu.max": "max 100000\n"}, math.inf),
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "damaged"}, math.inf),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+    ],
+    ids=str,
+)
+def test_quota_of_a_container_limits_the_cores(
+    files: dict[str, str], expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cpu_quota(tmp_path) == expected
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64), raising=False)
+    monkeypatch.setattr("td3_lightning.tuning.plan.cpu_quota", lambda: expected)
+    assert cores() == (64 if expected == math.inf else math.ceil(expected))
 
 
 def test_threads_times_workers_is_at_most_the_cores(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
