@@ -60,6 +60,7 @@ class Agent(L.LightningModule):
         self.updates = 0  # critic updates
         self.clock_name = "env_steps"  # axis of the logs; "updates" in a run without environment steps
         self.observation_parts: dict[str, Any] | None = None  # structure of the environment's observations, if any
+        self.counted_datasets: list[int] | None = []  # checksums of those in the statistics of `normalizer`, if known
         self.noise_generator = new_generator("target noise")
         self.act_generator = new_generator("noise of act")
         self._exploration_noise: Schedule | None = None
@@ -72,7 +73,7 @@ class Agent(L.LightningModule):
 
     @property
     def is_new(self) -> bool:
-        """Whether no step and no update was taken. A callback then starts over, because it may have served another."""
+        """Whether no step and no update was taken. Callbacks then discard the state of an earlier agent."""
         return not self.env_steps and not self.updates
 
     # The policy.
@@ -235,6 +236,7 @@ class Agent(L.LightningModule):
         checkpoint["act_noise"] = gather_from_ranks(self.act_generator.get_state)
         checkpoint["exploration_noise"] = self.exploration_noise and self.exploration_noise.plain()
         checkpoint["observation_parts"] = self.observation_parts
+        checkpoint["counted_datasets"] = self.counted_datasets
         if "callbacks" in checkpoint:  # not if only weights are saved
             checkpoint["callbacks"] = to_primitives(checkpoint["callbacks"], "callbacks")
 
@@ -253,6 +255,7 @@ class Agent(L.LightningModule):
             setattr(self, name, value)
         self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
         self.observation_parts = self.observation_parts or checkpoint.get("observation_parts")
+        self.counted_datasets = checkpoint.get("counted_datasets")
         _restore(self.noise_generator, checkpoint["target_noise"])
         _restore(self.act_generator, checkpoint.get("act_noise", []))
 

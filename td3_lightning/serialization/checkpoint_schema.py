@@ -120,4 +120,5 @@ PARTS: dict[str, form.Check] = {
     "stopped_early": form.series(form.by_name(form.optional(form.plain))),
     **dict.fromkeys(("target_noise", "act_noise"), form.series(torch_generator)),
     "exploration_noise": form.optional(form.mapping),
+    "counted_datasets": form.optional(form.series(form.count)),
 }

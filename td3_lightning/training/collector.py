@@ -50,7 +50,7 @@ class Collector(Callback):
         UsageError: A setting is out of range, or a checkpoint cannot hold the schedule of the noise.
     """
 
-    check_state = staticmethod(COLLECTOR)
+    check_state = staticmethod(COLLECTOR)  # checks the state in a checkpoint, which may be untrusted
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class Collector(Callback):
         module.check_optimizers()
         module.exploration_noise = self.exploration_noise  # what act(obs, deterministic=False) uses
         if data.dataset is not None and module.settings.normalize_observations:
-            unseen = data.dataset.observations_for(module)
-            if trainer.ckpt_path is None or (data.empty_replay and not data.dataset.is_counted):  # else they have them
-                self._unseen.observations.add_dataset(unseen)
+            obs = data.dataset.observations_for(module)
+            if trainer.is_global_zero:  # the statistics are those of all processes
+                self._unseen.observations.add_dataset(obs)
         self._unseen.observations.check(module)
         if trainer.ckpt_path is not None and self.env_steps is not None:
             module.env_steps = self.env_steps

@@ -58,7 +58,7 @@ class ReplayData(L.LightningDataModule):
         reward_scale: Factor on the rewards that the learner receives. Reported returns are unscaled.
         steps_per_epoch: Environment steps between evaluations.
         updates_per_step: Updates per environment step, for any num_envs; from 1 / steps_per_epoch to 10,000. With a
-            schedule, every epoch has `steps_per_epoch` times its first value.
+            schedule, every epoch has `steps_per_epoch` times its first value updates.
         eval_episodes: Episodes per evaluation.
         eval_seed: Seed of the first episode of an evaluation. The next episodes use the next seeds.
         test_episodes: Episodes of `test`.
@@ -200,7 +200,7 @@ class ReplayData(L.LightningDataModule):
         return self._envs
 
     def setup(self, stage: str) -> None:
-        """Read the dataset and make the training environments for `fit`."""
+        """Set the agent's clock and kind of observations. For `fit`, read the dataset and make the environments."""
         if self.trainer is not None:
             module: Any = self.trainer.lightning_module
             module.clock_name = "updates" if self.offline else "env_steps"
@@ -279,8 +279,6 @@ class ReplayData(L.LightningDataModule):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's replay and episodes if the training environments exist."""
         states = state.get("ranks", [{}])
-        if self.dataset is not None:
-            self.dataset.note_statistics(states)
         if self._envs is None or self.empty_replay:
             return
         own = select_rank(states)

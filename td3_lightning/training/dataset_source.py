@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 
+from td3_lightning.algorithm.agent import Agent
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
@@ -31,21 +31,12 @@ class DatasetSource:
     def __init__(self, name: str, counts: tuple[int, int] | None) -> None:
         self.name, self.counts = name, counts
         self.summary = ""  # of the episodes, after `load`
-        self._checksum = 0  # of the dataset, after `load`
+        self._identity = 0  # checksum of the episodes, after `load`
+        self._checksum = 0  # that of the separate rows, if there are any
         self._has_effect = True  # False if it was added on a resume, which keeps the replay buffer
-        self.is_counted = False  # the statistics of the checkpoint contain the observations
         self._folder = find_dataset(name)
         self._rows: Replay | None = None  # the dataset, if it is not in the agent's replay buffer
         self._obs = np.empty((0, 0), np.float32)
-        self._seen_by: WeakSet[object] = WeakSet()  # agents whose statistics contain the observations
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the agents, which weak references cannot bring into another process."""
-        return {**vars(self), "_seen_by": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, which no agent has seen."""
-        vars(self).update(state, _seen_by=WeakSet())
 
     def load(
         self,
@@ -66,15 +57,18 @@ class DatasetSource:
             self._rows = _replay_of(episodes, replay, max(self.counts[1], 1))
         elif not replay.num_transitions:
             fill(replay, episodes)
-        self._checksum = checksum(episodes) if self._rows is None else checksum_of_rows(self._rows)
+        self._identity = checksum(episodes)
+        self._checksum = self._identity if self._rows is None else checksum_of_rows(self._rows)
         self._obs = np.concatenate([episode.obs for episode in episodes]).astype(np.float32, copy=False)
         self.summary = describe(episodes)
 
-    def observations_for(self, agent: object) -> NDArray[np.float32]:
-        """Return the observations (n, obs_dim) for the statistics of an agent, which need them once."""
-        is_new = agent not in self._seen_by
-        self._seen_by.add(agent)
-        return self._obs if is_new else self._obs[:0]
+    def observations_for(self, agent: Agent) -> NDArray[np.float32]:
+        """Return the observations (n, obs_dim) for the statistics of an agent, or none if they contain the dataset."""
+        counted = agent.counted_datasets
+        if not self._has_effect or counted is None or self._identity in counted:
+            return self._obs[:0]
+        counted.append(self._identity)
+        return self._obs
 
     def mixed_with(self, replay: Replay) -> Replay | MixedReplay:
         """Return the buffer that batches are sampled from."""
@@ -86,10 +80,6 @@ class DatasetSource:
             return {}
         generator = {} if self._rows is None else {"generator": self._rows.generator.get_state()}
         return {"dataset": {"checksum": self._checksum, **generator}}
-
-    def note_statistics(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """Note whether a checkpoint, given the state of each rank, comes from a run with this dataset."""
-        self.is_counted = any(rank.get("dataset", {}).get("checksum") == self._checksum for rank in ranks)
 
     def load_state_dict(self, state: Mapping[str, Any], replay: Replay) -> None:
         """Restore the generator of the separate rows. Warn if the run began without this dataset in its replay buffer.

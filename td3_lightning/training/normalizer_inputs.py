@@ -68,7 +68,8 @@ class UnseenObservations:
 
     def add_dataset(self, obs: NDArray[np.float32]) -> None:
         """Add all observations (n, obs_dim) of a dataset."""
-        self._rows.append(obs)
+        if len(obs):
+            self._rows.append(obs)
 
     def pass_to(self, module: TD3) -> None:
         """Update the normalizer of an agent that has one. Every process must call this method."""

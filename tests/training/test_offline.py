@@ -204,7 +204,8 @@ def test_data_with_a_dataset_can_be_pickled(fit: Fit) -> None:
     _, data, _ = fit(dataset_share=0.5)
     copied = pickle.loads(pickle.dumps(data))
     assert copied.replay.num_transitions == data.replay.num_transitions > 0
-    assert len(copied.dataset.observations_for(copied)) == sum(length + 1 for length in recorded.LENGTHS)
+    agent = TD3(3, [-2.0], [2.0])
+    assert len(copied.dataset.observations_for(agent)) == sum(length + 1 for length in recorded.LENGTHS)
 
 
 def test_dataset_with_a_share_may_exceed_the_capacity(fit: Fit) -> None:
@@ -356,6 +357,43 @@ def test_new_stage_with_the_same_dataset_counts_it_once(fit: Fit, tmp_path: Path
     stage: Any = {"empty_replay": True, "trainer": {"max_epochs": 2}, "ckpt_path": tmp_path / "a.ckpt"}
     module, _, _ = fit(**settings, **stage)
     assert module.normalizer.count == sum(length + 1 for length in recorded.LENGTHS) + module.env_steps
+
+
+def seen(module: TD3) -> int:
+    """Return the number of observations before the last update: those of the dataset, steps and ends of episodes."""
+    return sum(length + 1 for length in recorded.LENGTHS) + module.env_steps - 1 + module.episodes
+
+
+@pytest.mark.parametrize("changed", ["share", "n-step", "reward scale", "best"])
+def test_other_use_of_the_same_dataset_counts_it_once(changed: str, fit: Fit, tmp_path: Path) -> None:
+    settings: Any = {"model": {"normalize_observations": True, "bc_weight": 0.4}, "dataset_share": 0.5}
+    then: Any = {"n-step": {"n_step": 2}, "reward scale": {"reward_scale": 0.5}}.get(changed, {})
+    if changed == "share":
+        settings, then = {"model": settings["model"]}, {"dataset_share": 0.25}
+    trainer = fit(**settings, offline=changed == "share")[2]
+    if changed == "best":
+        with trainer.datamodule.saving_replay(lambda replay: None):  # as BestCheckpoint does
+            trainer.save_checkpoint(tmp_path / "a.ckpt")
+    else:
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+    stage: Any = {"empty_replay": True, "trainer": {"max_epochs": 2}, "ckpt_path": tmp_path / "a.ckpt"}
+    module, _, _ = fit(**{**settings, **then}, **stage, collector={"warmup_steps": 10})
+    assert module.normalizer.count == seen(module)
+
+
+def test_share_that_is_added_on_a_resume_is_counted(fit: Fit, tmp_path: Path) -> None:
+    model = {"normalize_observations": True}
+    fit(model, dataset=None)[2].save_checkpoint(tmp_path / "a.ckpt")
+    module, _, _ = fit(model, dataset_share=0.5, ckpt_path=tmp_path / "a.ckpt", trainer={"max_epochs": 2})
+    assert module.normalizer.count == seen(module)
+
+
+def test_loaded_agent_counts_the_dataset_once(fit: Fit, make_trainer: Callable[..., L.Trainer], tmp_path: Path) -> None:
+    _, data, trainer = fit({"bc_weight": 0.4, "normalize_observations": True}, offline=True)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    module = TD3.load_from_checkpoint(tmp_path / "a.ckpt")
+    make_trainer(callbacks=[Collector()]).fit(module, datamodule=data)
+    assert module.normalizer.count == sum(length + 1 for length in recorded.LENGTHS)
 
 
 def test_new_stage_adds_its_dataset_to_the_statistics(fit: Fit, tmp_path: Path) -> None:
