@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from td3_lightning.envs.car_racing import Pedals
     from td3_lightning.envs.noise import ActionNoise, ObservationNoise
     from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
-    from td3_lightning.errors import UsageError
+    from td3_lightning.errors import EnvError, LearnerError, RunError, UsageError
     from td3_lightning.interop.policy import Policy
     from td3_lightning.replay.batch import Batch
     from td3_lightning.replay.buffer import Replay
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from td3_lightning.reporting.episode_lines import PrintEpisodes
     from td3_lightning.reporting.eval_video import EvalVideo
     from td3_lightning.reporting.learning_curve import Curve
-    from td3_lightning.schedules import Constant, Linear
+    from td3_lightning.schedules import Constant, Linear, Schedule
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
     from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
@@ -47,8 +47,10 @@ _MODULES = {
     "Critics": "algorithm.networks",
     "Curve": "reporting.learning_curve",
     "Encoder": "algorithm.encoders",
+    "EnvError": "errors",
     "EvalVideo": "reporting.eval_video",
     "FlattenAction": "envs.wrappers",
+    "LearnerError": "errors",
     "Linear": "schedules",
     "ObservationNoise": "envs.noise",
     "Pedals": "envs.car_racing",
@@ -58,7 +60,9 @@ _MODULES = {
     "PrintEpisodes": "reporting.episode_lines",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",
+    "RunError": "errors",
     "SaveEvaluations": "training.evaluation",
+    "Schedule": "schedules",
     "StopWhenSolved": "training.evaluation",
     "SymmetricActionBounds": "envs.wrappers",
     "Trunk": "algorithm.encoders",
@@ -78,8 +82,10 @@ __all__ = [
     "Critics",
     "Curve",
     "Encoder",
+    "EnvError",
     "EvalVideo",
     "FlattenAction",
+    "LearnerError",
     "Linear",
     "ObservationNoise",
     "Pedals",
@@ -89,7 +95,9 @@ __all__ = [
     "PrintEpisodes",
     "Replay",
     "ReplayData",
+    "RunError",
     "SaveEvaluations",
+    "Schedule",
     "StopWhenSolved",
     "SymmetricActionBounds",
     "Trunk",
@@ -102,6 +110,11 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of this module, also those that were not used yet."""
+    return sorted({*globals(), *__all__})
 
 
 with contextlib.suppress(ModuleNotFoundError):  # optional: registers faster update rules

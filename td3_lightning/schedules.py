@@ -93,8 +93,8 @@ class CheckedSchedule:
 
 
 def as_schedule(
+    name: str,
     value: float | Schedule | Mapping[str, Any],
-    name: str = "a schedule",
     least: float | None = None,
     most: float | None = None,
     above: float | None = None,
@@ -103,9 +103,9 @@ def as_schedule(
     """Convert a number, or a mapping with `class_path` and `init_args`, to a schedule with values in an interval.
 
     Args:
+        name: Name of the setting in errors.
         value: Schedule, number or mapping. `Constant` and `Linear` are returned unchanged; the values of other
             schedules are checked when they are used.
-        name: Name of the setting in errors.
         least: Smallest allowed value.
         most: Largest allowed value.
         above: Bound that the values must exceed.
@@ -141,7 +141,7 @@ def as_int_schedule(
     """
     if not isinstance(value, Schedule | Mapping):
         value = require_int(name, value, least=1, fix=fix)
-    schedule = as_schedule(value, name, least=1, most=most, fix=fix)
+    schedule = as_schedule(name, value, least=1, most=most, fix=fix)
     if isinstance(schedule, Constant):
         if not schedule.value.is_integer():
             raise refuse(name, "an integer", schedule.value, "Use an integer.")

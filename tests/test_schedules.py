@@ -36,18 +36,18 @@ def test_constant_values() -> None:
 
 @pytest.mark.parametrize("value", [0.3, 1, np.float64(0.3), np.float32(0.5)])
 def test_number_becomes_a_constant(value: Any) -> None:
-    assert as_schedule(value)(17) == float(value)
+    assert as_schedule("tau", value)(17) == float(value)
 
 
 def test_schedule_is_returned_unchanged() -> None:
     linear = Linear(1, 0, 10)
-    assert as_schedule(linear) is linear
+    assert as_schedule("tau", linear) is linear
 
 
 @pytest.mark.parametrize("wrong", ["0.1", None, [0.1]])
 def test_other_types_are_refused(wrong: Any) -> None:
-    with refused("schedule", repr(wrong)):
-        as_schedule(wrong)
+    with refused("tau", repr(wrong)):
+        as_schedule("tau", wrong)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_schedule_without_its_arguments_is_refused() -> None:
 def test_wrong_init_args_are_refused(arguments: dict[str, Any], reason: str) -> None:
     path = "td3_lightning.schedules.Linear"
     with pytest.raises(UsageError) as caught:
-        as_schedule({"class_path": path, "init_args": arguments})
+        as_schedule("tau", {"class_path": path, "init_args": arguments})
     expected = f"init_args of {path} must be those of its constructor, got {arguments} ({reason})."
     assert str(caught.value) == f"{expected} Use start, end, steps, begin."
 
@@ -102,7 +102,7 @@ def test_wrong_init_args_are_refused(arguments: dict[str, Any], reason: str) -> 
 @pytest.mark.parametrize("arguments", [[1, 0, 9], "1", 5])
 def test_init_args_must_be_a_mapping(arguments: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        as_schedule({"class_path": "td3_lightning.Linear", "init_args": arguments})
+        as_schedule("tau", {"class_path": "td3_lightning.Linear", "init_args": arguments})
     expected = f"init_args of td3_lightning.Linear must be a mapping, got {arguments!r}."
     assert str(caught.value) == f"{expected} Use {{start: ..., end: ..., steps: ..., begin: ...}}."
 
@@ -110,7 +110,7 @@ def test_init_args_must_be_a_mapping(arguments: Any) -> None:
 def test_public_path_names_the_class() -> None:
     arguments = {"start": 1.0, "end": 0.0, "steps": 9}
     public, full = (
-        as_schedule({"class_path": f"{module}.Linear", "init_args": arguments})
+        as_schedule("tau", {"class_path": f"{module}.Linear", "init_args": arguments})
         for module in ("td3_lightning", "td3_lightning.schedules")
     )
     assert repr(public) == repr(full) == "Linear(start=1.0, end=0.0, steps=9, begin=0)"
@@ -180,12 +180,12 @@ def test_later_value_out_of_range_is_refused(setting: str, later: Any, message: 
 
 
 def test_checkpoint_contains_the_schedule_without_its_check() -> None:
-    checked = as_schedule(Jump(2.0), "tau", most=1)
+    checked = as_schedule("tau", Jump(2.0), most=1)
     assert checked.plain() == {"class_path": f"{__name__}.Jump", "init_args": {"later": 2.0}}
     assert repr(checked) == "Jump(later=2.0)"
     assert isinstance(checked, Schedule)
     assert "CheckedSchedule" not in str(known_classes(Schedule))  # type: ignore[type-abstract]
-    assert as_schedule(checked, "noise")(10) == 2  # with the limits of another setting
+    assert as_schedule("noise", checked)(10) == 2  # with the limits of another setting
 
 
 @pytest.mark.parametrize("setting", ["policy_freq", "target_update_freq"])

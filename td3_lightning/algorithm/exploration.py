@@ -14,7 +14,7 @@ from td3_lightning.serialization.schema import NotNamedError, check_setting
 from td3_lightning.serialization.values import InvalidValueError
 
 Actions = NDArray[np.float32]
-MAX_NOISE = 1e6  # in half action ranges; much larger numbers exceed float32
+MAX_NOISE = 1e6  # relative to half the action range; much larger numbers exceed float32
 
 
 def with_noise(action: Actions, normal: Actions, std: float, box: tuple[Actions, Actions]) -> Actions:
@@ -38,7 +38,7 @@ def as_noise(value: float | Schedule | Mapping[str, Any]) -> Schedule:
     Raises:
         UsageError: The first value is out of range, or a checkpoint cannot hold the schedule.
     """
-    noise = as_schedule(value, "exploration_noise", least=0, most=MAX_NOISE)
+    noise = as_schedule("exploration_noise", value, least=0, most=MAX_NOISE)
     to_primitives(noise.plain(), "exploration_noise")
     return noise
 

@@ -1,7 +1,7 @@
 """Losses of the critics, and actor losses for offline data.
 
 Shapes: `error` are the critics' TD errors (N, batch). `q` are values (..., batch) of the policy's actions. `deviation`
-(batch, action_dim) are the policy's actions minus those of the batch, in half-widths of the action box.
+(batch, action_dim) are the policy's actions minus those of the batch, relative to half the action range.
 """
 
 from collections.abc import Callable

@@ -1,20 +1,23 @@
 """The actor and the critics (appendix C of the paper: two hidden layers with ReLU)."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise, repeat
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.encoders import build, check_have_own_weights
+from td3_lightning.algorithm.ensemble import (
+    EnsembleLayerNorm,
+    EnsembleLinear,
+    EnsembleReLU,
+    are_separable,
+    compute,
+    members,
+)
 from td3_lightning.algorithm.network_checks import has_hooks
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, refuse, require_bool, require_floats, require_int, require_ints
-
-Member = Callable[[Tensor], Tensor]  # a layer of one network of an ensemble
 
 
 class Actor(nn.Module):
@@ -66,70 +69,12 @@ class Actor(nn.Module):
         return self.centre + self.scale * torch.tanh(self.layers(self.encoder(obs)))
 
 
-class EnsembleLinear(nn.Module):
-    """N independent linear layers, computed as one batched product and initialized like `torch.nn.Linear`.
-
-    Args:
-        num_members: Number of layers, N.
-        fan_in: Inputs of each layer.
-        fan_out: Outputs of each layer.
-    """
-
-    def __init__(self, num_members: int, fan_in: int, fan_out: int) -> None:
-        super().__init__()
-        bound = 1 / math.sqrt(fan_in)
-        self.weight = nn.Parameter(torch.empty(num_members, fan_in, fan_out).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(num_members, 1, fan_out).uniform_(-bound, bound))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return outputs (N, batch, fan_out) for inputs (N, batch, fan_in)."""
-        return torch.baddbmm(self.bias, inputs, self.weight)
-
-    def members(self) -> list[Member]:
-        """Return the N layers as functions of inputs (batch, fan_in)."""
-        # unbind, because the gradients of N selections are added in full size
-        pairs = zip(self.weight.unbind(), self.bias.unbind(), strict=True)
-        return [partial(_linear, weight, bias) for weight, bias in pairs]
-
-
-class EnsembleLayerNorm(nn.Module):
-    """N independent layer norms over the last axis.
-
-    Args:
-        num_members: Number of layer norms, N.
-        width: Size of the last axis.
-    """
-
-    def __init__(self, num_members: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(num_members, 1, width))
-        self.bias = nn.Parameter(torch.zeros(num_members, 1, width))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Normalize inputs (N, batch, width)."""
-        normed = nn.functional.layer_norm(inputs, inputs.shape[-1:])
-        return self.bias + self.weight * normed
-
-    def members(self) -> list[Member]:
-        """Return the N layer norms as functions of inputs (batch, width)."""
-        pairs = zip(self.weight.squeeze(1).unbind(), self.bias.squeeze(1).unbind(), strict=True)
-        return [partial(_layer_norm, weight, bias) for weight, bias in pairs]
-
-
 class EncoderCopies(nn.ModuleList):
     """Encoders of the same shape with their own weights, one for each critic."""
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return each encoder's features, (N, batch, features), for observations (batch, obs_dim)."""
         return torch.stack([encoder(obs) for encoder in self])
-
-
-class ReLU(nn.ReLU):
-    """ReLU of N networks."""
-
-    def members(self) -> Iterator[Member]:
-        """Yield the ReLU of each network. It changes its inputs, which no other layer needs."""
-        return repeat(torch.relu_)
 
 
 class Critics(nn.Module):
@@ -169,7 +114,7 @@ class Critics(nn.Module):
             layers.append(EnsembleLinear(num_critics, fan_in, fan_out))
             if layer_norm:
                 layers.append(EnsembleLayerNorm(num_critics, fan_out))
-            layers.append(ReLU())
+            layers.append(EnsembleReLU())
         last = [obs_dim + action_dim, *hidden_dims][-1]
         self.layers = nn.ModuleList([*layers, EnsembleLinear(num_critics, last, 1)])
         self.num_critics = num_critics
@@ -181,48 +126,36 @@ class Critics(nn.Module):
         inputs = torch.cat([features, own_action], dim=-1)
         if not self._is_batched(inputs):
             each = inputs.unbind() if has_copies else repeat(inputs)
-            pairs = zip(each, self._members(), strict=False)  # the repetition is without end
+            pairs = zip(each, members(self.layers), strict=False)  # both without end, if the critics share inputs
             return torch.stack([compute(one, layers).squeeze(-1) for one, layers in pairs])
         hidden = inputs.expand(self.num_critics, -1, -1)
         for layer in self.layers:
             hidden = layer(hidden)
         return hidden.squeeze(-1)
 
-    def first(self, features: Tensor, action: Tensor) -> Tensor:
+    def q1(self, features: Tensor, action: Tensor) -> Tensor:
         """Return the Q-values (batch,) of the first critic, which the actor maximizes."""
         features = features[0] if features.dim() > action.dim() else features
-        if not (torch.compiler.is_compiling() or self._has_own_layers()):
+        if not (torch.compiler.is_compiling() or self.is_separable()):
             q: Tensor = self(features, action)
             return q[0]
-        return compute(torch.cat([features, action], dim=-1), next(self._members())).squeeze(-1)
-
-    def _members(self) -> Iterator[Sequence[Member]]:
-        """Yield the layers of each critic as functions of inputs (batch, fan_in)."""
-        layers: Any = self.layers  # all layers here have a method `members`
-        return zip(*(layer.members() for layer in layers), strict=False)  # the ReLUs are without end
+        return compute(torch.cat([features, action], dim=-1), next(members(self.layers))).squeeze(-1)
 
     def _is_batched(self, inputs: Tensor) -> bool:
         """Return whether one product per layer computes all critics. One per critic is faster on one CPU thread."""
         one_thread = inputs.device.type == "cpu" and not torch.compiler.is_compiling() and torch.get_num_threads() == 1
-        return not (one_thread and self._has_own_layers())
+        return not (one_thread and are_separable(self.layers))
 
-    def _has_own_layers(self) -> bool:
-        """Return whether `members` computes what the layers would. Others, and hooks, expect all critics at once."""
-        own = EnsembleLinear, EnsembleLayerNorm, ReLU
-        return all(type(layer) in own and not has_hooks(layer) for layer in self.layers)
+    def is_separable(self) -> bool:
+        """Return whether one critic can be computed alone: `forward` and the layers are those of this package."""
+        is_own = type(self).forward is Critics.forward and not has_hooks(self)
+        return is_own and are_separable(self.layers)
 
 
 def encode_first(encoder: nn.Module, obs: Tensor) -> Tensor:
     """Return the features (batch, features) of the encoder of the first critic for observations (batch, obs_dim)."""
     features: Tensor = encoder[0](obs) if isinstance(encoder, EncoderCopies) else encoder(obs)
     return features
-
-
-def compute(inputs: Tensor, layers: Sequence[Member]) -> Tensor:
-    """Return the outputs of layers, one after the other."""
-    for layer in layers:
-        inputs = layer(inputs)
-    return inputs
 
 
 def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
@@ -247,14 +180,6 @@ def _critic_encoder(settings: TD3Settings) -> nn.Module:
         return build(settings.encoder, settings.obs_dim)
     copies = range(settings.num_critics)
     return EncoderCopies(build(settings.critic_encoder, settings.obs_dim, "critic_encoder") for _ in copies)
-
-
-def _linear(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
-    return torch.addmm(bias, inputs, weight)
-
-
-def _layer_norm(weight: Tensor, bias: Tensor, inputs: Tensor) -> Tensor:
-    return nn.functional.layer_norm(inputs, weight.shape, weight, bias)
 
 
 def _module(encoder: nn.Module | None) -> nn.Module:

@@ -13,7 +13,10 @@ MIN_SIDE = 36  # smallest height and width for the three convolutions
 
 
 class Convolutions(Encoder):
-    """Three convolutions over stacked frames and a linear layer with layer norm (after Yarats et al., 2021, smaller).
+    """Three convolutions over stacked frames, then a linear layer, layer norm and tanh.
+
+    The kernels and strides are those of Mnih et al. (2015), with 16, 32 and 32 channels. The layers after them are
+    those of Yarats et al. (2021).
 
     Args:
         features: Number of features of a stack.

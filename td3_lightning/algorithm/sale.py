@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import maximum_over_ranks
-from td3_lightning.algorithm.networks import EnsembleLinear, action_bounds
+from td3_lightning.algorithm.ensemble import EnsembleLinear
+from td3_lightning.algorithm.networks import action_bounds
 from td3_lightning.algorithm.precision import at_least_float32
 
 EPSILON = 1e-8  # smallest mean that `avg_l1_norm` divides by
@@ -80,16 +81,16 @@ class SALEActor(nn.Module):
         self.register_buffer("scale", (high - low) / 2)
         self.register_buffer("centre", (high + low) / 2)
 
-    def normalized(self, obs: Tensor, z_s: Tensor) -> Tensor:
+    def tanh_action(self, obs: Tensor, z_s: Tensor) -> Tensor:
         """Return actions (batch, action_dim) in [-1, 1] for observations (batch, obs_dim) and their embeddings."""
         features = avg_l1_norm(self.features(obs))
         return torch.tanh(self.layers(torch.cat([features, z_s], dim=-1)))
 
     def forward(self, obs: Tensor, z_s: Tensor) -> Tensor:
         """Return actions (batch, action_dim) in the environment's units."""
-        return self.centre + self.scale * self.normalized(obs, z_s)
+        return self.centre + self.scale * self.tanh_action(obs, z_s)
 
-    def normalize(self, action: Tensor) -> Tensor:
+    def to_unit_range(self, action: Tensor) -> Tensor:
         """Convert actions from the environment's units to [-1, 1]."""
         return (action - self.centre) / self.scale
 

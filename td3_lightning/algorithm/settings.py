@@ -66,7 +66,6 @@ class TD3Settings:
 
     def _check_networks(self) -> None:
         self.obs_dim = require_int("obs_dim", self.obs_dim, least=1)
-        # Lists, because Lightning compares the arguments with the saved values, which fails for arrays.
         self.action_low = require_floats("action_low", self.action_low)
         self.action_high = require_floats("action_high", self.action_high)
         self.hidden_dims = require_ints("hidden_dims", self.hidden_dims, 1)
@@ -103,7 +102,7 @@ class TD3Settings:
 
     def _check_schedule(self, name: str, **limits: Any) -> None:
         """Convert a setting to a schedule with the limits of `as_schedule`."""
-        setattr(self, name, as_schedule(getattr(self, name), name, **limits))
+        setattr(self, name, as_schedule(name, getattr(self, name), **limits))
 
     @property
     def num_weights(self) -> int:

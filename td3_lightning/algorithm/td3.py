@@ -33,8 +33,8 @@ class TD3(Learner):
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
         tau: Share of the online parameters in each Polyak average, in (0, 1], a number or a schedule over env_steps.
-        policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
-        noise_clip: Bound of the target policy's noise in half-widths of the action box, or a schedule.
+        policy_noise: Standard deviation of the target policy's noise relative to half the action range, or a schedule.
+        noise_clip: Bound of the target policy's noise relative to half the action range, or a schedule.
         policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets; a number
             or a schedule.
         max_grad_norm: Largest norm of the actor's and of the critics' gradient, or a schedule; None for no clipping.
@@ -62,6 +62,7 @@ class TD3(Learner):
         action_low: list[float],
         action_high: list[float],
         hidden_dims: Sequence[int] = (256, 256),
+        *,
         num_critics: int = 2,
         layer_norm: bool = False,
         encoder: Encoder | None = None,
@@ -86,7 +87,8 @@ class TD3(Learner):
             tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
             critic_loss, critic_hidden_dims, critic_encoder, normalize_observations, bc_weight, normalize_rewards,
         )  # fmt: skip
-        action_low, action_high = settings.action_low, settings.action_high  # lists: Lightning cannot compare arrays
+        # save_hyperparameters compares these names with the saved settings, which fails for arrays.
+        action_low, action_high = settings.action_low, settings.action_high
         hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims
         super().__init__(settings)
 
@@ -134,15 +136,15 @@ class TD3(Learner):
             torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
 
     def draw_target_noise(self, action: Tensor) -> Tensor:
-        """Draw clipped noise for actions (batch, action_dim), in half-widths of the action box."""
-        noise = torch.randn(action.shape, generator=self.noise_generator)  # on the host: the same on every device
+        """Draw clipped noise for actions (batch, action_dim), relative to half the action range."""
+        noise = torch.randn(action.shape, generator=self.noise_generator)  # on the CPU: the same for every device
         scale = self.actor_target.scale
         noise = (noise.pin_memory() if scale.is_cuda else noise).to(scale, non_blocking=True)
         std, bound = self.scheduled(self.settings.policy_noise), self.scheduled(self.settings.noise_clip)
         return noise.mul_(std).clamp_(-bound, bound)
 
     def smooth_target_action(self, action: Tensor, noise: Tensor) -> Tensor:
-        """Add noise in half-widths to actions, both (batch, action_dim), and clip the sum to the action box."""
+        """Add noise to actions, both (batch, action_dim), and clip the sum to the action box."""
         centre, scale = self.actor_target.centre, self.actor_target.scale
         smoothed: Tensor = (noise * scale).add_(action).clamp_(centre - scale, centre + scale)
         return smoothed
@@ -167,7 +169,7 @@ class TD3(Learner):
         with torch.no_grad():  # only the critic loss trains the critics' encoder
             features = encode_first(self.critics.encoder, batch.obs)
         action = self.actor(self._actor_input(batch.obs, features))
-        q = at_least_float32(self.critics.first(features, action))
+        q = at_least_float32(self.critics.q1(features, action))
         if self.settings.bc_weight is None:
             return -q.mean()
         return td3_bc_loss(q, (action - batch.action) / self.actor.scale, self.scheduled(self.settings.bc_weight))
@@ -201,9 +203,9 @@ class TD3(Learner):
         action: Tensor = self.actor(self.critics.encoder(obs) if self.settings.shares_encoder else obs)
         return action
 
-    def estimate(self, obs: Tensor, action: Tensor) -> Tensor:
+    def q_value(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the first critic's values (batch,) of actions (batch, action_dim) in the environment's units."""
-        q: Tensor = self.critics.first(encode_first(self.critics.encoder, self.normalizer(obs)), action)
+        q: Tensor = self.critics.q1(encode_first(self.critics.encoder, self.normalizer(obs)), action)
         return q
 
     def __getstate__(self) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class TD7(TD3):
 
     The encoder predicts the embedding of the next state, or of the state n steps later with `data.n_step`. The actor
     and the critics see embeddings from `fixed_encoder`, and the targets see those from `fixed_encoder_target`. Both are
-    replaced at each target update.
+    replaced at each target update. The paper's TD7 has prioritized replay, `ReplayData(priority_alpha=0.4)`, and policy
+    checkpoints, the callback `PolicyCheckpoint`, in addition. Both also work with TD3.
 
     Args:
         obs_dim: Numbers in an observation; taken from the environment.
@@ -42,8 +43,8 @@ class TD7(TD3):
         encoder_lr: Learning rate of the encoder's Adam, a number or a schedule over env_steps.
         tau: Share of the online parameters in each update of the targets, in (0, 1], a number or a schedule over
             env_steps. The paper copies the parameters (1).
-        policy_noise: Standard deviation of the target policy's noise in half-widths of the action box, or a schedule.
-        noise_clip: Bound of the target policy's noise in half-widths of the action box, or a schedule.
+        policy_noise: Standard deviation of the target policy's noise relative to half the action range, or a schedule.
+        noise_clip: Bound of the target policy's noise relative to half the action range, or a schedule.
         policy_freq: Critic updates per update of the actor, a number or a schedule.
         target_update_freq: Critic updates per update of the targets and of the fixed encoders, a number or a schedule.
         max_grad_norm: Largest norm of each network's gradient, or a schedule; None for no clipping.
@@ -70,6 +71,7 @@ class TD7(TD3):
         action_low: list[float],
         action_high: list[float],
         hidden_dims: Sequence[int] = (256, 256),
+        *,
         zs_dim: int = 256,
         num_critics: int = 2,
         actor_lr: float | Schedule = 3e-4,
@@ -94,7 +96,7 @@ class TD7(TD3):
             critic_hidden_dims=None, critic_encoder=None, layer_norm=False, encoder=None, gradients="autograd",
             normalize_observations=normalize_observations, bc_weight=bc_weight, normalize_rewards=normalize_rewards,
         )  # fmt: skip
-        # Lightning compares the arguments with the saved values, which fails for arrays.
+        # save_hyperparameters compares these names with the saved settings, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
         Learner.__init__(self, settings)  # the constructor of TD3 takes other arguments
         self.encoder = SALE(settings.obs_dim, len(action_low), hidden_dims, settings.zs_dim)
@@ -113,8 +115,8 @@ class TD7(TD3):
     # The update (algorithm 1 of the paper).
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """Update the encoder, then the critics, the actor and the targets as TD3 does."""
-        batch = batch._replace(action=self.actor.normalize(batch.action))
+        """Update the encoder, then the critics, the actor and the targets as TD3 does, with actions in [-1, 1]."""
+        batch = batch._replace(action=self.actor.to_unit_range(batch.action))
         encoder_loss = self.update_encoder(batch)
         self._embedded = batch.obs, self._embed(batch.obs)  # the critics and the actor share the embedding
         logs = super().update(batch)
@@ -147,7 +149,7 @@ class TD7(TD3):
         """Return reward + discount * clipped min over critics of target Q at the smoothed target action, (batch,)."""
         obs, encoder = batch.next_obs, self.fixed_encoder_target
         z_s = encoder.embed_state(obs)
-        action = (self.actor_target.normalized(obs, z_s) + noise).clamp_(-1, 1)
+        action = (self.actor_target.tanh_action(obs, z_s) + noise).clamp_(-1, 1)
         next_q = self.critics_target(obs, action, encoder.embed_action(z_s, action), z_s).amin(dim=0)
         target = batch.reward + batch.discount * self.value_range.clip(next_q)
         self.value_range.observe(target)
@@ -166,7 +168,7 @@ class TD7(TD3):
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return minus the mean value that the critics assign to the actor's actions, or the loss of offline TD7."""
         z_s = self._embed(batch.obs)
-        action = self.actor.normalized(batch.obs, z_s)
+        action = self.actor.tanh_action(batch.obs, z_s)
         q = at_least_float32(self.critics(batch.obs, action, self.fixed_encoder.embed_action(z_s, action), z_s))
         if self.settings.bc_weight is None:
             return -q.mean()
@@ -193,9 +195,9 @@ class TD7(TD3):
         action: Tensor = self.actor(obs, self.fixed_encoder.embed_state(obs))
         return action
 
-    def estimate(self, obs: Tensor, action: Tensor) -> Tensor:
+    def q_value(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the first critic's values (batch,) of actions (batch, action_dim) in the environment's units."""
-        obs, action = self.normalizer(obs), self.actor.normalize(action)
+        obs, action = self.normalizer(obs), self.actor.to_unit_range(action)
         z_s = self.fixed_encoder.embed_state(obs)
         q: Tensor = self.critics(obs, action, self.fixed_encoder.embed_action(z_s, action), z_s)
         return q[0]

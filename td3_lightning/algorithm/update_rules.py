@@ -38,7 +38,7 @@ def register_update_rule(gradients: str, factory: str) -> None:
 
 
 def check_registered(gradients: str) -> None:
-    """Raise `UsageError` for `compiled` without its rule. Without a rule, `manual` uses autograd, as it may always."""
+    """Raise `UsageError` for `compiled` without its rule. Without a rule, `manual` uses autograd."""
     if gradients == "compiled" and gradients not in _FACTORIES:
         constraint = "manual or autograd without the package td3_lightning.fast"
         raise refuse("model.gradients", constraint, gradients, "Use autograd, or install td3_lightning.fast.")

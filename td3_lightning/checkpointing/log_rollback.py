@@ -23,7 +23,7 @@ class LogRollback(LockingCallback):
     folder of another run is refused, and so is a run in a folder that another process uses.
     """
 
-    check_state = staticmethod(form.fields({}, {"position": POSITION}))
+    check_state = staticmethod(form.fields({}, {"position": POSITION}))  # the state may be untrusted
 
     def __init__(self) -> None:
         self._loggers: list[RunLogger] = []

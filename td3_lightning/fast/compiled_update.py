@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.networks import Critics
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.eligibility import overrides
 from td3_lightning.replay.batch import Batch
@@ -21,14 +22,14 @@ from td3_lightning.schedules import varies
 def make_rule(module: TD3, previous: object) -> CompiledUpdate | None:
     """Return the rule of a module; the previous one, with its compiled losses, if it is for the same device.
 
-    Warn and return None if the module overrides a method that this rule replaces.
+    Warn and return None if the module overrides a method that this rule replaces, or if its critics are changed.
     """
     overridden = [name for name in ("update_critics", "update_actor") if overrides(module, TD3, name)]
-    if overridden:
-        rank_zero_warn(
-            f"model.gradients compiled has no effect, because {type(module).__name__} overrides "
-            f"{' and '.join(overridden)}. Use autograd."
-        )
+    reason = f"{type(module).__name__} overrides {' and '.join(overridden)}" if overridden else ""
+    if isinstance(module.critics, Critics) and not module.critics.is_separable():
+        reason = "the critics have a layer, a hook or a forward that is not this package's"
+    if reason:
+        rank_zero_warn(f"model.gradients compiled has no effect, because {reason}. Use autograd.")
         return None
     if isinstance(previous, CompiledUpdate) and previous.module is module and previous.device == module.device:
         return previous

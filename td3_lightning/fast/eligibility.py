@@ -13,14 +13,15 @@ from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, 
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, EnsembleReLU
 from td3_lightning.algorithm.network_checks import has_hooks
-from td3_lightning.algorithm.networks import Actor, Critics, EnsembleLayerNorm, EnsembleLinear, ReLU
+from td3_lightning.algorithm.networks import Actor, Critics
 from td3_lightning.algorithm.settings import TD3Settings
 
 EPSILON = nn.LayerNorm(1).eps
 PLAIN_LAYERS: dict[type, tuple[type, type, type]] = {
     Actor: (nn.Linear, nn.LayerNorm, nn.ReLU),
-    Critics: (EnsembleLinear, EnsembleLayerNorm, ReLU),
+    Critics: (EnsembleLinear, EnsembleLayerNorm, EnsembleReLU),
 }
 PLAIN_PRECISION = (Precision, DoublePrecision, HalfPrecision, MixedPrecision)  # on a CPU they step as usual
 

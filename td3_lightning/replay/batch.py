@@ -15,11 +15,11 @@ class Batch(NamedTuple):
     """Transitions for the learner, in float32. Frames of `data.pixels` are bytes.
 
     `reward` is the n-step sum. `discount` is gamma^n, where n is the number of summed rewards, and 0 if the episode
-    terminated. A time limit bootstraps.
+    terminated. After a truncation, such as a time limit, it is still gamma^n, so the target bootstraps.
     """
 
     obs: Tensor  # (batch, obs_dim)
-    action: Tensor  # (batch, action_dim)
+    action: Tensor  # (batch, action_dim), in the environment's units
     reward: Tensor  # (batch,)
     discount: Tensor  # (batch,)
     next_obs: Tensor  # (batch, obs_dim)

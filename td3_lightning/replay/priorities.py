@@ -34,7 +34,7 @@ class Priorities:
 
     def _clear(self) -> None:
         self._tree = SumTree(len(self.rings) * len(self.rings[0].rows))
-        # Of each ring: number of the first row with a priority, number after that of the newest transition with one.
+        # Of each ring: numbers of the oldest row with a priority, and of the first transition without one.
         self._known = [(0, 0)] * len(self.rings)
         self._drawn: NDArray[np.int64] | None = None  # rows of the last batch, until they are updated
 

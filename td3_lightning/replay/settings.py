@@ -59,7 +59,7 @@ class ReplaySettings:
         self.capacity = require_int("capacity", self.capacity, least=least)
         fix = "Use 1 for unscaled rewards."
         self.reward_scale = require_float("reward_scale", self.reward_scale, above=0, most=MAX_REWARD_SCALE, fix=fix)
-        self.gamma_schedule = as_schedule(self.gamma, "gamma", least=0, most=1, fix="Use 0.99, for example.")
+        self.gamma_schedule = as_schedule("gamma", self.gamma, least=0, most=1, fix="Use 0.99, for example.")
         fix = "Use 0.4 for the paper's priorities, or 0 for uniform sampling."
         self.priority_alpha = require_float("priority_alpha", self.priority_alpha, least=0, most=1, fix=fix)
 

@@ -48,7 +48,7 @@ class SumTree:
                 self._running[depth - 1][changed] = sums
 
     def find(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the places (n,) whose part of the running sum contains the given shares, (n,) in [0, 1), of it.
+        """Return the leaves (n,) at which the running sum exceeds `shares` (n,), in [0, 1), of the total.
 
         The total must be above 0. The place of a number that is 0 is never returned.
         """

@@ -36,7 +36,7 @@ class EvalVideo(Callback):
         UsageError: A setting is too small.
     """
 
-    check_state = staticmethod(form.fields({"evaluations": form.count}))
+    check_state = staticmethod(form.fields({"evaluations": form.count}))  # the state may be untrusted
 
     def __init__(self, every_n_evaluations: int = 5, height: int = 160, max_frames: int = 200) -> None:
         super().__init__()

@@ -104,7 +104,7 @@ def _estimates(module: TD3, episode: RecordedEpisode) -> NDArray[np.float64]:
     """Return the first critic's values of an episode's steps, (steps,)."""
     obs, actions = (torch.from_numpy(rows).to(module.actor.scale) for rows in (episode.obs[:-1], episode.action))
     with torch.no_grad():
-        values = module.estimate(obs, actions)
+        values = module.q_value(obs, actions)
     return values.double().cpu().numpy().reshape(-1)
 
 

@@ -48,7 +48,7 @@ class DataSettings:
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
         least, most = 1 / self.steps_per_epoch, MAX_UPDATES  # a smaller rate would seem to hang
         fix = f"Use at least 1 / data.steps_per_epoch and at most {most:,}."
-        self.updates_schedule = as_schedule(self.updates_per_step, "updates_per_step", least, most, fix=fix)
+        self.updates_schedule = as_schedule("updates_per_step", self.updates_per_step, least, most, fix=fix)
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
         self.on_device = require_bool("on_device", self.on_device)
 
@@ -93,7 +93,7 @@ class DataSettings:
 
     @property
     def updates_per_epoch(self) -> int:
-        """Return the number of updates between two evaluations, which is that of the schedule's first value."""
+        """Return the number of updates in an epoch, which the first value of `updates_per_step` determines."""
         return round(self.steps_per_epoch * self.updates_schedule(0))
 
 

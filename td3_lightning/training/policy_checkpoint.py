@@ -42,7 +42,7 @@ class PolicyCheckpoint(Callback):
         late_episodes: Episodes of an assessment in the late phase.
         switch_after: Updates in the early phase. The next assessment begins the late phase.
         reset_weight: Factor on the highest minimum return at the start of the late phase, in [0, 1]. A negative return
-            is reduced by the same amount, so the highest minimum return always decreases.
+            is multiplied by `2 - reset_weight`, so that the threshold never rises.
 
     Raises:
         UsageError: A setting is out of range.

@@ -35,7 +35,7 @@ def check_trainer(trainer: L.Trainer, stage: str, collector: Callback) -> None:
                 f"trainer.overfit_batches must be 0.0, because batches are drawn at random, got {batches}. Use "
                 "trainer.limit_train_batches for short epochs."
             )
-        check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]  # like overfit_batches
+        check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]  # Lightning sets it without a type
 
 
 def check_launcher(trainer: L.Trainer) -> None:
@@ -152,7 +152,7 @@ def _check_takes_frames(module: TD3, data: ReplayData) -> None:
     frames = torch.zeros(2, data.obs_dim, dtype=torch.uint8, device=module.device)
     try:
         with torch.no_grad():
-            module.estimate(frames, module(frames))
+            module.q_value(frames, module(frames))
     except RuntimeError as error:
         raise UsageError(
             "The networks must accept frames of 8-bit integers with data.pixels, got an error: "

@@ -14,7 +14,7 @@ class AveragedWeights(WeightAveraging):
     """Evaluate and save an exponential moving average of the weights. Training itself is unchanged.
 
     The `state_dict` of a checkpoint contains the average, which `test` and `act` use. A resumed run restores both the
-    average and the trained weights. In addition to Lightning's `WeightAveraging`, runs that stop during an evaluation
+    average and the trained weights. Unlike with Lightning's `WeightAveraging`, runs that stop during an evaluation
     or within an epoch resume exactly. To save time, the average changes at every tenth update only. This callback must
     precede the Collector, so that the average includes the last update before a stop or a failure of an environment.
 

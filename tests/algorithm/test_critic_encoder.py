@@ -41,8 +41,8 @@ def test_each_critic_has_its_own_encoder(count: int, threads: Any) -> None:
     expected = torch.stack([value(module, number, obs, action) for number in range(3)])
     features = module.critics.encoder(obs)
     torch.testing.assert_close(module.critics(features, action), expected)
-    torch.testing.assert_close(module.critics.first(features, action), expected[0])
-    torch.testing.assert_close(module.estimate(obs, action), expected[0])
+    torch.testing.assert_close(module.critics.q1(features, action), expected[0])
+    torch.testing.assert_close(module.q_value(obs, action), expected[0])
     weights = [next(encoder.parameters()) for encoder in module.critics.encoder]
     assert not torch.equal(weights[0], weights[1])
 
@@ -53,7 +53,7 @@ def test_actor_loss_uses_the_first_encoder_alone() -> None:
         encoder.register_forward_hook(lambda *_, number=number: calls.append(number))
     obs, action = torch.randn(BATCH, OBS), torch.rand(BATCH, ACTIONS)
     module.actor_loss(Batch(obs, action, torch.zeros(BATCH), torch.zeros(BATCH), obs))
-    module.estimate(obs, action)
+    module.q_value(obs, action)
     assert calls == [0, 0]
 
 
@@ -85,7 +85,7 @@ def test_checkpoint_restores_the_encoders(make_trainer: Any, tmp_path: Path) -> 
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     loaded = TD3.load_from_checkpoint(tmp_path / "a.ckpt")
     obs, action = torch.randn(BATCH, OBS), torch.rand(BATCH, 1)
-    assert torch.equal(loaded.estimate(obs, action), module.estimate(obs, action))
+    assert torch.equal(loaded.q_value(obs, action), module.q_value(obs, action))
 
 
 def test_shared_actor_encoder_is_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from td3_lightning import TD3, TD7, Actor, Critics, UsageError
-from td3_lightning.algorithm.networks import EnsembleLinear
+from td3_lightning.algorithm.ensemble import EnsembleLinear
 
 
 def plain(linears: list[tuple[Tensor, Tensor]], norms: list[tuple[Tensor, Tensor]]) -> nn.Sequential:
@@ -49,7 +49,7 @@ def test_critics_are_plain_networks_side_by_side(
         expected = plain(linears, norms)(torch.cat([obs, action], 1)).squeeze(1)
         torch.testing.assert_close(q[one], expected, rtol=1e-5, atol=1e-5)
         if one == 0:
-            torch.testing.assert_close(critics.first(obs, action), expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(critics.q1(obs, action), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -86,8 +86,21 @@ def doubled(layer: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
     return 2 * outputs
 
 
+class Bounded(Critics):
+    """Critics of a user, whose values are bounded."""
+
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        return 0.1 * torch.tanh(super().forward(features, action))
+
+
+CHANGES = [
+    *("activation", "subclass", "hook", "forward"),
+    *("subclass of Critics", "hook of Critics", "forward of Critics"),
+]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("changed", ["activation", "subclass", "hook", "forward"])
+@pytest.mark.parametrize("changed", CHANGES)
 def test_actor_maximizes_the_critic_that_is_trained(
     changed: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,12 +114,18 @@ def test_actor_maximizes_the_critic_that_is_trained(
         critics.layers[0] = Scaled(2, 5, 7)
     elif changed == "hook":
         layer.register_forward_hook(doubled)
-    else:
+    elif changed == "forward":
         layer.forward = lambda inputs: 2 * EnsembleLinear.forward(layer, inputs)
+    elif changed == "subclass of Critics":
+        critics = Bounded(3, 2, (7,), 2)
+    elif changed == "hook of Critics":
+        critics.register_forward_hook(doubled)
+    else:
+        critics.forward = lambda features, action: 2 * Critics.forward(critics, features, action)  # type: ignore
     plain_critics.load_state_dict(critics.state_dict())
     features, action = torch.randn(11, 3), torch.randn(11, 2)
     q = critics(features, action)
-    torch.testing.assert_close(critics.first(features, action), q[0])
+    torch.testing.assert_close(critics.q1(features, action), q[0])
     assert not torch.allclose(q, plain_critics(features, action))
 
 

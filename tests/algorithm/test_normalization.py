@@ -138,7 +138,7 @@ def test_agent_equals_one_with_normalized_inputs(
         logs = agent.training_step(batch, update), plain.training_step(normalized, update)
         assert str(logs[0]) == str(logs[1])
         assert torch.equal(agent(obs), plain(scale(obs)))
-        assert torch.equal(agent.estimate(obs, action), plain.estimate(scale(obs), action))
+        assert torch.equal(agent.q_value(obs, action), plain.q_value(scale(obs), action))
         np.testing.assert_array_equal(agent.act(obs.numpy()), plain.act(scale(obs).numpy()))
     assert type(agent.update_rule) is type(plain.update_rule)
     assert agent.state_dict().keys() - plain.state_dict().keys() == {

@@ -816,6 +816,14 @@ def test_override_of_the_update_disables_compiled_losses() -> None:
         assert module.update_rule is module
 
 
+def test_changed_critics_disable_compiled_losses() -> None:
+    pytest.importorskip("td3_lightning.fast.compiled_update")
+    module = TD3(3, [-1.0], [1.0], hidden_dims=[4], gradients="compiled")
+    module.critics.layers[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
+    with pytest.warns(UserWarning, match=r"^model\.gradients compiled .* because the critics have a layer, a hook"):
+        assert module.update_rule is module
+
+
 @pytest.mark.parametrize("gradients", ["compiled", "manual", "autograd"])
 def test_compiled_is_refused_without_fast(gradients: Any, make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("td3_lightning.algorithm.update_rules._FACTORIES", {})  # fast registers them

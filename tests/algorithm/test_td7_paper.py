@@ -524,7 +524,7 @@ def test_estimate_is_the_first_critics_value() -> None:
     hand = InNumpy(module)
     expected = hand.q(hand.critics[0], hand.fixed, batch.obs, (batch.action - [0.75, 2.5]) / [1.25, 1.5])
     obs, action = in_torch(batch)[:2]
-    np.testing.assert_allclose(module.estimate(obs, action).detach().numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(module.q_value(obs, action).detach().numpy(), expected, rtol=0, atol=1e-12)
 
 
 def test_a_vector_of_zeros_has_a_norm() -> None:

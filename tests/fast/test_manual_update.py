@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Actor, Batch, Collector, Constant, Critics, ReplayData
-from td3_lightning.algorithm.networks import ReLU
+from td3_lightning.algorithm.ensemble import EnsembleReLU
 from td3_lightning.algorithm.update_rules import find_update_rule
 from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, make_rule, supports
 from td3_lightning.fast.mlp import (
@@ -481,7 +481,7 @@ class Rebuilt(TD3):
         if self.changed == "no ReLU":
             del actor.layers[1]
         elif self.changed == "a ReLU at the end":
-            critics.layers.append(ReLU())
+            critics.layers.append(EnsembleReLU())
         elif self.changed == "layer norm":
             actor = Actor(4, LOW, HIGH, (33, 17), layer_norm=True)
         elif self.changed == "an encoder of the actor":

@@ -120,7 +120,7 @@ class Run:
     def __init__(self, case: str, folder: Path, seed: int = 1, callbacks: tuple[Callback, ...] = ()) -> None:
         L.seed_everything(seed, verbose=False)
         settings = {"batch_size": 4, "capacity": 2_000, "eval_episodes": 2, **DATA[case]}
-        first_ratio = as_schedule(settings.setdefault("updates_per_step", 1.0))(0)
+        first_ratio = as_schedule("updates_per_step", settings.setdefault("updates_per_step", 1.0))(0)
         if "dataset" in settings:
             recorded.write(folder.parent / "datasets")
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / first_ratio))

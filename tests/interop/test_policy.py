@@ -73,7 +73,7 @@ def test_onnx_policy_imports_neither_torch_nor_gymnasium(line: str, onnx_file: P
 def test_control_loop_of_the_guide_runs_without_torch(onnx_file: Path, tmp_path: Path) -> None:
     loop = next(block for block in GUIDE.read_text().split("```") if "class Robot" in block).removeprefix("python")
     blocked, _ = DEPLOYED.split("{line}")
-    tmp_path.joinpath("pendulum.onnx").write_bytes(onnx_file.read_bytes())
+    tmp_path.joinpath("policy.onnx").write_bytes(onnx_file.read_bytes())
     told = subprocess.run(
         [sys.executable, "-c", blocked + loop], cwd=tmp_path, check=True, capture_output=True, text=True
     )
