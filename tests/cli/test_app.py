@@ -204,7 +204,8 @@ def test_version_numbers_increase():
 
 
 def test_configurations_of_the_documentation_exist():
-    assert trained_configs() - {"mine.yaml"} <= CONFIGS.keys()
+    own = {"mine.yaml", "lightning_logs/default/version_0/config.yaml"}  # written by the reader, or by a run
+    assert trained_configs() - own <= CONFIGS.keys()
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS.keys() - trained_configs()))
@@ -305,7 +306,7 @@ def test_help_lists_commands_and_settings(words, capsys):
         assert "--data.batch_size" in output
         groups = [re.search(rf"^  --{name} ", output, re.MULTILINE) for name in GROUPS]
         assert [group.start() for group in groups] == sorted(group.start() for group in groups)
-        assert "in half-widths of the action box" in re.sub(r"\s+", " ", output)
+        assert "relative to half the action range" in re.sub(r"\s+", " ", output)
         assert "<function" not in output  # the address of a function would change with each start
 
 

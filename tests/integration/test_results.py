@@ -160,7 +160,7 @@ def test_rows_of_td3_beside_td7_follow_from_the_metrics() -> None:
         returns = {step: value for step, value in returns.items() if step <= 301_000}
         step, last = max(returns, key=lambda step: returns[step]), list(returns.values())
         cells = f"{returns[step]:,.1f}, {step:,} | {sum(last[-10:]) / 10:,.1f} | {last[-1]:,.1f}"
-        assert f"[{seed}]({task}.md) | {cells} | " in page, run
+        assert f"[{seed}]({task}.md) | {cells} |\n" in page, run
 
 
 def test_table_of_the_ablation_follows_from_the_metrics() -> None:
