@@ -41,7 +41,8 @@ class CheckedEnv(gym.Wrapper):
         self._shape = getattr(env.observation_space, "shape", None)
         self.name = name_of(env)  # first words of an error message
         self.first_seed: int | None = None  # seed of the last reset with a seed
-        self.episodes = 0  # episodes since that reset
+        self.seed: int | None = None  # seed of the running episode
+        self.episodes = 0  # episodes since the first seed
         self.steps = 0  # steps in the running episode
         self._last_action_space: object = None  # at the last reset
 
@@ -49,11 +50,16 @@ class CheckedEnv(gym.Wrapper):
         """Reset the environment, and check that its action space is unchanged."""
         if seed is not None:
             self.first_seed, self.episodes = seed, 0
+        self.seed = seed if seed is not None else self._next_seed()
         self.episodes, self.steps = self.episodes + 1, 0
-        obs, info = checked_call(self._fault, 2, self.env.reset, seed=seed, options=options)
+        obs, info = checked_call(self._fault, 2, self.env.reset, seed=self.seed, options=options)
         self._check_info(info)
         self._check_actions()
         return self._checked_obs(obs), info
+
+    def _next_seed(self) -> int | None:
+        """Return the seed of an episode that begins without one."""
+        return None
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment. Return the reward as a float, and the end of the episode as two booleans."""
@@ -122,10 +128,10 @@ class CheckedEnv(gym.Wrapper):
 
     def _fault(self, what: str, fix: str = DEFAULT_ADVICE) -> EnvError:
         where = f"step {self.steps} of" if self.steps else "the reset of"
-        return EnvError(
-            f"{self.name} {what} at {where} episode {self.episodes} after seed {self.first_seed}. This step is not "
-            f"stored. {fix}"
-        )
+        episode = f"episode {self.episodes} after seed {self.first_seed}"
+        if self.seed is not None:
+            episode = f"the episode with seed {self.seed}"
+        return EnvError(f"{self.name} {what} at {where} {episode}. This step is not stored. {fix}")
 
 
 def checked_call(

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.reports import scalar_info
 
+MAX_SEED = 2**31  # some simulators take integers with 32 bits and a sign
+
 
 class RestorableEnv(CheckedEnv):
     """Record the running episode, so that another process can restore it.
 
-    Simulators cannot be copied, but they are deterministic. Therefore the state consists of the state of the random
-    generator before the reset and the actions since then.
+    Simulators cannot be copied, but they are deterministic. Therefore the state consists of the seed of the episode
+    and the actions since the reset. Each reset has a seed, because an environment may have random generators that
+    cannot be read. The seeds follow from that of the first episode.
 
     Args:
         env: The environment.
@@ -30,12 +33,11 @@ class RestorableEnv(CheckedEnv):
         self._info: dict[str, Any] = {}  # info of the last step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, and record the seed or the generator state of the episode."""
-        self._start = {} if seed is None else {"seed": seed}
-        if seed is None and (generator := self.generator_state()):
-            self._start["generator"] = generator
+        """Reset, and record the seed of the episode."""
+        generator = self.generator_state() if seed is None and self.first_seed is None else {}
         self._actions, self._return = [], 0.0
         obs, info = super().reset(seed=seed, options=options)
+        self._start = {"generator": generator} if generator else {} if self.seed is None else {"seed": self.seed}
         self.obs = np.array(obs)
         return self.obs, info
 
@@ -47,6 +49,10 @@ class RestorableEnv(CheckedEnv):
         self.obs, self._return = np.array(obs), self._return + float(reward)
         self._info = info
         return self.obs, reward, terminated, truncated, info
+
+    def _next_seed(self) -> int | None:
+        """Return the seed of the next episode; None if the first one had none."""
+        return None if self.first_seed is None else episode_seed(self.first_seed, self.episodes)
 
     @property
     def report(self) -> dict[str, float]:
@@ -69,7 +75,8 @@ class RestorableEnv(CheckedEnv):
         Returns:
             Whether the result is bit-identical. If not, the environment starts a new episode.
         """
-        if "generator" in state:
+        if "generator" in state:  # of an older version, whose resets had no seeds
+            self.first_seed = None
             _set_numpy_state(self.np_random, state["generator"])
         self.reset(seed=state.get("seed"))
         self.first_seed, self.episodes = state.get("first_seed"), state.get("episodes", 1)
@@ -79,6 +86,16 @@ class RestorableEnv(CheckedEnv):
         if not same:
             self.reset()
         return same
+
+
+def episode_seed(first_seed: int, number: int) -> int:
+    """Return the seed of a later episode.
+
+    Args:
+        first_seed: Seed of the first episode.
+        number: Number of episodes before.
+    """
+    return int(np.random.SeedSequence([first_seed, number]).generate_state(1)[0]) % MAX_SEED
 
 
 def _numpy_state(rng: Any) -> dict[str, Any]:

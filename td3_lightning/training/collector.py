@@ -141,7 +141,7 @@ class Collector(Callback):
         ):
             self._step(trainer, module, data)
         self._log.start(module)
-        if self._is_assessing:  # the run was stopped in an assessment
+        if self._is_assessing or self.updates_ahead > ROUNDING:  # stopped in an assessment or by a failed step
             self._catch_up(trainer, module, data)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:

@@ -25,6 +25,7 @@ from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.lifetime import StepTimeout
+from td3_lightning.envs.restorable import episode_seed
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import EnvError, ExitOnSignal
 from td3_lightning.seeding import derive_seed
@@ -194,7 +195,7 @@ def test_invalid_step_raises_env_error(fault: str, step: int, num_envs: int, spo
     with pytest.raises(EnvError) as caught:
         envs.step(np.zeros((num_envs, 1), np.float32))
     seed = derive_seed("training environment", num_envs - 1)
-    where = f"at step {step} of episode 2 after seed {seed}. This step is not stored. "
+    where = f"at step {step} of the episode with seed {episode_seed(seed, 1)}. This step is not stored. "
     check_sentence(str(caught.value), f"Environment {num_envs - 1} of Faulty ", said, where)
 
 
@@ -212,7 +213,9 @@ def test_invalid_reset_raises_env_error(fault: str, episode: int, spoil: Any) ->
 
     with pytest.raises(EnvError) as caught:
         play()
-    where = f"at the reset of episode {episode} after seed {derive_seed('training environment')}. "
+    first = derive_seed("training environment")
+    seed = first if episode == 1 else episode_seed(first, episode - 1)
+    where = f"at the reset of the episode with seed {seed}. "
     check_sentence(str(caught.value), "Environment 0 of Faulty ", said, where)
 
 
@@ -245,7 +248,7 @@ def test_numbers_that_pytorch_lacks_are_converted(kind: str, make_trainer: Any) 
 
 def test_cause_is_kept_and_usage_error_passes(spoil: Any) -> None:
     spoil(raising, 1, 1)
-    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of episode 1 after seed 9\.") as caught:
+    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of the episode with seed 9\.") as caught:
         Episode(Faulty(), 9).play(lambda _: 0.0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -313,7 +316,7 @@ def test_changed_space_is_compared_with_initial_space(name: str, num_envs: int) 
     data.begin_episodes()
     for _ in range(LENGTH - 1):
         data.envs.step(np.zeros((num_envs, 1), np.float32))
-    with pytest.raises(EnvError, match=rf"^Environment 0 of Shifting-v0 {CHANGES[name]}.* at the reset of episode 2 "):
+    with pytest.raises(EnvError, match=rf"^Environment 0 of Shifting-v0 {CHANGES[name]}.* at the reset of the "):
         data.envs.step(np.zeros((num_envs, 1), np.float32))
 
 
@@ -348,12 +351,12 @@ def test_render_error_without_display_names_mujoco_gl(
     assert str(caught.value).endswith(fix)
 
 
-def test_episode_count_restarts_at_each_seed(spoil: Any) -> None:
+def test_error_names_the_last_seed(spoil: Any) -> None:
     spoil(raising, 2, 1)
     env = CheckedEnv(Faulty())
     env.reset(seed=1)
     env.reset(seed=2)
-    with pytest.raises(EnvError, match=r"at step 1 of episode 1 after seed 2\."):
+    with pytest.raises(EnvError, match=r"at step 1 of the episode with seed 2\."):
         env.step(0.0)
 
 
@@ -369,7 +372,8 @@ def test_error_names_seed_and_episode_after_restoration(spoil: Any) -> None:
     del state["episodes"][0]["return"]  # as in an older checkpoint
     assert again.load_state_dict(state) == []
     spoil(raising, 1, 3)
-    with pytest.raises(EnvError, match=f"step 3 of episode 2 after seed {derive_seed('training environment')}\\."):
+    seed = episode_seed(derive_seed("training environment"), 1)
+    with pytest.raises(EnvError, match=f"step 3 of the episode with seed {seed}\\."):
         again.step(np.zeros((1, 1), np.float32))
 
 
@@ -436,13 +440,13 @@ def test_run_with_a_rate_of_updates_resumes_after_failure(
 def test_run_resumes_after_several_failures(step: int, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     """The step after an update fails, and the first step of the resumed run fails again."""
     last = tmp_path / "last.ckpt"
-    for failures, where in enumerate(((5, step), (1, 1), (1, 1)), 1):
+    for where in ((5, step), (1, 1), (1, 1)):
         spoil(raising, *where)
         module, data, trainer = new_run(tmp_path, 1, make_trainer)
         data.eval_env.unwrapped.where = (0, 0)  # type: ignore[attr-defined]
         with pytest.raises(EnvError, match="raised"):
             trainer.fit(module, datamodule=data, ckpt_path=last if last.exists() else None)
-        assert trainer.callbacks[1].updates_ahead == failures  # type: ignore[attr-defined]
+        assert trainer.callbacks[1].updates_ahead == 1  # type: ignore[attr-defined]  # one step is owed
     updates = module.updates
     spoil(None)
     module, data, trainer = new_run(tmp_path, 1, make_trainer)
@@ -464,7 +468,7 @@ class Evaluated(L.Callback):
 @pytest.mark.parametrize(
     # The step after the last update of an epoch, and the next step, with an evaluation in every or every second epoch.
     ("step", "every", "before", "after"),
-    [(1, 1, [24], [35, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [35]), (2, 2, [36], [])],
+    [(1, 1, [24], [36, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [36]), (2, 2, [36], [])],
 )
 def test_due_evaluation_runs_first_after_step_failure(
     step: int, every: int, before: list[int], after: list[int], make_trainer: Any, spoil: Any, tmp_path: Path
@@ -513,7 +517,7 @@ def test_failed_evaluation_restarts(episode: int, step: int, make_trainer: Any, 
     module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
     data.eval_env.unwrapped.where = (episode, step)  # type: ignore[attr-defined]
     seed = data.eval_seeds[(episode - 1) % 2]
-    with pytest.raises(EnvError, match=rf"^FaultySeeded-v0 raised .* of episode 1 after seed {seed}\."):
+    with pytest.raises(EnvError, match=rf"^FaultySeeded-v0 raised .* of the episode with seed {seed}\."):
         trainer.fit(module, datamodule=data)
     spoil(None)
     again, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
@@ -614,7 +618,7 @@ def test_step_timeout_raises_env_error(wait: Any) -> None:
     env.step(lambda _: None)
     with pytest.raises(
         EnvError,
-        match=r"^Slow did not return within 0.2 seconds at step 2 of episode 1 after seed 5\. .* data\.step_timeout",
+        match=r"^Slow did not return within 0.2 seconds at step 2 of the episode with seed 5\. .* data\.step_timeout",
     ):
         env.step(wait)
     assert 0.2 <= time.monotonic() - began < 5
@@ -708,7 +712,7 @@ def test_hanging_environment_leaves_no_process(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1, ended.stderr
     said = ended.stderr.splitlines()[-1]
-    assert said.startswith("Environment 0 of Hanging-v0 did not return within 0.5 seconds at step 1 of episode 7 after")
+    assert said.startswith("Environment 0 of Hanging-v0 did not return within 0.5 seconds at step 1 of the ")
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["env_steps"] == 60
     assert re.search(

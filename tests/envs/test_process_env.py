@@ -198,7 +198,7 @@ def failure(envs: Any, order: int) -> EnvError:
 def test_exception_in_worker_is_that_of_one_process() -> None:
     seed = derive_seed("training environment", 1)
     expected = (
-        rf"^Environment 1 of Obedient raised OSError: gone \(.*toys.py, line \d+\) at step 2 of episode 1 after "
+        rf"^Environment 1 of Obedient raised OSError: gone \(.*toys.py, line \d+\) at step 2 of the episode with "
         rf"seed {seed}\. This step is not stored\. Correct the environment, or wrap it\.$"
     )
     for workers in (0, 2):
@@ -214,7 +214,7 @@ def test_exception_in_worker_is_that_of_one_process() -> None:
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (2, r"did not return within 0.5 seconds at step 2 of episode 1 after seed \d+"),
+        (2, r"did not return within 0.5 seconds at step 2 of the episode with seed \d+"),
         (3, r"did not return within 3 seconds"),
         (4, "is lost, because its process exited with status 7"),
         (5, "is lost, because its process was killed by SIGKILL"),
