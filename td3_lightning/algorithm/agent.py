@@ -21,11 +21,11 @@ from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, refuse
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
+from td3_lightning.serialization.checkpoint_schema import CLOCKS
 from td3_lightning.serialization.observation_parts import flat_rows
 from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.restoration import check_restoration, stored_arguments
 
-CLOCKS = ("env_steps", "updates", "episodes")
 AgentType = TypeVar("AgentType", bound="Agent")
 
 
@@ -251,8 +251,8 @@ class Agent(L.LightningModule):
             _restore_trained_policy(checkpoint)
             if "current_model_state" in checkpoint and not self._averages_weights():
                 checkpoint["state_dict"] = checkpoint["current_model_state"]
-        for name, value in checkpoint["clocks"].items():
-            setattr(self, name, value)
+        for name in CLOCKS:
+            setattr(self, name, checkpoint["clocks"][name])
         self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
         self.observation_parts = self.observation_parts or checkpoint.get("observation_parts")
         self.counted_datasets = checkpoint.get("counted_datasets")
@@ -281,7 +281,7 @@ def _settings_in(file: Path) -> dict[str, Any]:
         raise UsageError(f"hparams_file must be a readable file, got {got}. Use the path of a YAML file.") from error
     except (yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
         raise UsageError(f"{file} must be valid YAML, got an error: {one_line(error)}. Correct it.") from error
-    if not isinstance(settings, dict):
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
         raise refuse(f"hparams_file {file}", "a mapping", settings, "Write one setting per line.")
     return settings
 

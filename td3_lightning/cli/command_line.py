@@ -119,9 +119,8 @@ class CommandLine(LightningCLI):
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the settings of the run."""
-        parser.add_argument(
-            "--name", default="default", help="Folder in lightning_logs; by default the name of the first --config."
-        )
+        of_name = "Folder in lightning_logs; by default the name of the first --config."
+        parser.add_argument("--name", type=str, default="default", help=of_name)
         parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all random numbers.")
         parser.add_argument(
             "--ckpt_path", type=str | None, help="Checkpoint: a path, last (newest run of --name), or last:NAME."

@@ -20,7 +20,9 @@ MAX_VALUES = 100_000  # of a file with its aliases expanded; a shipped one has 1
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Refuse a mapping with the same key twice. Other YAML loaders keep the last value."""
+    """Refuse a mapping with the same key twice, of which other loaders keep the last value, and endless merge keys."""
+
+    merged = 0  # values that merge keys have inserted
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Return the node of a mapping as it is written, before the mappings of its merge keys are inserted."""
@@ -31,6 +33,20 @@ class StrictLoader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(None, None, f'"{key.value}" occurs twice', key.start_mark)
             seen.add(key.value)
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Insert the mappings of merge keys. A short file could multiply them, as with aliases."""
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(merged, yaml.MappingNode):
+                        self.flatten_mapping(merged)
+                        self.merged += len(merged.value)
+                    if self.merged > MAX_VALUES:
+                        raise yaml.MarkedYAMLError(
+                            None, None, f"more than {MAX_VALUES:,} merged values", key.start_mark
+                        )
+        super().flatten_mapping(node)
 
 
 def _with_yaml_errors(construct: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,10 +157,22 @@ def without_empty_sections(path: Path) -> Path | str:
     if not empty and is_flat and text.isascii():  # the parser reads a file in the encoding of the system
         return path
     if any(value is not None for value in content.values()):
-        content = get_loader("yaml")(text)  # the loader of the parser reads 1e3 as a number
+        content = parse_yaml(path)  # the loader of the parser reads 1e3 as a number
     if not is_flat:
         content["model"] = flat(content["model"], path)
     return as_yaml({name: value for name, value in content.items() if name not in empty})
+
+
+def parse_yaml(path: Path) -> Any:
+    """Return the content of a file as the parser of the command line reads it.
+
+    Raises:
+        UsageError: A value is not valid, such as `._`, which YAML takes for a number.
+    """
+    try:
+        return get_loader("yaml")(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
+        raise UsageError(f"{path} must be valid YAML, got an error: {_reason(error)}. Correct it.") from error
 
 
 def flat(model: str | dict[str, Any], path: Path) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import get_loader
 from lightning.pytorch.loggers import Logger
 
 from td3_lightning.cli.command_line import CommandLine
-from td3_lightning.cli.config_files import check_dashes, find_config, find_space
+from td3_lightning.cli.config_files import check_dashes, find_config, find_space, parse_yaml
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.stage import check_name, runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
@@ -70,7 +69,7 @@ def sweep(args: Sequence[str]) -> None:
         plan = _plan(options, words, files, [flags({"seed_everything": seed}) for seed in _ends(options.seeds)])
         _run(partial(run_seeds, plan, options.seeds), plan, options)
         return
-    space = Space(get_loader("yaml")(find_space(options.space).read_text(encoding="utf-8")))
+    space = Space(parse_yaml(find_space(options.space)))
     for name in space.dimensions:
         if any(word.split("=")[0] == f"--{name}" for word in words):
             raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")

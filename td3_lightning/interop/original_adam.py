@@ -21,6 +21,11 @@ ADAM_SETTINGS = ("betas", "eps", "weight_decay", "amsgrad", "maximize")  # must 
 def their_adam(state: Mapping[str, Any], rearrange: Rearrange, parameters: int) -> dict[str, Any]:
     """Convert a state of Adam to the state of torch's default Adam for a number of parameters."""
     (group,) = state["param_groups"]
+    if state["state"].keys() not in (set(), set(group["params"])):
+        raise UsageError(
+            "export requires the state of Adam for all weights, or for none, got that of "
+            f"{len(state['state'])} of {len(group['params'])}. Use another checkpoint."
+        )
     plain = torch.optim.Adam([torch.zeros(1)], lr=group["lr"]).state_dict()["param_groups"][0]
     return {
         "state": _rearranged(state["state"], rearrange),
@@ -102,6 +107,9 @@ def _is_entry(entry: Any) -> bool:
 def _is_group(group: Any) -> bool:
     """Return whether a value holds settings of Adam that can be compared."""
     if not isinstance(group, dict):
+        return False
+    betas = group.get("betas", ())
+    if not isinstance(betas, list | tuple) or not all(isinstance(beta, int | float) for beta in betas):
         return False
     return not any(isinstance(group.get(name), Tensor) and group[name].numel() != 1 for name in ADAM_SETTINGS)
 

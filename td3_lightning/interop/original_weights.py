@@ -20,7 +20,7 @@ from td3_lightning.atomic_files import atomic_write_all
 from td3_lightning.errors import UsageError
 from td3_lightning.interop.metadata import check_trained, is_imported
 from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
-from td3_lightning.serialization.archive import BEGIN, check_archive
+from td3_lightning.serialization.archive import BEGIN, check_archive, check_old_file
 from td3_lightning.serialization.values import brief
 
 NETWORKS = {"actor": "actor", "critic": "critics", "actor_target": "actor_target", "critic_target": "critics_target"}
@@ -126,7 +126,7 @@ def _read_network(model: TD3, path: str | Path, name: str, prefix: str) -> None:
     theirs = _in_order(_read(file), name, critics, file)
     ours = [weight.data for weight in model.get_submodule(f"{prefix}.layers").parameters()]
     _check_shapes(_rearrange(name, _unstack)(ours), theirs, file)
-    if not all(value.isfinite().all() for value in theirs):
+    if not all(value.float().isfinite().all() for value in theirs):  # of a larger type, a number may not fit
         raise UsageError(f"{file} must have finite weights, got others. Use the file of a run that has not diverged.")
     for weight, value in zip(ours, _rearrange(name, partial(_stack, critics=critics))(theirs), strict=True):
         weight.copy_(value)
@@ -250,8 +250,8 @@ def _read(file: Path) -> dict[Any, Any]:
     """Load tensors and plain values. Files that could run code are refused."""
     try:
         with file.open("rb") as archive:
-            is_archive = archive.read(len(BEGIN)) == BEGIN  # others are from versions of torch before 1.6
-            if is_archive and (reason := check_archive(archive)) is not None:
+            check = check_archive if archive.read(len(BEGIN)) == BEGIN else check_old_file
+            if (reason := check(archive)) is not None:
                 raise ValueError(reason)
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load and zipfile raise any exception for a damaged file

@@ -117,8 +117,11 @@ class _Source:
         return same[0], episodes
 
     def open(self, h5py: Any) -> Any:
+        path = self.folder / "main_data.hdf5"
+        if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+            raise self.refusal("an HDF5 file", "a folder, a pipe or a device", "Use another copy.")
         try:
-            return h5py.File(self.folder / "main_data.hdf5", "r")
+            return h5py.File(path, "r")
         except OSError as error:
             raise self.refusal("an HDF5 file", one_line(error)[:80], "Use another copy.") from error
 
@@ -130,10 +133,10 @@ class _Source:
         The sizes are checked before the arrays are read, because a small file may claim any size.
         """
         kinds = {array_name(path): kind for path, kind in leaves(space)}
-        parts, shapes, steps = self._find(file, number, [*kinds, *STEP_ARRAYS])
+        parts, shapes, steps, are_numeric = self._find(file, number, [*kinds, *STEP_ARRAYS])
         expected = [(steps + 1, *kind.get("shape", ())) for kind in kinds.values()]
         expected += [(steps, action_dim), *[(steps,)] * 3]
-        if shapes != expected or not all(is_numeric(part, file) for part in parts.values()):
+        if shapes != expected or not are_numeric:
             raise self.refusal(f"arrays of numbers {expected} in episode {number}", str(shapes), "Use another copy.")
         if rows + steps + 1 > capacity:
             raise UsageError(
@@ -148,16 +151,17 @@ class _Source:
         obs = [self._numbers(kind, arrays[name], f"{name} of episode {number}") for name, kind in kinds.items()]
         return [np.concatenate(obs, axis=1), *(arrays[name] for name in STEP_ARRAYS)]
 
-    def _find(self, file: Any, number: int, names: Sequence[str]) -> tuple[dict[str, Any], list[Any], int]:
-        """Return the arrays of an episode, which are not read yet, their shapes, and the number of steps."""
+    def _find(self, file: Any, number: int, names: Sequence[str]) -> tuple[dict[str, Any], list[Any], int, bool]:
+        """Return the arrays of an episode, not read yet, their shapes, the steps, and whether they hold numbers."""
         try:
-            found = {name: file[f"episode_{number}"][name] for name in names}
+            found = {name: array_in(file, f"episode_{number}/{name}") for name in names}
             shapes = [part.shape for part in found.values()]
             steps = int(found["rewards"].shape[0])
+            are_numeric = all(is_numeric(part, file) for part in found.values())
         except Exception as error:  # h5py raises many kinds for a damaged or unusual file
             said = f"{type(error).__name__}: {one_line(error)[:80]}"
             raise self.refusal(f"all arrays of episode {number}", said, "Use another copy.") from error
-        return found, shapes, steps
+        return found, shapes, steps, are_numeric
 
     def _check_finite(self, arrays: Mapping[str, NDArray[Any]], number: int) -> None:
         for name, array in arrays.items():
@@ -172,6 +176,16 @@ class _Source:
             return leaf_numbers(kind, values)
         except PartError as error:
             raise self.refusal(f"{error.expected} in the {name}", shown(error.got), "Remove the episode.") from error
+
+
+def array_in(file: Any, path: str) -> Any:
+    """Return an array of a file. A link is not followed, because it may lead to a pipe. Minari writes none."""
+    held = file
+    for name in path.split("/"):
+        if type(held.get(name, getlink=True)).__name__ in ("SoftLink", "ExternalLink"):
+            raise ValueError(f"{path} is a link")
+        held = held[name]
+    return held
 
 
 def is_numeric(array: Any, file: Any) -> bool:

@@ -21,6 +21,7 @@ CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x a
 READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)  # of a file that is damaged or no metrics.csv
 MAX_LINE = 1_000_000  # characters
 MAX_LINES = 10_000_000
+MAX_CHARACTERS = 500_000_000  # of a file, decompressed
 MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
 
@@ -168,10 +169,14 @@ def _lines(file: IO[str]) -> Iterator[str]:
 
     A last line without a line end is left out: the run is still writing it, or was killed, so a number may lack digits.
     """
+    characters = 0
     for _ in range(MAX_LINES):
         line = file.readline(MAX_LINE)
+        characters += len(line)
         if len(line) == MAX_LINE:
             raise ValueError(f"a line of more than {MAX_LINE:,} characters")
+        if characters > MAX_CHARACTERS:
+            raise ValueError(f"more than {MAX_CHARACTERS:,} characters")
         if not line.endswith(("\n", "\r")):
             return
         yield line

@@ -20,7 +20,8 @@ ITEM_BYTES = {
 }
 
 BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
-MAX_PICKLE_BYTES = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
+MAX_PICKLE_BYTES = 4 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
+MAX_CONTAINERS = 500_000  # lists and mappings, each of which is one byte of a pickle
 MAX_COLLISIONS = 1000  # elements of a set with the hash of another one
 END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
 LOCATOR, END_64 = b"PK\x06\x07", b"PK\x06\x06"  # starts of the 20 and 56 bytes before them in a file of torch
@@ -30,7 +31,8 @@ def check_archive(file: BinaryIO) -> str | None:
     """Return why a zip archive cannot be loaded safely, or None if it can.
 
     Every record is stored without compression, no record claims more bytes than the file has, all checksums match,
-    and no tensor claims more elements than its record holds. So loading takes no more memory than the file's size.
+    and no tensor claims more elements than its record holds. So the tensors take no more memory than
+    the file's size. The number of other objects is limited.
 
     Raises:
         Exception: The file is not a zip archive, or is damaged; zipfile raises many kinds.
@@ -52,6 +54,23 @@ def check_archive(file: BinaryIO) -> str | None:
         if archive.testzip() is not None:
             return "is damaged: its content does not match its checksums"
         return _check_tensors(archive, {record.filename: record.file_size for record in records})
+
+
+def check_old_file(file: BinaryIO) -> str | None:
+    """Return why a file of torch before version 1.6 cannot be loaded safely, or None if it can.
+
+    It has five pickles: a mark, a version, the machine, the content, and the order of the storages. Storages follow.
+
+    Raises:
+        Exception: The file is damaged, or names code; pickle raises many kinds.
+    """
+    size, claimed = file.seek(0, io.SEEK_END), 0
+    file.seek(0)
+    for _ in range(5):
+        scanner = PickleScanner(file)
+        scanner.load()
+        claimed += sum(scanner.storages.values())
+    return f"claims {claimed:,} bytes of tensors, which it does not hold" if claimed > size - file.tell() else None
 
 
 def _has_one_directory(file: BinaryIO, size: int) -> bool:
@@ -163,17 +182,29 @@ class PickleScanner(pickle._Unpickler):  # the C version allocates as much memor
         code[0]: pickle._Unpickler.dispatch[code[0]]
         for code in (
             *(pickle.PROTO, pickle.STOP, pickle.GLOBAL, pickle.REDUCE, pickle.BUILD, pickle.NEWOBJ, pickle.BINPERSID),
-            *(pickle.MARK, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE),
+            *(pickle.MARK, pickle.EMPTY_TUPLE),
             *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.SETITEM, pickle.SETITEMS),
             *(pickle.APPEND, pickle.APPENDS, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
             *(pickle.BINUNICODE, pickle.SHORT_BINSTRING, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
             *(pickle.BINFLOAT, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
         )
-    } | {pickle.EMPTY_DICT[0]: lambda scanner: scanner.append(InertMapping())}
+    } | {
+        pickle.EMPTY_DICT[0]: lambda scanner: scanner.append_container(InertMapping()),
+        pickle.EMPTY_LIST[0]: lambda scanner: scanner.append_container([]),
+    }
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
         self.storages: dict[str, int] = {}
+        self._containers = 0
+        self._classes: dict[tuple[str, str], type[InertObject]] = {}
+
+    def append_container(self, container: Any) -> None:
+        """Push a new list or mapping, and count it."""
+        self._containers += 1
+        if self._containers > MAX_CONTAINERS:
+            raise pickle.UnpicklingError(f"more than {MAX_CONTAINERS:,} lists and mappings")
+        self.append(container)  # type: ignore[attr-defined]  # of the base class while it loads
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class that does nothing; raise `UnpicklingError` for a name that no checkpoint needs."""
@@ -183,11 +214,13 @@ class PickleScanner(pickle._Unpickler):  # the C version allocates as much memor
         )
         if not (storage or dtype or (module, name) in NAMES):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-        return type(name, (NAMES.get((module, name), InertObject),), {})
+        if (module, name) not in self._classes:  # a pickle may name it a million times
+            self._classes[module, name] = type(name, (NAMES.get((module, name), InertObject),), {})
+        return self._classes[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
         """Note how many bytes a storage claims."""
-        _, kind, key, _, elements = pid
+        _, kind, key, _, elements, *_ = pid  # in old files, one more follows
         claimed = ITEM_BYTES[kind.__name__] * elements
         if not isinstance(key, str) or not isinstance(elements, int) or self.storages.get(key, claimed) != claimed:
             raise pickle.UnpicklingError("a storage is malformed")

@@ -73,7 +73,9 @@ def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
         raise UnfitError(path, "is refused because it holds objects that could run code when loaded") from error
     except InvalidValueError as error:
         raise UnfitError(path, f"is refused: {error}") from error
-    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, EOFError) as error:
+    except UnfitError:
+        raise
+    except Exception as error:  # torch raises any exception for a damaged file
         raise UnfitError(path, "is not a checkpoint, or is damaged") from error
     if not (isinstance(checkpoint, dict) and "clocks" in checkpoint):
         raise UnfitError(path, "is not a checkpoint of td3_lightning")

@@ -15,6 +15,7 @@ from td3_lightning.serialization.values import InvalidValueError
 
 SETTINGS = ("config", "hyper_parameters")
 RESUMED_PARTS = ("callbacks", "optimizer_states", "lr_schedulers")  # save_weights_only leaves them out
+CLOCKS = ("env_steps", "updates", "episodes")  # attributes of an agent
 ALGORITHMS = ("TD3", "TD7")  # without a name, a checkpoint holds the first
 VERSION = re.compile(r"[2-9][0-9]{0,2}(\.[0-9]{1,4}){1,2}((a|b|rc|\.dev|\.post)[0-9]{1,8})?(\+[a-z0-9.]{1,40})?")
 
@@ -58,11 +59,15 @@ def require_parts(checkpoint: Mapping[str, Any], training: bool) -> None:
             raise InvalidValueError("a checkpoint to resume from", "saved without save_weights_only", "weights only")
         parts += ["loops", *RESUMED_PARTS]
     missing = [part for part in parts if part not in checkpoint]
-    missing += [
-        f"clocks.{name}" for name in ("env_steps", "updates", "episodes") if name not in checkpoint.get("clocks", {})
-    ]
+    missing += [f"clocks.{name}" for name in CLOCKS if name not in checkpoint.get("clocks", {})]
     if missing:
         raise InvalidValueError(missing[0], "in the checkpoint", None)
+
+
+def clock_name(value: Any, name: str) -> None:
+    """Check for the name of a clock, because an agent gets attributes of these names."""
+    if value not in CLOCKS:
+        raise InvalidValueError(name, f"one of {', '.join(CLOCKS)}", value)
 
 
 def file_name(value: Any, name: str) -> None:
@@ -99,7 +104,7 @@ def class_name(value: Any, name: str) -> None:
 
 
 MAX_NAME = 200
-COUNTS = form.by_name(form.count)
+COUNTS = form.by_name(form.count, clock_name)
 TENSORS = form.by_name(form.check_tensor)
 PARTS: dict[str, form.Check] = {
     "format": form.count,

@@ -10,6 +10,8 @@ from td3_lightning.serialization import values as form
 from td3_lightning.serialization.values import InvalidValueError
 from td3_lightning.serialization.weights import check_shape
 
+# Settings that decide which state exists.
+SWITCHES = ("amsgrad", "maximize", "capturable", "differentiable", "decoupled_weight_decay")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -43,6 +45,8 @@ def _check_group(group: Mapping[str, Any], ours: Mapping[str, Any], name: str) -
             continue  # a switch that an older torch did not have
         if key not in group:
             raise InvalidValueError(name, f'a mapping with the key "{key}"', group)
+        if key in SWITCHES and group[key] != expected:
+            raise InvalidValueError(f"{name}.{key}", f"{expected}, as in the new optimizer", group[key])
         _check_like(group[key], expected, f"{name}.{key}")
 
 
@@ -57,7 +61,7 @@ def _check_like(held: Any, expected: Any, name: str) -> None:
         if len(held) != len(expected):
             raise InvalidValueError(name, f"{len(expected)} values", held)
         for one, other in zip(held, expected, strict=True):
-            _check_like(one, other, name)
+            (form.number if isinstance(other, int | float) else form.scalar)(one, name)
 
 
 def _check_moments(state: Mapping[Any, Any], weights: list[Tensor], required: Sequence[str], name: str) -> None:

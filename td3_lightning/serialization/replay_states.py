@@ -152,7 +152,7 @@ REPLAY = form.fields(
     },
 )
 EPISODE = form.fields(
-    {"actions": form.check_tensor, "obs": form.check_tensor},
+    {"actions": form.array, "obs": form.array},
     {
         "seed": form.optional(form.count),
         "generator": numpy_generator,

@@ -17,6 +17,7 @@ from td3_lightning.serialization.values import InvalidValueError, brief, flag, i
 
 Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote this text for this setting
 PACKAGE = "td3_lightning."
+MAX_STACK = 1_000  # observations
 
 # RecordVideo writes files to a path in its arguments; the converters import other frameworks.
 WRAPPERS = frozenset(
@@ -139,6 +140,8 @@ def _check_spec(value: Any, kind: type, setting: str, named: Named) -> None:
     found = allowed_class(path, kind)
     if found is not None and "dict_kwargs" not in value:
         check_arguments(arguments, found, f"{setting}.init_args", named)
+        if arguments.get("stack_size", 0) > MAX_STACK:  # of a wrapper that allocates so many observations
+            raise InvalidValueError(f"{setting}.init_args.stack_size", f"at most {MAX_STACK}", arguments["stack_size"])
     elif named(path, setting):
         check_free(arguments, f"{setting}.init_args", named)
         check_free(value.get("dict_kwargs", {}), f"{setting}.dict_kwargs", named)

@@ -17,6 +17,12 @@ NODES = 20_000  # values in one group of settings
 LENGTH = 10_000  # characters of a string in the settings
 SERIES = (list, tuple, set, frozenset, deque, torch.Size)
 LEAVES = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+# Of tensors that NumPy or torch can convert to float32; torch also has kinds that support almost no operation.
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
 Check = Callable[[Any, str], None]  # takes a value and its name, raises `InvalidValueError`
 
 
@@ -86,8 +92,18 @@ def check_tensor(value: Any, name: str) -> None:
     ordinary = isinstance(value, Tensor) and value.layout is torch.strided and value.device.type == "cpu"
     if not ordinary or value.is_quantized:
         raise InvalidValueError(name, "a dense tensor on the CPU", value)
+    if value.requires_grad or value.dtype not in DTYPES:
+        expected = "without a gradient" if value.requires_grad else "of a type with all operations"
+        raise InvalidValueError(name, expected, value)
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
         raise InvalidValueError(name, "a tensor whose elements are all stored in the file", value)
+
+
+def array(value: Any, name: str) -> None:
+    """Check for a tensor of real numbers that NumPy has a type for."""
+    check_tensor(value, name)
+    if value.dtype == torch.bfloat16 or value.is_complex():
+        raise InvalidValueError(name, "a tensor of real numbers that NumPy supports", value)
 
 
 def plain(value: Any, name: str) -> Any:

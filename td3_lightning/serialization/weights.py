@@ -10,7 +10,8 @@ from torch import Tensor
 from td3_lightning.serialization import values as form
 from td3_lightning.serialization.values import InvalidValueError
 
-MAX_UNCHECKED = 10_000  # a setting up to this size is accepted with any number of weights
+MAX_UNCHECKED = 10_000  # a setting of an encoder up to this size is accepted with any number of weights
+MAX_OBS_DIM = 30_000_000  # numbers in the frames of an encoder, which may have fewer weights
 
 
 def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None:
@@ -25,17 +26,32 @@ def check_sizes_of(settings: Mapping[str, Any], weights: Any, name: str) -> None
     critics = settings.get("num_critics", 1)
     if not isinstance(critics, int) or critics > most:
         raise InvalidValueError(f"{name}.num_critics", f"at most {most:,}, as the checkpoint's weights", critics)
-    has_encoder = settings.get("encoder") or settings.get("critic_encoder")
+    obs_dim, encoders = settings.get("obs_dim"), [settings.get(each) for each in ("encoder", "critic_encoder")]
+    if isinstance(obs_dim, int) and obs_dim > (MAX_OBS_DIM if any(encoders) else most):
+        raise InvalidValueError(f"{name}.obs_dim", f"at most {MAX_OBS_DIM if any(encoders) else most:,}", obs_dim)
+    if settings.get("normalize_observations"):
+        _check_layers([obs_dim], most, f"{name}.obs_dim")
+    of_critics = "critic_hidden_dims" if settings.get("critic_hidden_dims") else "hidden_dims"
     for setting in ("hidden_dims", "critic_hidden_dims"):
-        widths = settings.get(setting)
-        _check_widths(widths, most // max(critics, 1), f"{name}.{setting}")
-        if not has_encoder:  # the observations are an input of the first layer
-            _check_widths([settings.get("obs_dim"), *(widths or [])[:1]], most, f"{name}.obs_dim")
-    for setting in ("encoder", "critic_encoder"):
-        _check_widths(settings.get(setting), most, f"{name}.{setting}")
+        copies = critics if setting == of_critics else 1
+        # Without an encoder, the observations are an input of the first layer.
+        inputs = [] if any(encoders) else [obs_dim]
+        _check_layers([*inputs, *(settings.get(setting) or [])], most // max(copies, 1), f"{name}.{setting}")
+    for setting, encoder in zip(("encoder", "critic_encoder"), encoders, strict=True):
+        _check_widths(encoder, most, f"{name}.{setting}")
+        widths = encoder.get("init_args", {}).get("widths") if isinstance(encoder, dict) else None
+        if isinstance(widths, list):  # of a Trunk, whose input is the observation
+            _check_layers([obs_dim, *widths], most, f"{name}.{setting}")
     if isinstance(widths := settings.get("hidden_dims"), list) and isinstance(settings.get("zs_dim"), int):
         for width in widths:  # the embedding is an input or an output of layers of these widths
             _check_widths([width, settings["zs_dim"]], most, f"{name}.zs_dim")
+
+
+def _check_layers(widths: list[Any], most: int, name: str) -> None:
+    """Check the number of weights of linear layers between these widths, and that of their biases."""
+    sizes = [size for size in widths if isinstance(size, int)]
+    if max(sum(a * b for a, b in pairwise(sizes)), sum(sizes[1:]), *sizes, 0) > most:
+        raise InvalidValueError(name, f"of at most {most:,} weights, as many as the checkpoint holds", widths)
 
 
 def _check_widths(value: Any, most: int, name: str) -> None:

@@ -20,6 +20,8 @@ from td3_lightning.serialization import values as form
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.last_agent import LastAgent
 
+MAX_PENDING = 1_000  # episodes, so that a checkpoint cannot demand an endless evaluation
+
 
 class StopWhenSolved(Callback):
     """Stop the run when the mean return of recent evaluation episodes exceeds a threshold.
@@ -64,6 +66,7 @@ class StopWhenSolved(Callback):
         """Begin with the next training episode if the agent has trained without this callback."""
         if not self.played and not self._is_restored:
             self.played = pl_module.episodes
+        self.played = max(self.played, pl_module.episodes - MAX_PENDING)
         self._is_restored = False
 
     @property

@@ -21,6 +21,18 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.last_agent import LastAgent
 
+MAX_EPISODES = 10_000  # of an assessment, so that a checkpoint cannot demand an endless one
+
+
+def _assessment(value: Any, name: str) -> None:
+    """Check for an assessment in progress, which has an episode left."""
+    ASSESSMENT(value, name)
+    if not value["finished"] < value["episodes"] <= MAX_EPISODES:
+        raise form.InvalidValueError(
+            f"{name}.episodes", f"above finished and at most {MAX_EPISODES:,}", value["episodes"]
+        )
+
+
 ASSESSMENT = form.fields(
     {"episodes": form.count, "counts": form.series(form.flag), "finished": form.count, "min_return": form.number}
 )
@@ -54,7 +66,7 @@ class PolicyCheckpoint(Callback):
                 "best_return": form.number,
                 "assessments": form.count,
                 "is_late": form.flag,
-                "assessment": form.optional(ASSESSMENT),
+                "assessment": form.optional(_assessment),
             }
         )
     )
@@ -67,8 +79,8 @@ class PolicyCheckpoint(Callback):
         reset_weight: float = 0.9,
     ) -> None:
         super().__init__()
-        self.early_episodes = require_int("early_episodes", early_episodes, least=1)
-        self.late_episodes = require_int("late_episodes", late_episodes, least=1)
+        self.early_episodes = require_int("early_episodes", early_episodes, 1, MAX_EPISODES)
+        self.late_episodes = require_int("late_episodes", late_episodes, 1, MAX_EPISODES)
         self.switch_after = require_int("switch_after", switch_after, least=0)
         self.reset_weight = require_float("reset_weight", reset_weight, least=0, most=1)
         self._evaluating = False

@@ -51,7 +51,7 @@ def _check_settings(plan: Plan) -> None:
         check_unchanged(json.loads(path.read_text()), now, plan)
     except UsageError:
         raise
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} must hold the settings of the runs, got another file. Use another --name.") from error
 
 

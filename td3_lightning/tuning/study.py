@@ -1,6 +1,7 @@
 """Search for settings with an Optuna study."""
 
 import json
+import os
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -65,7 +66,11 @@ def open_study(plan: Plan, search: Search) -> Trials:
             pruner=getattr(optuna.pruners, PRUNERS[search.pruner])(),
             load_if_exists=True,
         )
-        before = study.user_attrs.get(SETTINGS)
+        trials = Trials(study, storage, plan, search)
+        _check_settings(study, plan, search)
+        trials.results()  # fails if the storage has trials of another kind
+    except UsageError:
+        raise
     except Exception as error:  # each database driver has its own exceptions
         if search.storage is None and isinstance(error, OSError):  # the folder of the sweep
             raise
@@ -73,13 +78,18 @@ def open_study(plan: Plan, search: Search) -> Trials:
             f"storage must be a journal file or a database that can be read, got {search.storage or plan.folder} "
             f"({one_line(error) or type(error).__name__}). Use another --storage or --name."
         ) from error
+    return trials
+
+
+def _check_settings(study: Any, plan: Plan, search: Search) -> None:
+    """Store the settings of a new study, or raise `UsageError` if those of an earlier one are different."""
     settings = {**plan.identity, "space": search.space.entries, "objective": search.objective}
     now = json.loads(json.dumps(settings, default=str))  # as the storage returns it
+    before = study.user_attrs.get(SETTINGS)
     if before is None:
         study.set_user_attr(SETTINGS, now)
     else:
         check_unchanged(before, now, plan)
-    return Trials(study, storage, plan, search)
 
 
 def import_optuna() -> Any:
@@ -100,8 +110,22 @@ def _storage(optuna: Any, plan: Plan, search: Search) -> Any:
         return search.storage
     if search.storage is None:
         make_folder(plan.folder)
-    journal = optuna.storages.journal
-    return journal.JournalStorage(journal.JournalFileBackend(journal_path(plan, search)))
+    journal, path = optuna.storages.journal, Path(journal_path(plan, search))
+    if path.exists() and not path.is_file():
+        raise UsageError(f"storage must be a file, got a folder, a pipe or a device: {path}. Use another --storage.")
+    _remove_incomplete_line(path, journal.JournalFileSymlinkLock(str(path)))
+    return journal.JournalStorage(journal.JournalFileBackend(str(path)))
+
+
+def _remove_incomplete_line(path: Path, lock: Any) -> None:
+    """Remove the part of a line that a killed process has left at the end, to which Optuna would append the next."""
+    if not path.exists() or path.read_bytes()[-1:] in (b"", b"\n"):
+        return
+    lock.acquire()  # another process of the sweep may be writing
+    try:
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    finally:
+        lock.release()
 
 
 def journal_path(plan: Plan, search: Search) -> str:

@@ -50,6 +50,13 @@ def test_file_with_other_sizes_is_refused(tmp_path: Path) -> None:
         TD3.load_from_checkpoint(path, hparams_file=file)
 
 
+def test_file_with_a_number_as_a_name_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "hparams.yaml"
+    file.write_text("1: 2\n")
+    with pytest.raises(UsageError, match=r"^hparams_file .* must be a mapping, got {1: 2}"):
+        TD3.load_from_checkpoint(saved(tmp_path), hparams_file=file)
+
+
 @pytest.mark.parametrize("name", ["none.yaml", "."])
 def test_file_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(

@@ -731,7 +731,7 @@ INVALID_LINES = {
     "long list of configurations": (["fit", "--config", "zzz"], "walker_fine.yaml, or one in demonstrations, "),
     "callback out of range": (
         [*FIT, "--trainer.callbacks+=td3_lightning.PolicyCheckpoint", "--trainer.callbacks.early_episodes=0"],
-        "early_episodes must be at least 1, got 0. Use a larger value.",
+        "early_episodes must be in [1, 10000], got 0. Use a larger value.",
     ),
     "negative seed": (
         ["fit", "--config", "here.yaml", "--seed_everything", "-1"],
@@ -895,6 +895,16 @@ INVALID_FILES = {
     f"{{data: {{env_id: Pendulum-v1}}, trainer: {{max_epochs: {2**64}}}}}": (
         "trainer.max_epochs must be an integer of at most 64 bits, got an integer of 65 bits. Use a value that"
     ),
+    "data: {env_id: Pendulum-v1}\nname: 5": "name must be",
+    "data: {env_id: Pendulum-v1}\nname: [a]": "name must be",
+    "data: {env_id: Pendulum-v1, gamma: ._}  # ä": "must be valid YAML, got an error: could not convert string",
+    # A mapping of ten values that is merged ten times, and so on; expanded, it has 10**9.
+    "a0: &a0 {"
+    + ", ".join(f"k{each}: 1" for each in range(10))
+    + "}\n"
+    + "\n".join(
+        f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}" for level in range(1, 9)
+    ): "more than 100,000 merged values (line",
     "a: &a [*a]": "must have at most 100,000 values, got aliases to more",
     "data: {env_id: Pendulum-v1, gamma: 0.9,, tau: 1}": "line 1, column",
     "name: !!bool x": "must be valid YAML, got an error: 'x'. Correct it.",

@@ -148,6 +148,14 @@ def test_untrained_or_diverged_checkpoint_is_refused(
     assert expected in error_of(capsys, "--ckpt_path", "changed.ckpt", "--format", *words)
 
 
+def test_incomplete_state_of_adam_is_refused(last_td3: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = read_checkpoint(last_td3)
+    del checkpoint["optimizer_states"][0]["state"][0]
+    torch.save(checkpoint, "changed.ckpt")
+    words = ["--ckpt_path", "changed.ckpt", "--format", "weights", "--files", "a"]
+    assert "export requires the state of Adam for all weights, or for none, got that of" in error_of(capsys, *words)
+
+
 @pytest.mark.parametrize(
     "words", [["onnx", "--output", "a.onnx"], ["pt2", "--output", "a.pt2"], ["weights", "--files", "a"]]
 )

@@ -178,15 +178,40 @@ def test_stored_instantiator_is_not_used(run: Any) -> None:
 def test_network_sizes_are_bounded_by_the_stored_weights(run: Any, capsys: Any) -> None:
     for widths in ([10**9], [10**5, 10**5], [8] * 10_000):
         run["hyper_parameters"]["hidden_dims"] = run["config"]["model"]["hidden_dims"] = widths
-        refused(
-            capsys, run, "model.hidden_dims must be of at most" if len(widths) > 1 else "model.hidden_dims must be at"
-        )
+        refused(capsys, run, "model.hidden_dims must be of at most")
         with pytest.raises(UsageError, match=r"hyper_parameters\.hidden_dims must be"):
             TD3.load_from_checkpoint(LAST)
-    run["hyper_parameters"] |= {"hidden_dims": [8], "obs_dim": 20_000}
-    torch.save(run, LAST)
-    with pytest.raises(UsageError, match=r"hyper_parameters\.obs_dim must be of at most \d+ weights"):
-        TD3.load_from_checkpoint(LAST)
+    trunk = {"class_path": "td3_lightning.Trunk", "init_args": {"widths": [50]}}
+    for changed, expected in (
+        ({"obs_dim": 20_000}, "obs_dim must be at most"),
+        ({"num_critics": 100}, "hidden_dims must be of at most"),
+        ({"encoder": trunk, "obs_dim": 10**6}, "encoder must be of at most"),
+        ({"encoder": trunk, "obs_dim": 10**12}, "obs_dim must be at most 30,000,000"),
+        ({"encoder": trunk, "obs_dim": 10**6, "normalize_observations": True}, "obs_dim must be of at most"),
+    ):
+        torch.save(run | {"hyper_parameters": run["hyper_parameters"] | {"hidden_dims": [8], **changed}}, LAST)
+        with pytest.raises(UsageError, match=rf"hyper_parameters\.{expected}"):
+            TD3.load_from_checkpoint(LAST)
+
+
+def test_small_critics_may_accompany_a_large_actor(run: Any) -> None:
+    agent = TD3(3, [-2.0], [2.0], hidden_dims=[64, 64], critic_hidden_dims=[2], num_critics=20)
+    settings = run["hyper_parameters"] | {"hidden_dims": [64, 64], "critic_hidden_dims": [2], "num_critics": 20}
+    torch.save(run | {"hyper_parameters": settings, "state_dict": agent.state_dict()}, LAST)
+    assert TD3.load_from_checkpoint(LAST).settings.num_critics == 20
+
+
+def test_checkpoint_sets_no_attribute_besides_the_clocks(run: Any, capsys: Any) -> None:
+    for name in ("forward", "actor", "obs_dim"):
+        changed = run | {"clocks": run["clocks"] | {name: 1}}
+        expected = f"a key of clocks must be one of env_steps, updates, episodes, got '{name}'"
+        refused(capsys, changed, expected, commands=["fit", "test"])
+
+
+def test_stored_stack_of_observations_is_bounded(run: Any, capsys: Any) -> None:
+    stack = {"class_path": "gymnasium.wrappers.FrameStackObservation", "init_args": {"stack_size": 10**8}}
+    run["config"]["data"]["wrappers"] = [stack]
+    refused(capsys, run, "stack_size must be at most 1000, got 100000000", commands=TEST)
 
 
 @pytest.mark.parametrize("part", ["loops", "callbacks", "optimizer_states", "lr_schedulers", "clocks", "target_noise"])
@@ -374,6 +399,8 @@ def test_stored_file_name_cannot_leave_the_folder(run: Any, capsys: Any, name: s
         ("state_dict.extra", torch.ones(7), "state_dict.extra must be in the checkpoint and the model"),
         ("target_noise", [torch.ones(3)], "target_noise.0 must be the state of a torch generator"),
         ("callbacks", [], "callbacks must be a mapping"),
+        ("state_dict.actor.scale", torch.ones(1, requires_grad=True), "must be without a gradient"),
+        ("state_dict.actor.scale", torch.ones(1).to(torch.float8_e5m2), "must be of a type with all operations"),
         ("stopped_early", [{"a": torch.ones(2)}], "stopped_early.0.a must be made of numbers"),
     ],
     ids=str,
@@ -456,6 +483,9 @@ RING = REPLAY + "rings.0."
         ("optimizer_states.0.param_groups", [], "param_groups must be a list of 1"),
         ("optimizer_states.0.param_groups.0.params", [0], "params must be the numbers of the weights"),
         ("optimizer_states.0.param_groups.0.betas", [0.9], "betas must be 2 values"),
+        ("optimizer_states.0.param_groups.0.betas", [0.9, torch.ones(1)], "betas must be a number, got a tensor"),
+        ("optimizer_states.0.param_groups.0.amsgrad", True, "amsgrad must be False, as in the new optimizer, got True"),
+        ("ReplayData.ranks.0.envs.episodes.0.obs", torch.ones(3).bfloat16(), "real numbers that NumPy supports"),
         ("optimizer_states.0.state", {"x": {}}, "a key of optimizer_states.0.state must be an integer below"),
         ("callbacks.Collector.ranks.0.updates_ahead", 1e18, "updates_ahead must be a number up to 1,000, got 1e+18"),
         ("callbacks.Collector.ranks.0.rng.bit_generator", "os", "bit_generator must be one of PCG64"),
@@ -595,8 +625,37 @@ def test_long_pickle_is_refused_before_it_is_read() -> None:
         (name,) = (name for name in records if name.endswith("data.pkl"))
         records[name] = b"\x80\x02" + pickle.MARK * (17 * 2**20) + b"."
 
-    with pytest.raises(UsageError, match=r"holds 17,825,795 bytes besides its tensors, which is more than 16,777,216"):
+    with pytest.raises(UsageError, match=r"holds 17,825,795 bytes besides its tensors, which is more than 4,194,304"):
         read_checkpoint(rewritten(lengthen))
+
+
+@pytest.mark.parametrize("value", [b"](" + b"]" * 600_000 + b"e", b"](" + b"}" * 600_000 + b"e"], ids=["lists", "maps"])
+def test_pickle_of_many_containers_is_refused(value: bytes) -> None:
+    def replace(records: dict[str, bytes]) -> None:
+        (name,) = (name for name in records if name.endswith("data.pkl"))
+        records[name] = b"\x80\x02}X\x01\x00\x00\x00a" + value + b"s."
+
+    with pytest.raises(UsageError, match="is refused because it holds objects"):
+        read_checkpoint(rewritten(replace))
+
+
+def test_any_error_of_a_damaged_file_is_one_sentence(run: Any) -> None:
+    torch.save(run | {"x": complex(1.2345, 2)}, LAST)
+    changed = LAST.with_name("changed.ckpt")
+    with zipfile.ZipFile(LAST) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith("data.pkl"):  # a real part that no float can represent
+                huge = pickle.encode_long(2**2000)
+                before = pickle.BINFLOAT + struct.pack(">d", 1.2345)
+                assert content.count(before) == 1
+                content = content.replace(before, pickle.LONG1 + bytes([len(huge)]) + huge)
+            new.writestr(name, content)
+    with pytest.raises(UsageError, match="is not a checkpoint, or is damaged"):
+        read_checkpoint(changed)
+    LAST.write_bytes(LAST.read_bytes()[:-100])
+    with pytest.raises(UsageError, match="is truncated or damaged"):  # the other file is not suggested
+        read_checkpoint(LAST)
 
 
 def test_archive_after_an_old_pickle_is_refused() -> None:

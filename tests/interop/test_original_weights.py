@@ -1,6 +1,7 @@
 """Test the exchange of weight files with independent implementations of the other programs' networks."""
 
 import os
+import pickle
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -225,6 +226,23 @@ def test_import_requires_symmetric_bounds_and_finite_weights(tmp_path: Path) -> 
     torch.save(weights, files[0])
     with pytest.raises(UsageError, match="x_actor must have finite weights"):
         read_weight_files(TD3(OBS, [-2.0], [2.0], hidden_dims=HIDDEN), tmp_path / "x")
+    weights = {name: value.nan_to_num().double() + 1e300 for name, value in weights.items()}  # too large for float32
+    torch.save(weights, files[0])
+    with pytest.raises(UsageError, match="x_actor must have finite weights"):
+        read_weight_files(TD3(OBS, [-2.0], [2.0], hidden_dims=HIDDEN), tmp_path / "x")
+
+
+def test_file_of_old_torch_is_read_and_cannot_allocate_memory(original: Original) -> None:
+    state = torch.load("theirs_actor")
+    torch.save(state, "theirs_actor", _use_new_zipfile_serialization=False)
+    assert Path("theirs_actor").read_bytes()[:2] != b"PK"
+    read_weight_files(new_module(), "theirs")
+    bomb = b"\x80\x02cbuiltins\nbytearray\n" + pickle.LONG1 + b"\x06" + (3 * 2**30).to_bytes(6, "little") + b"\x85R."
+    content = Path("theirs_actor").read_bytes()
+    for damaged in (bomb, content[:-100], content[:20] + bomb):
+        Path("theirs_actor").write_bytes(damaged)
+        with pytest.raises(UsageError, match="theirs_actor must be a file of weights, got one that is damaged or"):
+            read_weight_files(new_module(), "theirs")
 
 
 def test_layer_names_of_every_style(tmp_path: Path) -> None:
@@ -335,6 +353,12 @@ def spoil(name: str, change: Any) -> None:
         ),
         ("critic_optimizer", lambda state: {**state, "state": {0: [1.0]}}, "must contain a state of Adam"),
         ("critic_optimizer", first({"exp_avg": 3.0}), "must contain a state of Adam"),
+        (
+            "critic_optimizer",
+            lambda state: {**state, "param_groups": [{**state["param_groups"][0], "betas": [torch.ones(2), 0.9]}]},
+            "must contain a state of Adam",
+        ),
+        ("actor", lambda state: {**state, "l1.bias": state["l1.bias"].to(torch.float8_e5m2)}, "must be a dense tensor"),
         ("critic_optimizer", first({"step": "six"}), "must contain a state of Adam"),
         ("critic_optimizer", first({"step": torch.tensor(float("nan"))}), "must contain a state of Adam"),
         ("critic_optimizer", first({"step": torch.ones(2)}), "must contain a state of Adam"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,32 @@ def external(data: Path) -> None:
         file.create_dataset("episode_1/rewards", (1,), "f8", external=[(str(other), 0, 8)])
 
 
+def linked(link: Any) -> Callable[[Path], None]:
+    """Return a function that puts a link in the place of the rewards of an episode."""
+
+    def replace(data: Path) -> None:
+        with h5py.File(data / "main_data.hdf5", "a") as file:
+            del file["episode_1/rewards"]
+            file["episode_1/rewards"] = link
+
+    return replace
+
+
+def three_bytes(data: Path) -> None:
+    """Store the rewards of an episode in a type that NumPy does not have."""
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_size(3)
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        space = h5py.h5s.create_simple(file["episode_1/rewards"].shape)
+        del file["episode_1/rewards"]
+        h5py.h5d.create(file["episode_1"].id, b"rewards", kind, space)
+
+
+def pipe(data: Path) -> None:
+    (data / "main_data.hdf5").unlink()
+    os.mkfifo(data / "main_data.hdf5")
+
+
 SPACE = '{"type": "Box", "dtype": "float32", "shape": [%d], "low": [%s], "high": [%s]}'
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "version": (lambda data: metadata(data, minari_version="9.9.9"), "'9.9.9'"),
@@ -202,6 +229,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "text": (values("rewards", lambda old: np.array([b"1.0"])), "[(2, 3)"),
     "huge": (huge, "100"),
     "external": (external, "[(2, 3)"),
+    "link": (linked(h5py.SoftLink("/episode_0/rewards")), "episode_1/rewards is a link"),
+    "link to a file": (linked(h5py.ExternalLink("other.hdf5", "/rewards")), "episode_1/rewards is a link"),
+    "three bytes": (three_bytes, "TypeError"),
+    "pipe": (pipe, "a pipe or a device"),
 }
 
 

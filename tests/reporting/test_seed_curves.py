@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,15 @@ def test_number_of_lines_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_LINES", 3)
     with pytest.raises(UsageError, match=r"metrics.csv must be .*got an error: more than 3 lines\. Use a metrics"):
         read_curves([file], "eval/return_mean")
+
+
+def test_number_of_characters_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text(CSV)
+    for most in (len(CSV), len(CSV) - 1):
+        monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_CHARACTERS", most)
+        with nullcontext() if most == len(CSV) else pytest.raises(UsageError, match=f"more than {most:,} characters"):
+            read_curves([file], "eval/return_mean")
 
 
 def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.reports import LOGGED
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
-from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
+from td3_lightning.training.evaluation import MAX_PENDING, SaveEvaluations, StopWhenSolved
 from td3_lightning.training.weight_averaging import AveragedWeights
 
 
@@ -114,6 +115,13 @@ def test_shorter_window_uses_last_episodes() -> None:
     resumed = StopWhenSolved(threshold=1.0, window=2)
     resumed.load_state_dict({"returns": [0.0, 5.0, 5.0], "played": 3})
     assert resumed.solved
+
+
+def test_checkpoint_cannot_demand_endless_evaluations() -> None:
+    resumed, agent = StopWhenSolved(threshold=1.0), SimpleNamespace(episodes=2**53)
+    resumed.load_state_dict({"returns": [0.0], "played": 3})
+    resumed.on_fit_start(None, agent)  # type: ignore[arg-type]
+    assert agent.episodes - resumed.played == MAX_PENDING
 
 
 # The array.

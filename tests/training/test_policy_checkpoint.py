@@ -428,6 +428,15 @@ def test_settings_out_of_range_are_refused(name: str, value: Any) -> None:
         (lambda saved, state: saved.update(trained_policy=[1]), r"trained_policy must be a mapping"),
         (lambda saved, state: state.update(is_late=2), r"is_late must be true or false, got 2"),
         (lambda saved, state: state.update(best_return="x"), r"best_return must be a number, got 'x'"),
+        *(
+            (
+                lambda saved, state, counts=counts: state.update(
+                    assessment={**counts, "counts": [True], "min_return": 0.0}
+                ),
+                r"assessment\.episodes must be above finished and at most 10,000",
+            )
+            for counts in ({"episodes": 2**53, "finished": 0}, {"episodes": 2, "finished": 2})
+        ),
         (lambda saved, state: state.update(assessment={"episodes": -1}), r"episodes must be a non-negative integer"),
     ],
 )

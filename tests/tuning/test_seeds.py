@@ -234,7 +234,7 @@ def test_runs_with_other_settings_are_refused(plan: Plan) -> None:
     run_seeds(plan, [1])
     with pytest.raises(UsageError, match=r"flags must be as in the .*, got none instead of --model.tau"):
         run_seeds(dataclasses.replace(plan, flags=[]), [1])
-    for content in ([1], {}, {"config": [1]}):
-        (plan.folder / "seeds.json").write_text(json.dumps(content))
+    for content in ("[1]", "{}", '{"config": [1]}', "[" * 100_000):
+        (plan.folder / "seeds.json").write_text(content)
         with pytest.raises(UsageError, match=r"seeds.json must hold the settings of the runs, got another file. Use"):
             run_seeds(plan, [1])

@@ -2,8 +2,10 @@
 
 import csv
 import dataclasses
+import json
 import math
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -212,6 +214,34 @@ def test_changed_settings_of_a_study_are_refused(plan: Plan) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             open_study(dataclasses.replace(plan, **{name: value}), SEARCH)
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_incomplete_line_of_a_killed_sweep_is_removed(plan: Plan, cut: int) -> None:
+    run_study(plan, SEARCH)
+    journal = plan.folder / "study.journal"
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    run_study(plan, dataclasses.replace(SEARCH, trials=3))
+    assert states(plan)["trial 2"] == "finished"
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+@pytest.mark.parametrize("damage", ["line", "attribute", "pipe"])
+def test_damaged_journal_is_one_sentence(plan: Plan, damage: str) -> None:
+    open_study(plan, SEARCH)
+    journal = plan.folder / "study.journal"
+    lines = journal.read_text().splitlines()
+    if damage == "pipe":
+        journal.unlink()
+        os.mkfifo(journal)
+    elif damage == "line":
+        journal.write_text("\n".join([*lines, "[]"]) + "\n")
+    else:
+        changed = [re.sub(r'"user_attr":.*', '"user_attr":{"td3_lightning":3}}', line) for line in lines]
+        assert changed != lines
+        journal.write_text("\n".join(changed) + "\n")
+    with pytest.raises(UsageError, match="storage must be a"):
+        open_study(plan, SEARCH)
 
 
 def test_database_holds_the_study_of_several_machines(plan: Plan) -> None:
