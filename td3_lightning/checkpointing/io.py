@@ -10,7 +10,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from td3_lightning.atomic_files import atomic_write, remove
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization import values as form
-from td3_lightning.serialization.archive import MAX_PICKLE_BYTES
+from td3_lightning.serialization.archive import MAX_CONTAINERS, MAX_PICKLE_BYTES, has_too_many_containers
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.values import InvalidValueError
@@ -64,7 +64,15 @@ def _write(checkpoint: dict[str, Any], file: BinaryIO) -> None:
     """Write a checkpoint, and raise `UsageError` if it has so many plain values that it could not be loaded again."""
     torch.save(checkpoint, file)
     with zipfile.ZipFile(file) as archive:
-        size = max(record.file_size for record in archive.infolist() if record.filename.endswith("/data.pkl"))
+        (record,) = (record for record in archive.infolist() if record.filename.endswith("/data.pkl"))
+        size = record.file_size
+        # A container has one byte or more, so few checkpoints must be read again.
+        is_refused = MAX_CONTAINERS < size <= MAX_PICKLE_BYTES and has_too_many_containers(archive.read(record))
+    if is_refused:
+        raise UsageError(
+            f"A checkpoint must hold at most {MAX_CONTAINERS:,} lists and mappings, got more. Store the lists of your "
+            "callbacks and your module as tensors."
+        )
     if size > MAX_PICKLE_BYTES:
         raise UsageError(
             f"A checkpoint must hold at most {MAX_PICKLE_BYTES:,} bytes besides its tensors, got {size:,}. "

@@ -20,8 +20,8 @@ ITEM_BYTES = {
 }
 
 BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
-MAX_PICKLE_BYTES = 4 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
-MAX_CONTAINERS = 500_000  # lists and mappings, each of which is one byte of a pickle
+MAX_PICKLE_BYTES = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
+MAX_CONTAINERS = 1_000_000  # lists and mappings, each of which is one byte of a pickle
 MAX_COLLISIONS = 1000  # elements of a set with the hash of another one
 END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
 LOCATOR, END_64 = b"PK\x06\x07", b"PK\x06\x06"  # starts of the 20 and 56 bytes before them in a file of torch
@@ -109,6 +109,15 @@ def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | 
         if sizes.get(f"{folder}/data/{key}") != claimed:
             return f"claims a tensor of {claimed:,} bytes, which it does not hold"
     return None
+
+
+def has_too_many_containers(pickled: bytes) -> bool:
+    """Return whether a pickle has more than `MAX_CONTAINERS` lists and mappings, so that it could not be loaded."""
+    try:
+        PickleScanner(io.BytesIO(pickled)).load()
+    except pickle.UnpicklingError:
+        return True
+    return False
 
 
 class InertObject:

@@ -126,6 +126,8 @@ def test_hyperparameters_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> 
 def test_more_plain_values_than_can_be_loaded_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^A checkpoint must hold at most 16,777,216 bytes .*, got 1\d,.*\. Store"):
         save(tmp_path / "last.ckpt", {"callbacks": {"Mine": list(range(3_600_000))}})
+    with pytest.raises(UsageError, match=r"^A checkpoint must hold at most 1,000,000 lists and mappings, got more"):
+        save(tmp_path / "last.ckpt", {"callbacks": {"Mine": [[] for _ in range(1_000_001)]}})
     assert not os.listdir(tmp_path)
 
 

@@ -39,6 +39,12 @@ def test_updates_use_the_scheduled_value(gradients: str, make_trainer: Any) -> N
         assert not same(trained(make_trainer, gradients, **{**CONSTANT, **running}), constant), name
 
 
+def test_weight_of_behavior_cloning_follows_its_schedule(make_trainer: Any) -> None:
+    constant = trained(make_trainer, "autograd", bc_weight=0.1)
+    assert same(trained(make_trainer, "autograd", bc_weight=Linear(1.0, 0.1, steps=5)), constant)
+    assert not same(trained(make_trainer, "autograd", bc_weight=Linear(1.0, 0.1, steps=25)), constant)
+
+
 def test_scheduled_weight_of_behavior_cloning_is_not_compiled() -> None:
     """Otherwise, each value would be compiled."""
     module = TD3(3, [-1.0], [1.0], hidden_dims=[5], bc_weight=Linear(0.4, 0.1, 9))

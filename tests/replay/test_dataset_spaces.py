@@ -160,7 +160,7 @@ GEARS = {"type": "Discrete", "n": 5, "start": -1}
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (replaced("gear", None), "KeyError"),
     "group": (grouped, "AttributeError"),
-    "link": (linked, "[(3,), (3, 2), (3, 2), (3, 1, 2)"),
+    "link": (linked, "episode_1/observations/gear is a link"),
     "nan": (replaced("speed", np.full((3, 1, 2), np.nan)), "nan in the observations/speed of episode 1"),
     "out of range": (
         replaced("gear", np.array([0, 3, 0])),

@@ -63,6 +63,7 @@ def test_values_are_in_the_units_of_the_environment() -> None:
     (axes,) = draw_values(module, data, [episode]).axes
     _, points = axes.lines
     assert np.unique(points.get_ydata()) == pytest.approx([-20.0])
+    assert axes.get_title().startswith("mean estimate -20.00")
     assert len(points.get_xdata()) == len(discounted_returns(episode, 0.9)) < 200
 
 

@@ -196,6 +196,11 @@ def step(ends: dict[int, float], num_envs: int) -> Step:
     return Step(none, none, [0.0] * num_envs, ended, [False] * num_envs, none, reports)
 
 
+def test_one_environment_decides_an_assessment_of_one_episode() -> None:
+    """If all counted, the first one to end would decide, which prefers short episodes."""
+    assert Assessment.begin(1, [0, 0, 0]).counts == [True, False, False]
+
+
 def test_first_episodes_that_begin_count_in_several_environments() -> None:
     assessment = Assessment.begin(3, [0, 7, 0])  # the second environment is within an episode
     assert assessment.counts == [True, False, True]
