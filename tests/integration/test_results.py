@@ -120,7 +120,14 @@ def metrics_of_cars() -> list[Path]:
 
 
 RUNS = ["halfcheetah 701", "halfcheetah 702", "hopper 714", "walker2d 715", "walker2d 717", "ant 716", "ant 718"]
-RUNS += ["td7_halfcheetah 1", "td7_halfcheetah 2", "td7_walker2d 1", "td7_walker2d 2", "td7_ant 1"]
+RUNS += [
+    "td7_halfcheetah 1",
+    "td7_halfcheetah 2",
+    "td7_halfcheetah 1201",
+    "td7_walker2d 1",
+    "td7_walker2d 2",
+    "td7_ant 1",
+]
 
 
 @pytest.mark.parametrize("run", RUNS)
