@@ -180,7 +180,8 @@ def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
         raise refuse(name, expected, value, fix) from error
     if not 1 <= rows.ndim <= 2 or rows.shape[-1] != width or rows.dtype.kind not in "biuf":
         raise UsageError(f"{name} must be {expected}, got shape {rows.shape} of {rows.dtype}. {fix}")
-    if rows.dtype.kind == "f" and not (is_finite := np.abs(rows) <= FLOAT32_MAX).all():
+    wide = rows if rows.dtype.itemsize >= 4 else rows.astype(np.float32)  # float16 has no number of this size
+    if rows.dtype.kind == "f" and not (is_finite := np.abs(wide) <= FLOAT32_MAX).all():
         raise refuse(name, "finite in float32", float(rows[~is_finite][0]), "Use the last finite observation, or stop.")
     is_known = rows.dtype.isnative and rows.dtype.itemsize <= 8  # torch has neither big-endian numbers nor longdouble
     return rows if is_known else rows.astype(np.float64)

@@ -20,15 +20,17 @@ from typing import Any
 
 import lightning as L
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from td3_lightning.cli.peers import PeerWatch
-from td3_lightning.errors import RunError, UsageError, one_line, timeout_from_environment
+from td3_lightning.errors import RunError, UsageError, one_line, refuse, timeout_from_environment
 
 EXIT_TIMEOUT = 15.0  # seconds in which the other processes can read why this one failed
+NODES = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK")  # variables of which a user sets one for each node
 POLL_INTERVAL = 0.1  # seconds between two reads of the store
 _numbers = itertools.count()
 
@@ -182,8 +184,13 @@ def check_processes(trainer: L.Trainer) -> None:
     """Refuse processes that the Trainer does not count. Each would train alone, and only the first would write logs.
 
     Raises:
-        UsageError: A launcher has started more or fewer processes than the Trainer expects.
+        UsageError: A launcher has started more or fewer processes than the Trainer expects, or none on several nodes.
     """
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    is_alone = isinstance(environment, LightningEnvironment) and not any(name in os.environ for name in NODES)
+    if trainer.num_nodes > 1 and is_alone:  # it would wait for the other nodes for ever
+        fix = "Start the run with torchrun or srun on each node."
+        raise refuse("trainer.num_nodes", "1 without a launcher", trainer.num_nodes, fix)
     rank: int = rank_zero_only.rank or 0  # type: ignore[attr-defined]  # of the launcher's variables
     expected, launched = trainer.num_devices * trainer.num_nodes, max(_launched(), rank + 1)
     if trainer.world_size != expected:  # SLURM decides

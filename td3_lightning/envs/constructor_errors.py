@@ -100,7 +100,7 @@ def _call(source: str | Creator, settings: Mapping[str, Any]) -> tuple[Creator |
     if not isinstance(source, str):
         return source, dict(settings)
     try:
-        spec = gym.spec(source)
+        spec = gym.spec(source.split(":")[-1])  # gym.make has imported the module
         entry = spec.entry_point
         creator: Any = registration.load_env_creator(entry) if isinstance(entry, str) else entry
     except Exception:  # a registration may raise anything before the call
@@ -153,5 +153,6 @@ def _suggest_id(env_id: str) -> str:
         return f"Use gymnasium_robotics:{env_id} with td3_lightning[robotics]."
     if env_id.startswith("dm_control/"):
         return f"Use shimmy:{env_id} with td3_lightning[robotics]."
-    close = get_close_matches(env_id, gym.registry, n=1)
-    return f"Use {close[0]}." if close else "Use package:Id if a package registers it."
+    module, colon, name = env_id.rpartition(":")
+    close = get_close_matches(name, gym.registry, n=1)
+    return f"Use {module}{colon}{close[0]}." if close else "Use package:Id if a package registers it."

@@ -24,6 +24,33 @@ def with_flat_observations(env: gym.Env) -> gym.Env:
 class FlatObservations(gym.wrappers.FlattenObservation):
     """Concatenate the parts of each observation. Only this package adds this wrapper, after those of the user."""
 
+    def observation(self, observation: Any) -> Any:
+        """Return the numbers of an observation, after checking each part, because numbers of a wrong part would shift.
+
+        Raises:
+            ValueError: A part has another shape than its space, or a discrete one is out of range.
+        """
+        _check_part(self.env.observation_space, observation, "the observation")
+        return super().observation(observation)
+
+
+def _check_part(space: Space[Any], value: Any, name: str) -> None:
+    if isinstance(space, Dict):
+        for key, part in space.spaces.items():
+            _check_part(part, value[key], f"{name}[{key!r}]")
+    elif isinstance(space, Tuple):
+        if len(value) != len(space.spaces):
+            raise ValueError(f"{name} has {len(value)} parts, expected {len(space.spaces)}")
+        for index, part in enumerate(space.spaces):
+            _check_part(part, value[index], f"{name}[{index}]")
+    elif np.shape(value) != (space.shape or ()):
+        raise ValueError(f"{name} has shape {np.shape(value)}, expected {space.shape}")
+    elif isinstance(space, Discrete | MultiDiscrete):
+        places = np.asarray(value) - space.start
+        size = space.n if isinstance(space, Discrete) else space.nvec
+        if not ((places >= 0) & (places < size)).all():
+            raise ValueError(f"{name} is {value}, which is not in {space}")
+
 
 def observation_parts(env: gym.Env) -> dict[str, Any] | None:
     """Describe the observations before this package flattened them, see `describe_space`; None if it did not."""

@@ -59,6 +59,15 @@ def test_observations_of_another_shape_are_refused(obs: Any, got: str, gradients
     assert module.act(np.zeros((0, 4))).shape == (0, 1)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_observations_that_are_not_finite_are_refused(value: float, dtype: Any) -> None:
+    module = TD3(2, [-1.0], [1.0], hidden_dims=(8,))
+    with pytest.raises(UsageError, match=f"^obs must be finite in float32, got {value}"):
+        module.act(np.array([1, value], dtype))
+    assert np.isfinite(module.act(np.array([1, 60_000], dtype))).all()
+
+
 def test_bounds_may_be_arrays() -> None:
     """As those of a Gymnasium box are."""
     bounds = np.array([1.0, 2.0], np.float32)

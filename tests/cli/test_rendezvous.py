@@ -47,7 +47,7 @@ def test_processes_that_the_trainer_does_not_count_are_refused(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(rank_zero_only, "rank", rank)
     devices, nodes, world_size = trainer
-    checked: Any = SimpleNamespace(num_devices=devices, num_nodes=nodes, world_size=world_size)
+    checked: Any = SimpleNamespace(num_devices=devices, num_nodes=nodes, world_size=world_size, strategy=None)
     if launched is None:
         rendezvous.check_processes(checked)
         return
@@ -202,6 +202,16 @@ def test_invalid_time_limit_is_one_sentence(value: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("TD3_LIGHTNING_START_TIMEOUT", value)
     with refused("TD3_LIGHTNING_START_TIMEOUT", repr(value), "Use 45, for example."):
         Rendezvous.of_launcher()
+
+
+def test_several_nodes_require_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, Lightning waits for the other nodes, and no signal ends the process."""
+    monkeypatch.chdir(tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name not in rendezvous.NODES}
+    words = ["-m", "td3_lightning", "fit", "--config=pendulum.yaml", "--trainer.num_nodes=2"]
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("trainer.num_nodes must be 1 without a launcher, got 2. Start the")
 
 
 # Processes.

@@ -74,6 +74,7 @@ def message(source: Any, error: type[Exception], **settings: Any) -> str:
         ("Nope-v0", "Use "),
         ("Pendulun-v1", "Use Pendulum-v1."),
         ("Pendulum-v99", "Use Pendulum-v1."),
+        ("toys:Pendulun-v1", "Use toys:Pendulum-v1."),
         ("no such name", "Use package:Id if a package registers it."),
         ("nowhere/Foo-v1", "Use package:Id if a package registers it."),
         ("", "Use package:Id if a package registers it."),
@@ -141,6 +142,7 @@ def test_environment_that_has_moved_names_its_successor(env_id: str, fix: str) -
     ("source", "settings", "why"),
     [
         ("toys/Counter-v0", {"nope": 1}, "got an unexpected keyword argument 'nope'; it accepts length, end, low, hig"),
+        ("toys:Picky-v0", {"size": 1, "nope": 2}, "got an unexpected keyword argument 'nope'; it accepts length, end"),
         ("Picky-v0", {}, "missing a required argument: 'size'; it accepts size, kwargs"),
         ("Picky-v0", {"size": 1, "nope": 2}, "got an unexpected keyword argument 'nope'; it accepts length, end"),
         ("Hopper-v5", {"nope": 1}, "got an unexpected keyword argument 'nope'; it accepts model_path, frame_skip"),

@@ -135,7 +135,7 @@ def test_mujoco_tables_follow_from_the_metrics(run: str) -> None:
     task, seed = run.split()
     page = (DOCS / "results" / f"{'td7' if task.startswith('td7_') else task}.md").read_text()
     config = task.replace("td7_", "td7/")
-    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{config}.yaml`, seed {seed}")]
+    (row,) = [line for line in page.splitlines() if re.match(rf"\| `{config}\.yaml`, seed {seed}\b", line)]
     runs = [evaluations(path) for path in sorted((REFERENCE / task).rglob("*.csv.gz"))]
     assert sum(f"| {cells} |" in row for cells in runs) == 1
 
