@@ -274,8 +274,7 @@ class CommandLine(LightningCLI):
             )
         summary = run_summary(self.trainer, self.start)
         seconds = time.monotonic() - self._fit_start
-        episodes = int(sum(self.trainer.num_val_batches))  # all processes play the same
-        for line in (*summary.lines(seconds, episodes), *summary.next_lines(self.datamodule, self.trainer)):
+        for line in (*summary.lines(seconds), *summary.next_lines(self.datamodule, self.trainer)):
             echo(line)
 
     @rank_zero_only

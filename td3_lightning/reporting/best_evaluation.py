@@ -19,17 +19,16 @@ class BestEvaluation(NamedTuple):
     numbers: dict[str, float]
     axis: str = CLOCKS[0]  # name of the clock
 
-    def describe(self, episodes: int) -> str:
+    def describe(self) -> str:
         """Describe the evaluation in one line. The mean return comes first, and other means follow.
 
-        Args:
-            episodes: Number of episodes. The standard deviation of one episode is left out.
+        The standard deviation is left out if all returns are equal, such as that of one episode.
         """
-        std = self.numbers.get("return_std")
-        spread = f" ± {std:,.2f}" if episodes > 1 and std is not None else ""
+        spread = f" ± {std:,.2f}" if (std := self.numbers.get("return_std")) else ""
         first = f"return {self.numbers['return_mean']:,.2f}{spread} at {self.clock:,} {self.axis}"
         others = [name for name in self.numbers if name not in ("return_mean", *SPREAD)][:MAX_SHOWN]
-        return ", ".join([first, *(f"{name.removesuffix('_mean')} {short(self.numbers[name])}" for name in others)])
+        shown = {"length_mean": "length"}  # the others may be names of the environment's info
+        return ", ".join([first, *(f"{shown.get(name, name)} {short(self.numbers[name])}" for name in others)])
 
 
 def read_best(

@@ -83,12 +83,11 @@ class RunSummary:
     with_config: bool = False
     score: float | None = None
 
-    def lines(self, seconds: float, episodes: int) -> list[str]:
+    def lines(self, seconds: float) -> list[str]:
         """Describe the best evaluation, the duration and the files. Files that do not exist are left out.
 
         Args:
             seconds: Duration of the training.
-            episodes: Number of episodes in an evaluation.
         """
         metrics = self.folder and self.folder / "metrics.csv"
         found = None
@@ -96,7 +95,7 @@ class RunSummary:
             found = read_best(metrics, self.monitor, self.mode, self.score) if metrics else None
         curve = self.folder / "curve.png" if self.folder else None
         described = {
-            "best": found.describe(episodes) if found else None,
+            "best": found.describe() if found else None,
             "checkpoint": self._shown(self.best),
             "curve": self._shown(curve if curve and curve.exists() else None),
             "time": str(timedelta(seconds=round(seconds))),

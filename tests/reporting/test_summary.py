@@ -44,8 +44,9 @@ def test_best_evaluation_has_the_numbers_of_its_task(folder: Path) -> None:
     folder.joinpath("metrics.csv").write_text(METRICS)
     best = read_best(folder / "metrics.csv")
     assert best is not None
-    assert best.describe(5) == "return 917.50 ± 2.00 at 200 env_steps, lap 1, frames 825"
-    assert best.describe(1) == "return 917.50 at 200 env_steps, lap 1, frames 825"
+    assert best.describe() == "return 917.50 ± 2.00 at 200 env_steps, lap 1, frames 825"
+    single = best._replace(numbers={"return_mean": 1.0, "return_std": 0.0, "length_mean": 3, "info_return_mean": 4})
+    assert single.describe() == "return 1.00 at 200 env_steps, length 3, info_return_mean 4"
 
 
 @pytest.mark.parametrize(
@@ -104,12 +105,12 @@ def test_run_without_evaluations_has_no_best(text: str | None, folder: Path) -> 
 
 def test_summary_leaves_out_the_best_of_a_damaged_file(folder: Path) -> None:
     folder.joinpath("metrics.csv").write_text(METRICS.replace("917.5", "x"))
-    assert RunSummary(folder, None, None, folder).lines(1.0, 1) == ["time         0:00:01"]
+    assert RunSummary(folder, None, None, folder).lines(1.0) == ["time         0:00:01"]
 
 
 def test_summary_leaves_out_missing_files(folder: Path) -> None:
     summary = RunSummary(folder, None, None, folder)
-    assert summary.lines(3661.4, 1) == ["time         1:01:01"]
+    assert summary.lines(3661.4) == ["time         1:01:01"]
     assert summary.resume_command() is None
 
 

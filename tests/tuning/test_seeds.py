@@ -37,6 +37,14 @@ def test_resumed_version_overrides_earlier_evaluations(tmp_path: Path) -> None:
     assert points.tolist() == [[100, 1], [200, 2.5], [300, 3.5], *([100 * n, n] for n in range(4, 13))]
 
 
+def test_run_that_started_again_has_no_earlier_evaluations(tmp_path: Path) -> None:
+    for version, evaluations in enumerate(({100: 1.0, 200: 2, 300: 3}, {100: 5})):
+        metrics = MetricsFile(tmp_path / f"version_{version}" / "metrics.csv")
+        for step, value in evaluations.items():
+            metrics.append({"env_steps": step, METRIC: value})
+    assert Run(tmp_path, ()).evaluations(METRIC).tolist() == [[100, 5]]
+
+
 def test_other_names_of_versions_are_left_out(tmp_path: Path) -> None:
     for name, value in {"version_0": 1.0, "version_0_copy": 2.0, "version_": 3.0}.items():
         MetricsFile(tmp_path / name / "metrics.csv").append({"env_steps": 100, METRIC: value})
@@ -114,6 +122,8 @@ def test_table_has_every_seed_and_summary_the_ended_ones() -> None:
     late = dataclasses.replace(results[1], points=np.add(results[1].points, [50, 0]))
     assert summary([results[0], late])[4] == "- no mean curve, because no evaluation is at the same step of all seeds"
     assert summary(results[:1])[2] == "- last: 20.00"
+    lowest = summary([dataclasses.replace(each, mode="min") for each in results])
+    assert lowest[4].startswith("- best of the mean curve, which the TD3 paper reports: 15.00 at 100; it has the 2 ")
     assert summary(results[2:]) == ["No result yet: none of 2 seeds has ended with an evaluation."]
 
 
@@ -127,6 +137,7 @@ def test_last_10_is_the_mean_of_the_last_10_evaluations() -> None:
 def test_five_seeds_have_an_interval() -> None:
     results = [result(seed, value, value) for seed, value in enumerate([1.0, 2, 3, 4, 1000])]
     assert summary(results)[2].startswith("- last: 202.00 ± 446.10; interquartile mean 3.00, 95% interval 1.")
+    assert summary(results) == summary(results)  # the bootstrap has a fixed seed
     axes = draw(results, METRIC, "toy").axes[0]
     assert np.array(axes.lines[-1].get_xydata()).tolist() == [[100, 3], [200, 3]]
     assert len(axes.collections) == 1
