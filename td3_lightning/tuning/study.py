@@ -25,6 +25,7 @@ OBJECTIVES = ("last_10", "last", "best")
 PRUNERS = {"median": "MedianPruner", "halving": "SuccessiveHalvingPruner", "none": "NopPruner"}
 DIRECTIONS = {"max": "maximize", "min": "minimize"}
 JOURNAL, BEST = "study.journal", "best.yaml"
+JOURNAL_START = b'{"op_code":'  # of each line that Optuna writes
 SETTINGS = "td3_lightning"  # user attribute of the study
 
 
@@ -113,6 +114,8 @@ def _storage(optuna: Any, plan: Plan, search: Search) -> Any:
     journal, path = optuna.storages.journal, Path(journal_path(plan, search))
     if path.exists() and not path.is_file():
         raise UsageError(f"storage must be a file, got a folder, a pipe or a device: {path}. Use another --storage.")
+    if path.exists() and not (path.read_bytes() or JOURNAL_START).startswith(JOURNAL_START):
+        raise UsageError(f"storage must be a journal of Optuna, got another file: {path}. Use another --storage.")
     _remove_incomplete_line(path, journal.JournalFileSymlinkLock(str(path)))
     return journal.JournalStorage(journal.JournalFileBackend(str(path)))
 

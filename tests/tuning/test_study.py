@@ -226,6 +226,15 @@ def test_incomplete_line_of_a_killed_sweep_is_removed(plan: Plan, cut: int) -> N
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
+@pytest.mark.parametrize("content", [b"SQLite format 3\0\n\0\1", b"my notes", b"one\ntwo"])
+def test_another_file_of_the_user_is_kept(plan: Plan, content: bytes) -> None:
+    other = Path("other.db")
+    other.write_bytes(content)
+    with pytest.raises(UsageError, match=r"^storage must be a journal of Optuna, got another file: other\.db\. Use"):
+        open_study(plan, dataclasses.replace(SEARCH, storage="other.db"))
+    assert other.read_bytes() == content
+
+
 @pytest.mark.parametrize("damage", ["line", "attribute", "pipe"])
 def test_damaged_journal_is_one_sentence(plan: Plan, damage: str) -> None:
     open_study(plan, SEARCH)
