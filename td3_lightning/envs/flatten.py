@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from td3_lightning.serialization.observation_parts import describe_space
+from td3_lightning.errors import UsageError
+from td3_lightning.serialization.observation_parts import describe_space, flatten
 
 
 def with_flat_observations(env: gym.Env) -> gym.Env:
@@ -24,32 +25,20 @@ def with_flat_observations(env: gym.Env) -> gym.Env:
 class FlatObservations(gym.wrappers.FlattenObservation):
     """Concatenate the parts of each observation. Only this package adds this wrapper, after those of the user."""
 
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self._parts = describe_space(env.observation_space)
+
     def observation(self, observation: Any) -> Any:
-        """Return the numbers of an observation, after checking each part, because numbers of a wrong part would shift.
+        """Return the numbers of an observation. Gymnasium would move those of a wrong part into the place of another.
 
         Raises:
-            ValueError: A part has another shape than its space, or a discrete one is out of range.
+            ValueError: A part is missing or has another shape than its space, or a discrete one is out of range.
         """
-        _check_part(self.env.observation_space, observation, "the observation")
-        return super().observation(observation)
-
-
-def _check_part(space: Space[Any], value: Any, name: str) -> None:
-    if isinstance(space, Dict):
-        for key, part in space.spaces.items():
-            _check_part(part, value[key], f"{name}[{key!r}]")
-    elif isinstance(space, Tuple):
-        if len(value) != len(space.spaces):
-            raise ValueError(f"{name} has {len(value)} parts, expected {len(space.spaces)}")
-        for index, part in enumerate(space.spaces):
-            _check_part(part, value[index], f"{name}[{index}]")
-    elif np.shape(value) != (space.shape or ()):
-        raise ValueError(f"{name} has shape {np.shape(value)}, expected {space.shape}")
-    elif isinstance(space, Discrete | MultiDiscrete):
-        places = np.asarray(value) - space.start
-        size = space.n if isinstance(space, Discrete) else space.nvec
-        if not ((places >= 0) & (places < size)).all():
-            raise ValueError(f"{name} is {value}, which is not in {space}")
+        try:
+            return flatten(self._parts, observation, "observation").astype(self.observation_space.dtype)
+        except UsageError as error:  # the environment is wrong, not its user
+            raise ValueError(str(error)) from error
 
 
 def observation_parts(env: gym.Env) -> dict[str, Any] | None:
