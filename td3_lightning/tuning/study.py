@@ -115,7 +115,9 @@ def _storage(optuna: Any, plan: Plan, search: Search) -> Any:
     if path.exists() and not path.is_file():
         raise UsageError(f"storage must be a file, got a folder, a pipe or a device: {path}. Use another --storage.")
     if path.exists() and not (path.read_bytes() or JOURNAL_START).startswith(JOURNAL_START):
-        raise UsageError(f"storage must be a journal of Optuna, got another file: {path}. Use another --storage.")
+        raise UsageError(
+            f"storage must be a journal file or a database that can be read, got {path}. Use another --storage."
+        )
     _remove_incomplete_line(path, journal.JournalFileSymlinkLock(str(path)))
     return journal.JournalStorage(journal.JournalFileBackend(str(path)))
 

@@ -230,7 +230,9 @@ def test_incomplete_line_of_a_killed_sweep_is_removed(plan: Plan, cut: int) -> N
 def test_another_file_of_the_user_is_kept(plan: Plan, content: bytes) -> None:
     other = Path("other.db")
     other.write_bytes(content)
-    with pytest.raises(UsageError, match=r"^storage must be a journal of Optuna, got another file: other\.db\. Use"):
+    with pytest.raises(
+        UsageError, match=r"^storage must be a journal file or a database that can be read, got other\.db\. Use"
+    ):
         open_study(plan, dataclasses.replace(SEARCH, storage="other.db"))
     assert other.read_bytes() == content
 
