@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from td3_lightning.reporting.episode_lines import PrintEpisodes
     from td3_lightning.reporting.eval_video import EvalVideo
     from td3_lightning.reporting.learning_curve import Curve
+    from td3_lightning.reporting.progress_bar import Progress
     from td3_lightning.schedules import Constant, Linear, Schedule
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
@@ -58,6 +59,7 @@ _MODULES = {
     "Policy": "interop.policy",
     "PolicyCheckpoint": "training.policy_checkpoint",
     "PrintEpisodes": "reporting.episode_lines",
+    "Progress": "reporting.progress_bar",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",
     "RunError": "errors",
@@ -93,6 +95,7 @@ __all__ = [
     "Policy",
     "PolicyCheckpoint",
     "PrintEpisodes",
+    "Progress",
     "Replay",
     "ReplayData",
     "RunError",

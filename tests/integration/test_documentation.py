@@ -11,18 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import lightning as L
+import numpy as np
 import pytest
 import yaml
 from jsonargparse import get_loader
 
 from td3_lightning.cli.app import main
 from td3_lightning.cli.commands import COMMANDS, OTHER_COMMANDS
-from td3_lightning.training.collector import Collector
-from td3_lightning.training.data_module import ReplayData
 from td3_lightning.tuning.space import Space
 
 ROOT = Path(__file__).parents[2]
+COMMAND = "td3-lightning"
 PAGES = {path: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 SHORT = ["--data.env_kwargs.max_episode_steps", "60"]
 SMALL = shlex.split(
@@ -41,7 +40,7 @@ SMALL_PYTHON = [
     (r"max_epochs=\d+", "max_epochs=1"),
     (r"steps_per_epoch=\d+", "steps_per_epoch=4"),
     (r"warmup_steps=\d+", "warmup_steps=10"),
-    (r"eval_episodes=\d+", "eval_episodes=1"),
+    (r"(eval|test)_episodes=\d+", r"\1_episodes=1"),
 ]
 STAGES = {"walker_fine.yaml"}
 PYBULLET = {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"}
@@ -58,16 +57,18 @@ def blocks(page: Path, language: str) -> list[str]:
     return [block for name, block in FENCE.findall(PAGES[page]) if name == language]
 
 
-def commands(page: Path) -> list[str]:
-    """Return the command lines of a page without comments."""
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of the command lines of a page, without comments and the number of threads."""
     lines = [re.split(r"(?:^|\s)#", line)[0].strip() for block in blocks(page, "bash") for line in block.splitlines()]
-    return [line for line in lines if line]
+    plain = [
+        line.removeprefix("OMP_NUM_THREADS=1 ").replace("python -m td3_lightning ", f"{COMMAND} ") for line in lines
+    ]
+    return [shlex.split(line) for line in plain if line]
 
 
 def trained_configs() -> set[str]:
     """Return the configurations that the commands of all pages train."""
-    words = [shlex.split(line.removeprefix("OMP_NUM_THREADS=1 ")) for page in PAGES for line in commands(page)]
-    fits = [each for each in words if each[:4] == ["python", "-m", "td3_lightning", "fit"] and "--config" in each]
+    fits = [each for page in PAGES for each in commands(page) if each[:2] == [COMMAND, "fit"] and "--config" in each]
     return {each[each.index("--config") + 1] for each in fits if not any("--print_config" in word for word in each)}
 
 
@@ -90,37 +91,26 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", with_blocks("bash"))
 def test_every_command_runs(page: Path, scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = commands(page)
-    left_out = [line for line in lines if requires_missing_package(line)]
-    for line in lines:
-        if line not in left_out:
-            run_line(line.removeprefix("OMP_NUM_THREADS=1 "), capsys)
-    if any("mine.yaml" in line for line in lines):
+    missing = PYBULLET if find_spec("pybullet_envs_gymnasium") is None else set()
+    for words in lines:
+        if not missing & set(words):
+            run_line(words, capsys)
+    if any("mine.yaml" in words for words in lines):
         assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["env_id"] == "Pendulum-v1"
-    if any("--folder videos" in line for line in lines):
+    if any("videos" in words for words in lines):
         assert list(Path("videos").glob("*.mp4"))
-    if left_out:
-        pytest.skip(f"could not import pybullet_envs_gymnasium, so all commands ran except {left_out}")
-
-
-def requires_missing_package(line: str) -> bool:
-    """Return whether a command requires PyBullet, which is not installed."""
-    return bool(PYBULLET & set(shlex.split(line))) and find_spec("pybullet_envs_gymnasium") is None
 
 
 def test_every_subcommand_is_documented() -> None:
-    lines = [shlex.split(line.removeprefix("OMP_NUM_THREADS=1 ")) for page in PAGES for line in commands(page)]
-    found = {words[3] for words in lines if words[1:3] == ["-m", "td3_lightning"]}
+    found = {words[1] for page in PAGES for words in commands(page) if words[0] == COMMAND}
     assert found >= {*COMMANDS, *OTHER_COMMANDS}
 
 
-def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def run_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Run a command, or check what would change this machine."""
-    words = shlex.split(line)
-    if words[:3] == ["python", "-m", "td3_lightning"]:
+    if words[0] == COMMAND:
         if "walker_fine.yaml" in words and not Path("lightning_logs", "walker").exists():
             run(["fit", "--config", "walker.yaml"], capsys)  # the stage before
-        run(words[3:], capsys)
-    elif words[0] == "td3-lightning":
         run(words[1:], capsys)
     elif words[:2] == ["python", "-m"] and words[2].startswith("benchmarks."):
         run_benchmark(words[2], words[3:])
@@ -228,16 +218,9 @@ def test_every_python_block_runs(page: Path, scratch: Path) -> None:
             block = re.sub(long, short, block)
         _require_fast(block)
         exec(compile(block, name_of(page), "exec"), names)
-    if page.stem in ("README", "quickstart"):
-        assert isinstance(names["data"], ReplayData)
-        assert isinstance(names["trainer"], L.Trainer)
-        assert any(isinstance(each, Collector) for each in names["trainer"].callbacks)  # type: ignore[attr-defined]
-        assert names["policy"].env_steps == 14
-
-
-def test_the_example_of_the_readme_has_at_most_ten_lines() -> None:
-    (example,) = blocks(ROOT / "README.md", "python")
-    assert len([line for line in example.splitlines() if line and "import" not in line]) <= 10
+    if page.stem == "README":
+        assert names["agent"].env_steps == 14
+        assert np.isfinite(names["result"]["test/return_mean"])
 
 
 @pytest.mark.parametrize("page", with_blocks("py"))
@@ -257,6 +240,16 @@ def test_every_code_block_has_a_known_language() -> None:
 
 def prose(page: Path) -> str:
     return FENCE.sub("", PAGES[page])
+
+
+def test_readme_is_short_and_its_results_are_on_the_linked_pages() -> None:
+    readme = PAGES[ROOT / "README.md"]
+    assert len(readme.split()) <= 900
+    table = readme.split("## Results")[1].split("## Features")[0]
+    numbers = re.findall(r"\[(-?[\d.,]+%?)\]\(([^)#]+)#", table)
+    assert len(numbers) >= 20
+    for number, page in numbers:
+        assert re.search(rf"(?<![\d,.-]){re.escape(number)}(?![\d])", PAGES[ROOT / page]), (number, page)
 
 
 def test_every_linked_file_exists() -> None:
