@@ -26,7 +26,6 @@ DEFAULTS: dict[Any, dict[str, Any]] = {
         "n_step": 1,
         "steps_per_epoch": 5_000,
         "eval_episodes": 10,
-        "eval_seed": 10_000,
         "test_episodes": 10,
         "test_seed": 50_000,
     },

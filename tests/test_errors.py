@@ -103,7 +103,7 @@ INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument
     *((td3, name, name) for name in ("obs_dim", "num_critics", "policy_freq", "target_update_freq")),
     *((td7, name, name) for name in ("obs_dim", "zs_dim", "num_critics", "policy_freq", "target_update_freq")),
     *((data, name, name) for name in ("num_envs", "capacity", "batch_size", "n_step", "steps_per_epoch")),
-    *((data, name, name) for name in ("eval_episodes", "eval_seed", "test_episodes", "test_seed")),
+    *((data, name, name) for name in ("eval_episodes", "test_episodes")),
     (two_workers, "env_workers", "env_workers"),
     *((replay, name, name) for name in ("obs_dim", "action_dim", "capacity", "batch_size", "batches_per_epoch")),
     *((replay, name, name) for name in ("n_step", "num_envs", "history")),
@@ -141,7 +141,7 @@ NUMBERS: list[tuple[Callable[..., Any], str, str]] = [
 BOOLS: list[tuple[Callable[..., Any], str, str]] = [
     *((td3, name, name) for name in ("layer_norm", "normalize_observations", "normalize_rewards")),
     *((td7, name, name) for name in ("normalize_observations", "normalize_rewards")),
-    *((data, name, name) for name in ("on_device", "empty_replay")),
+    *((data, name, name) for name in ("empty_replay",)),
     (actor, "layer_norm", "layer_norm"),
     (critics, "layer_norm", "layer_norm"),
     (CarRacing, "draw_rays", "draw_rays"),

@@ -56,7 +56,7 @@ def user_message(error: BaseException) -> str | None:
         if _is_lightnings(cause):
             return f"Lightning does not accept these settings: {one_line(cause)}"
         if _is_out_of_memory(cause):
-            fix = "Reduce data.batch_size or model.hidden_dims, or data.capacity if data.on_device is true."
+            fix = "Reduce data.batch_size or model.hidden_dims."
             return f"Out of memory ({one_line(cause)}). {fix}"
         if isinstance(cause, OSError) and (cause.filename or cause.errno in DISK_FULL) and not _is_in_users_code(cause):
             return f"{cause.filename or 'The output'} cannot be used ({cause.strerror}). Use another path."

@@ -16,7 +16,7 @@ from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import absolute, shown
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.data_settings import MAX_EPISODES, seed_range
+from td3_lightning.training.data_settings import MAX_EPISODES, test_seeds
 
 
 class NullProfiler(PassThroughProfiler):
@@ -171,7 +171,7 @@ class Trainer(L.Trainer):
         from td3_lightning.reporting import robustness  # no other command draws noise levels
 
         levels = robustness.noise_levels(observation_noise, action_noise)
-        seeds = seed_range("test", datamodule.test_seeds.start, require_int("episodes", episodes, 1, MAX_EPISODES))
+        seeds = test_seeds(datamodule.test_seeds.start, require_int("episodes", episodes, 1, MAX_EPISODES))
         target = absolute("folder", folder)
         target.mkdir(parents=True, exist_ok=True)  # fails before the episodes
         model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])

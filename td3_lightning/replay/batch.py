@@ -32,10 +32,3 @@ class Batch(NamedTuple):
         packed = copy_to_device(torch.cat(columns, dim=1), device)
         parts = torch.split(packed, [column.shape[1] for column in columns], dim=1)
         return Batch(*(part.reshape(column.shape) for part, column in zip(parts, self, strict=True)))
-
-
-class SampledIndices(NamedTuple):
-    """Sampled transitions as row indices, so that the rows can be gathered on another device."""
-
-    places: Tensor  # (2 or more, batch), int64: rows of obs and of next_obs, then random crops of frames
-    outcomes: Tensor  # (2, batch), float32: reward and discount

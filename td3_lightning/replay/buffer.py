@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from td3_lightning.errors import UsageError, refuse
-from td3_lightning.replay.batch import Batch, SampledIndices
+from td3_lightning.replay.batch import Batch
 from td3_lightning.replay.memory import lazy_zeros
 from td3_lightning.replay.priorities import Priorities, require
 from td3_lightning.replay.ring import RUNNING, SHIFT, TERMINATED, TRUNCATED, Ring, TransitionIndex
@@ -18,7 +18,7 @@ from td3_lightning.replay.settings import Array, ReplaySettings, as_float32, gam
 from td3_lightning.schedules import Schedule
 from td3_lightning.seeding import new_generator
 
-ALLOCATED = ("rings", "rows", "priorities", "_offsets", "_block_offsets", "_n_step_windows", "_outcome_windows")
+ALLOCATED = ("rings", "rows", "priorities", "_offsets", "_block_offsets", "_n_step_windows")
 
 
 class Replay(IterableDataset[Batch]):
@@ -103,9 +103,6 @@ class Replay(IterableDataset[Batch]):
         """Make views of every row with the `n_step` rows after it, and index arrays for the n-step sums."""
         following, width = self.n_step + 1, settings.row_width
         self._n_step_windows = self.rows.as_strided((len(self.rows) - self.n_step, following * width), (width, 1))
-        self._outcome_windows = self.rows.as_strided(
-            (len(self._n_step_windows), following, 2), (width, width, 1), width - 2
-        )
         self._window_starts = np.arange(self.batch_size) * following  # first row of each window of a batch
         self._one_step = np.ones(self.batch_size, np.intp)
 
@@ -175,19 +172,6 @@ class Replay(IterableDataset[Batch]):
         obs, action = windows[:, 0, : self.obs_dim], windows[:, 0, self.obs_dim : -2]
         next_obs = self._after(windows, steps)[:, : self.obs_dim]
         return Batch(*map(torch.from_numpy, (obs, action, reward, discount, next_obs)))
-
-    def sample_indices(self) -> SampledIndices:
-        """Sample a batch as `sample` does, but return indices for `gather`."""
-        starts = self._draw()
-        reward, discount, steps = self._outcomes(self._outcome_windows.index_select(0, starts).numpy())
-        outcomes = torch.from_numpy(np.stack([reward, discount]))
-        return SampledIndices(torch.stack([starts.long(), starts + torch.from_numpy(steps)]), outcomes)
-
-    def gather(self, rows: Tensor, indices: SampledIndices) -> Batch:
-        """Return the batch that `sample` would return, from a copy of all rows on any device."""
-        first, later = (rows.index_select(0, places) for places in indices.places)
-        reward, discount = indices.outcomes
-        return Batch(first[:, : self.obs_dim], first[:, self.obs_dim : -2], reward, discount, later[:, : self.obs_dim])
 
     def _transitions(self, starts: Tensor) -> tuple[Array, Array, Array, NDArray[np.intp]]:
         """Return the windows (batch, n_step + 1, row), rewards, discounts and numbers of steps (batch,)."""

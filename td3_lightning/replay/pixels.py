@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from td3_lightning.errors import UsageError, refuse, require_int
-from td3_lightning.replay.batch import Batch, SampledIndices
+from td3_lightning.replay.batch import Batch
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.settings import Array, as_array
 
@@ -95,40 +95,26 @@ class PixelReplay(Replay):
         rows = self._draw()
         windows, reward, discount, steps = self._transitions(rows)
         return Batch(
-            obs=self._shifted(self._stacks(self.rows, rows)),
+            obs=self._shifted(self._stacks(rows)),
             action=torch.from_numpy(windows[:, 0, self.obs_dim : -2]),
             reward=torch.from_numpy(reward),
             discount=torch.from_numpy(discount),
-            next_obs=self._shifted(self._stacks(self.rows, rows + torch.from_numpy(steps))),
+            next_obs=self._shifted(self._stacks(rows + torch.from_numpy(steps))),
         )
 
-    def sample_indices(self) -> SampledIndices:
-        """Sample indices and random crops."""
-        places, outcomes = super().sample_indices()
-        return SampledIndices(torch.cat([places, self._corners().T, self._corners().T]), outcomes)
-
-    def gather(self, rows: Tensor, indices: SampledIndices) -> Batch:
-        """Return the batch that `sample` would return."""
-        first, later, top, left, next_top, next_left = indices.places
-        reward, discount = indices.outcomes
-        obs = _crop_at(self._stacks(rows, first), top, left, self.pixels.shift)
-        next_obs = _crop_at(self._stacks(rows, later), next_top, next_left, self.pixels.shift)
-        return Batch(obs, rows[first, self.obs_dim : -2], reward, discount, next_obs)
-
-    def _stacks(self, all_rows: Tensor, rows: Tensor) -> Tensor:
+    def _stacks(self, rows: Tensor) -> Tensor:
         """Return the stacks (batch, stack, height, width, 3) whose newest frames are in the given rows."""
-        age = all_rows[rows, self.obs_dim - 1].long()
-        back = torch.arange(self.pixels.stack - 1, -1, -1, device=rows.device).minimum(age[:, None])
+        age = self.rows[rows, self.obs_dim - 1].long()
+        back = torch.arange(self.pixels.stack - 1, -1, -1).minimum(age[:, None])
         length = self.rings[0].length
         ring, slot = rows // (length + self.n_step), rows % (length + self.n_step)
         numbers = ring[:, None] * (length + self.n_step) + (slot[:, None] - back) % length
-        frames = all_rows.view(torch.uint8)[:, : self.pixels.frame_bytes]
+        frames = self.rows.view(torch.uint8)[:, : self.pixels.frame_bytes]
         return frames[numbers.flatten()].view(len(rows), self.pixels.stack, *self.pixels.shape)
 
     def _corners(self) -> Tensor:
         """Sample the top left corner (batch, 2) of each stack in its padded version."""
-        shape, most = (self.batch_size, 2), self.pixels.shift
-        return torch.randint(2 * most + 1, shape, generator=self.generator) if most else torch.zeros(shape).long()
+        return torch.randint(2 * self.pixels.shift + 1, (self.batch_size, 2), generator=self.generator)
 
     def _shifted(self, stacks: Tensor) -> Tensor:
         """Shift each stack at random, with its edge pixels as padding (Kostrikov et al., 2020)."""
@@ -138,15 +124,6 @@ class PixelReplay(Replay):
         padded, corners = _pad_edges(stacks, most), self._corners().tolist()
         moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in zip(padded, corners, strict=True)]
         return torch.stack(moved).flatten(1)
-
-
-def _crop_at(stacks: Tensor, tops: Tensor, lefts: Tensor, most: int) -> Tensor:
-    """Shift stacks (batch, stack, height, width, 3) of bytes by corners (batch,) in few operations, for a GPU."""
-    batch, stack, height, width, _ = stacks.shape
-    y = (torch.arange(height, device=tops.device) + tops[:, None] - most).clamp(0, height - 1)
-    x = (torch.arange(width, device=tops.device) + lefts[:, None] - most).clamp(0, width - 1)
-    each, frame = torch.arange(batch, device=tops.device), torch.arange(stack, device=tops.device)
-    return stacks[each[:, None, None, None], frame[:, None, None], y[:, None, :, None], x[:, None, None]].flatten(1)
 
 
 def _pad_edges(stacks: Tensor, most: int) -> Tensor:

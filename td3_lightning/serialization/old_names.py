@@ -9,6 +9,7 @@ CLASSES = {
     "td3_lightning.pixels.Convolutions": "td3_lightning.algorithm.pixel_encoder.Convolutions",
 }
 VALUES = {("gradients", "by hand"): "manual"}
+REMOVED = {"on_device", "eval_seed"}  # settings that have no effect on a policy
 
 
 def use_current_names(settings: Any) -> Any:
@@ -17,7 +18,7 @@ def use_current_names(settings: Any) -> Any:
         return [use_current_names(value) for value in settings]
     if not isinstance(settings, dict):
         return settings
-    return {key: _current(key, value) for key, value in settings.items()}
+    return {key: _current(key, value) for key, value in settings.items() if key not in REMOVED}
 
 
 def _current(key: Any, value: Any) -> Any:

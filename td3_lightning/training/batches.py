@@ -6,7 +6,6 @@ from typing import Any
 
 from td3_lightning.replay.batch import Batch
 from td3_lightning.replay.buffer import Replay
-from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.mixed import MixedReplay
 
 
@@ -21,7 +20,7 @@ class Batches:
         replay: Buffer to sample from.
     """
 
-    replay: Replay | DeviceReplay | MixedReplay
+    replay: Replay | MixedReplay
 
     def __len__(self) -> int:
         return len(self.replay)

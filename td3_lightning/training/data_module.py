@@ -21,13 +21,19 @@ from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.vector_source import VectorName, VectorSource, vector_source
 from td3_lightning.errors import UsageError
-from td3_lightning.replay.batch import Batch
 from td3_lightning.replay.buffer import Replay
-from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule
 from td3_lightning.training.batches import Batches
-from td3_lightning.training.data_settings import DataSettings, EnvMode, require_kwargs, require_wrappers, seed_range
+from td3_lightning.training.data_settings import (
+    TEST_SEED,
+    DataSettings,
+    EnvMode,
+    eval_seeds,
+    require_kwargs,
+    require_wrappers,
+    test_seeds,
+)
 from td3_lightning.training.dataset_source import DatasetSource
 from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_episodes, restore_replay
 
@@ -60,11 +66,8 @@ class ReplayData(L.LightningDataModule):
         updates_per_step: Updates per environment step, for any num_envs; from 1 / steps_per_epoch to 10,000. With a
             schedule, every epoch has `steps_per_epoch` times its first value updates.
         eval_episodes: Episodes per evaluation.
-        eval_seed: Seed of the first episode of an evaluation. The next episodes use the next seeds.
         test_episodes: Episodes of `test`.
-        test_seed: Seed of the first episode of `test`. The next episodes use the next seeds.
-        on_device: Keep a copy of the replay buffer on the GPU and gather batches there. No effect without a GPU.
-            Experimental: the speed has not been measured.
+        test_seed: Seed of the first episode of `test`, at least 50,000. The next episodes use the next seeds.
         step_timeout: Time limit of a step or a reset in seconds. None means no limit.
         empty_replay: Start with an empty replay buffer and new episodes instead of those in the checkpoint. The
             Collector first fills the buffer with `warmup_steps` steps of the policy.
@@ -105,10 +108,8 @@ class ReplayData(L.LightningDataModule):
         steps_per_epoch: int = 5_000,
         updates_per_step: float | Schedule = 1.0,
         eval_episodes: int = 10,
-        eval_seed: int = 10_000,
         test_episodes: int = 10,
-        test_seed: int = 50_000,
-        on_device: bool = False,
+        test_seed: int = TEST_SEED,
         step_timeout: float | None = 600.0,
         empty_replay: bool = False,
         priority_alpha: float = 0.0,
@@ -118,16 +119,15 @@ class ReplayData(L.LightningDataModule):
     ) -> None:
         super().__init__()
         settings = DataSettings(
-            num_envs, env_workers, env_mode, steps_per_epoch, updates_per_step, on_device, empty_replay, dataset,
+            num_envs, env_workers, env_mode, steps_per_epoch, updates_per_step, empty_replay, dataset,
             dataset_share, offline,
         )  # fmt: skip
         settings.check_dataset(batch_size, priority_alpha, pixels)
         self.num_envs, self.env_workers, self.env_mode = settings.num_envs, settings.env_workers, settings.env_mode
         self.updates_per_step = settings.updates_schedule
-        self.on_device, self.empty_replay, self.offline = settings.on_device, settings.empty_replay, settings.offline
+        self.empty_replay, self.offline = settings.empty_replay, settings.offline
         self.dataset = None if dataset is None else DatasetSource(str(dataset), settings.batch_parts)
-        self.eval_seeds = seed_range("eval", eval_seed, eval_episodes)
-        self.test_seeds = seed_range("test", test_seed, test_episodes)
+        self.eval_seeds, self.test_seeds = eval_seeds(eval_episodes), test_seeds(test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
         given = {"env_kwargs": env_kwargs, "train_kwargs": train_kwargs, "eval_kwargs": eval_kwargs}
         self.env_kwargs, self.train_kwargs, self.eval_kwargs = (require_kwargs(*each) for each in given.items())
@@ -215,15 +215,11 @@ class ReplayData(L.LightningDataModule):
             self._envs, self._last_episodes = envs, None
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move a batch to the learner's device, unless it is there already."""
-        is_there = device.type == "cpu" or (isinstance(batch, Batch) and batch.obs.device == device)
-        return batch if is_there else super().transfer_batch_to_device(batch, device, dataloader_idx)
+        """Move a batch to the learner's device, unless this is the CPU."""
+        return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def train_dataloader(self) -> Batches:
         """Return a loader that samples the batches of one epoch."""
-        learner = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        if self.on_device and learner.type != "cpu":
-            return Batches(DeviceReplay(self.replay, learner))
         return Batches(self.replay if self.dataset is None else self.dataset.mixed_with(self.replay))
 
     def val_dataloader(self) -> Episodes:

@@ -11,7 +11,8 @@ from td3_lightning.replay.pixels import Pixels
 from td3_lightning.schedules import Schedule, as_schedule
 
 EnvMode = Literal["lockstep", "overlapped"]
-MAX_EPISODES = 1_000_000  # in one evaluation
+EVAL_SEED, TEST_SEED = 10_000, 50_000  # of the first episodes; evaluations use the seeds between them
+MAX_EPISODES = 1_000_000  # in one test
 MAX_STEPS = 10**9  # in one epoch, and before the first update
 MAX_UPDATES = 10_000  # per environment step
 MAX_WORKERS = 256  # more than any machine benefits from, so that a file cannot start thousands of processes
@@ -30,7 +31,6 @@ class DataSettings:
     env_mode: EnvMode
     steps_per_epoch: int
     updates_per_step: float | Schedule
-    on_device: bool
     empty_replay: bool
     dataset: str | Path | None
     dataset_share: float | None
@@ -50,7 +50,6 @@ class DataSettings:
         fix = f"Use at least 1 / data.steps_per_epoch and at most {most:,}."
         self.updates_schedule = as_schedule("updates_per_step", self.updates_per_step, least, most, fix=fix)
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
-        self.on_device = require_bool("on_device", self.on_device)
 
     def _check_env_mode(self) -> None:
         if not isinstance(self.env_mode, str) or self.env_mode not in get_args(EnvMode):
@@ -87,7 +86,6 @@ class DataSettings:
         return {
             "pixels": pixels is not None and self.dataset is not None,
             "offline": self.offline and is_shared,
-            "on_device": self.on_device and is_shared,
             "priority_alpha": is_shared and bool(priority_alpha),
         }
 
@@ -116,11 +114,17 @@ def require_wrappers(wrappers: Any) -> list[Any]:
     return list(wrappers)
 
 
-def seed_range(stage: str, seed: int, episodes: int) -> range:
-    """Return the seeds of an evaluation's episodes.
+def eval_seeds(episodes: int) -> range:
+    """Return the seeds of the episodes of an evaluation; raise `UsageError` if there are too few or too many."""
+    return range(EVAL_SEED, EVAL_SEED + require_int("eval_episodes", episodes, 1, TEST_SEED - EVAL_SEED))
+
+
+def test_seeds(seed: int, episodes: int) -> range:
+    """Return the seeds of the episodes of `test`.
 
     Raises:
-        UsageError: The seed is negative, or the number of episodes is out of range.
+        UsageError: An evaluation could use the seed, or the number of episodes is out of range.
     """
-    first = require_int(f"{stage}_seed", seed, least=0)
-    return range(first, first + require_int(f"{stage}_episodes", episodes, least=1, most=MAX_EPISODES))
+    fix = f"Use {TEST_SEED}, because evaluations use smaller seeds."
+    first = require_int("test_seed", seed, least=TEST_SEED, fix=fix)
+    return range(first, first + require_int("test_episodes", episodes, least=1, most=MAX_EPISODES))

@@ -18,6 +18,7 @@ from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_float, require_int
 from td3_lightning.serialization import values as form
 from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.data_settings import EVAL_SEED, TEST_SEED
 from td3_lightning.training.last_agent import LastAgent
 
 MAX_PENDING = 1_000  # episodes, so that a checkpoint cannot demand an endless evaluation
@@ -27,7 +28,7 @@ class StopWhenSolved(Callback):
     """Stop the run when the mean return of recent evaluation episodes exceeds a threshold.
 
     The callback plays one evaluation episode without noise after each training episode. Their seeds count up from
-    `eval_seed`.
+    10,000, the first one of an evaluation, to 49,999, the last one that `test` does not use, and then start over.
 
     Args:
         threshold: Mean return above which the task is solved.
@@ -90,7 +91,7 @@ class StopWhenSolved(Callback):
     def _play(self, trainer: L.Trainer, module: Any) -> None:
         data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # set without a type
         while self.played < module.episodes and not self.solved:
-            report = Episode(data.eval_env, data.eval_seeds.start + self.played).play(module.act)
+            report = Episode(data.eval_env, EVAL_SEED + self.played % (TEST_SEED - EVAL_SEED)).play(module.act)
             self.played += 1
             self.returns = [*self.returns, report["return"]][-self.window :]
             values = {"eval/episode_return": report["return"], "eval/running_mean": float(np.mean(self.returns))}

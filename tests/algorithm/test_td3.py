@@ -577,12 +577,12 @@ def test_invalid_setting_is_one_sentence_with_value_and_fix(setting: str, wrong:
 
 
 def test_an_evaluation_is_numpys_mean_std_min_max(make_trainer: Any, tmp_path: Path) -> None:
-    data = new_data(eval_episodes=6, eval_seed=40)
+    data = new_data(eval_episodes=6)
     module = new_module(data)
     logger = CSVLogger(tmp_path)
     fit(data, module, make_trainer, logger=logger, max_epochs=2)
     env, returns, steps = gym.make("toys/Seeded-v0"), [], []
-    for seed in range(40, 46):  # with the last weights, as the evaluation at the last epoch's end
+    for seed in range(10_000, 10_006):  # with the last weights, as the evaluation at the last epoch's end
         obs, total, count, ended = env.reset(seed=seed)[0], 0.0, 0, False
         while not ended:
             obs, reward, terminated, truncated, _ = env.step(module.act(obs))
@@ -621,8 +621,9 @@ def test_clocks_of_a_long_run_are_counted_exactly(make_trainer: Any) -> None:
 
 
 def test_a_test_uses_its_own_episodes(make_trainer: Any) -> None:
-    data = new_data(test_episodes=3, test_seed=70, eval_seed=70, eval_episodes=3)
-    module, other = new_module(data), new_data(test_episodes=3, test_seed=71)
+    data = new_data(test_episodes=3, eval_episodes=3)
+    data.test_seeds = data.eval_seeds
+    module, other = new_module(data), new_data(test_episodes=3, test_seed=50_001)
     names = ("return_mean", "return_std", "return_min", "return_max", "length_mean", "steps")
     validated = make_trainer().validate(module, datamodule=data, verbose=False)[0]
     tested = make_trainer().test(module, datamodule=data, verbose=False)[0]

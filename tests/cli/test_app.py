@@ -1012,8 +1012,8 @@ def test_binary_file_is_refused_as_value(name, capsys):
 
 
 def test_long_word_of_an_error_is_shortened(capsys):
-    error = error_of(capsys, "fit", "--data.on_device", 5000 * "9")
-    assert f"data.on_device must be true or false, got {100 * '9'}..." in error
+    error = error_of(capsys, "fit", "--data.empty_replay", 5000 * "9")
+    assert f"data.empty_replay must be true or false, got {100 * '9'}..." in error
     assert len(error) < 300
 
 
@@ -1079,7 +1079,7 @@ COMMON_ERRORS = {
     "--data.batch_size hello": "data.batch_size must be an integer, got hello. Use an integer.",
     "--data.dataset_share nan": "data.dataset_share must be a number or null, got nan. Use a number.",
     "--data.env_kwargs 3": "data.env_kwargs must be a mapping or null, got 3. Use the form {name: value}.",
-    "--data.on_device 3": "data.on_device must be true or false, got 3. Use true or false.",
+    "--data.empty_replay 3": "data.empty_replay must be true or false, got 3. Use true or false.",
     "--model.critic_loss l1": "model.critic_loss must be one of mse, huber, got l1. Use mse, for example.",
     "--trainer.precision 17": "16-mixed, bf16-true, bf16-mixed, 32-true, 64-true, bf16 or null, got 17. Use 64,",
     "--data.wrappers.help Nothin": "data.wrappers.help must be a class, got Nothin; use its import path, for example",

@@ -29,7 +29,6 @@ from td3_lightning import (
     Trunk,
 )
 from td3_lightning.cli.app import main
-from td3_lightning.replay.device import DeviceReplay
 from td3_lightning.replay.pixels import Pixels
 from tests.replay.test_pixels import Film, Linear
 
@@ -84,15 +83,12 @@ seed_everything: 4
 
 
 def train(
-    make_trainer: Any, case: str, device: str, precision: str = "64-true", on_device: bool = False, **model: Any
+    make_trainer: Any, case: str, device: str, precision: str = "64-true", **model: Any
 ) -> tuple[TD3, ReplayData]:
     """Take 40 updates in 2 epochs."""
     L.seed_everything(3, verbose=False)
     kind, settings, data_settings, callbacks = CASES[case]
-    data = ReplayData(
-        **{"capacity": 100, "batch_size": 8, "eval_episodes": 1, "steps_per_epoch": 20, **data_settings},
-        on_device=on_device,
-    )
+    data = ReplayData(**{"capacity": 100, "batch_size": 8, "eval_episodes": 1, "steps_per_epoch": 20, **data_settings})
     module = kind(data.obs_dim, data.action_low, data.action_high, **{"hidden_dims": (8, 8), **settings, **model})
     trainer = make_trainer(
         accelerator=device,
@@ -133,19 +129,10 @@ def test_training_equals_training_on_the_cpu(case: str, device: str, make_traine
 
 
 @requires_gpu
-@pytest.mark.parametrize("case", CASES)
-def test_replay_on_the_gpu_changes_nothing(case: str, make_trainer: Any) -> None:
-    """Except the order of sums, because batches have other strides."""
-    expected, _ = train(make_trainer, case, "cuda")
-    found, _ = train(make_trainer, case, "cuda", on_device=True)
-    check_close(found, expected, rtol=1e-5, atol=1e-7)
-
-
-@requires_gpu
 @pytest.mark.parametrize("case", [name for name in CASES if CASES[name][0] is TD3])
 def test_compiled_update_equals_the_cpu(case: str, make_trainer: Any) -> None:
     torch.compiler.reset()  # so that earlier compilations do not count
-    found, _ = train(make_trainer, case, "cuda", gradients="compiled", on_device=True)
+    found, _ = train(make_trainer, case, "cuda", gradients="compiled")
     expected, _ = train(make_trainer, case, "cpu")
     check_close(found, expected, rtol=1e-5, atol=1e-7)
 
@@ -175,22 +162,9 @@ class Unsynchronized(TD3):
 
 
 @requires_gpu
-@pytest.mark.parametrize("on_device", [False, True])
-def test_update_does_not_wait_for_the_gpu(on_device: bool, make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample, samples = DeviceReplay.sample, []
-
-    def checked(replay: DeviceReplay) -> Batch:
-        torch.cuda.set_sync_debug_mode("error" if samples else "default")  # the first copies all rows
-        try:
-            samples.append(sample(replay))
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        return samples[-1]
-
-    monkeypatch.setattr(DeviceReplay, "sample", checked)
+def test_update_does_not_wait_for_the_gpu(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CASES, "default", (Unsynchronized, {}, PENDULUM, []))
-    train(make_trainer, "default", "cuda", "32-true", on_device)
-    assert bool(samples) == on_device
+    train(make_trainer, "default", "cuda", "32-true")
 
 
 @pytest.fixture
@@ -210,7 +184,7 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     "extra",
     [
         [],
-        ["--data.on_device=true", "--trainer.callbacks+=AveragedWeights"],
+        ["--trainer.callbacks+=AveragedWeights"],
         ["--data.priority_alpha=0.4", "--model.critic_loss=huber", "--model.normalize_observations=true"],
         ["--model=TD7", "--model.zs_dim=8", "--trainer.precision=bf16-mixed"],
         pytest.param(["--model.gradients=compiled"], marks=requires_gpu),
@@ -239,21 +213,6 @@ def test_resumed_run_is_the_same_run(device: str, extra: list[str], tmp_path: Pa
 def test_run_continues_on_the_other_device(first: str, second: str, tmp_path: Path, fit: Callable[..., int]) -> None:
     assert fit(tmp_path, f"--trainer.accelerator={first}", "--trainer.max_epochs=1") == 0
     assert fit(tmp_path, "--ckpt_path=last", f"--trainer.accelerator={second}", "--trainer.max_epochs=2") == 0
-
-
-@requires_gpu
-def test_gpu_without_memory_is_one_sentence(
-    tmp_path: Path, fit: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    torch.cuda.empty_cache()
-    limit = torch.cuda.memory_reserved() + 1e8  # bytes; the networks need less, the rows of the replay buffer more
-    torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
-    try:
-        words = ["--trainer.accelerator=gpu", "--data.on_device=true", "--data.capacity=10000000"]
-        assert fit(tmp_path, *words, "--trainer.max_epochs=1") == 2
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert "Reduce data.capacity" in capsys.readouterr().err
 
 
 class Simulator(gym.vector.VectorWrapper):

@@ -58,7 +58,7 @@ def greys(path: Path) -> tuple[tuple[int, int], float, list[int]]:
 
 def test_video_has_every_frame_in_order(tmp_path: Path) -> None:
     Painter.log.clear()
-    data = ReplayData("toys/Painter-v0", {"length": 11}, capacity=10, test_seed=70, test_episodes=1)
+    data = ReplayData("toys/Painter-v0", {"length": 11}, capacity=10, test_seed=50_070, test_episodes=1)
     videos = list(record_each(policy_for(data), data, episodes=2, folder=tmp_path / "new" / "videos"))
     # The return is 11 * 10 * episode + (1 + 2 + ... + 11).
     assert [(video.path.name, video.episode_return, video.frames) for video in videos] == [
@@ -66,7 +66,7 @@ def test_video_has_every_frame_in_order(tmp_path: Path) -> None:
         ("episode-2-return-176.0-frames-11.mp4", 176.0, 11),
     ]
     assert sorted(os.listdir(tmp_path / "new" / "videos")) == [video.path.name for video in videos]
-    assert [seed for kind, seed in Painter.log if kind == "seed"] == [70, 71]
+    assert [seed for kind, seed in Painter.log if kind == "seed"] == [50_070, 50_071]
     for video in videos:
         size, fps, means = greys(video.path)
         assert (size, fps) == ((64, 48), 25)

@@ -212,8 +212,8 @@ def test_frozen_normalization_is_accepted(wrapper: Any) -> None:
         {"updates_per_step": float("inf")},
         {"updates_per_step": 1e9},
         {"reward_scale": 1e300},
-        {"eval_seed": -1},
-        {"test_seed": -1},
+        {"test_seed": 49_999},
+        {"eval_episodes": 40_001},
         {"step_timeout": 0},
         {"step_timeout": float("inf")},
         {"step_timeout": float("nan")},
@@ -256,9 +256,9 @@ def test_epoch_has_steps_per_epoch_env_steps(
 
 
 def test_evaluation_and_test_seeds_differ() -> None:
-    data = new_data(eval_episodes=3, eval_seed=100, test_episodes=2, test_seed=7)
-    assert [episode.seed for episode in data.val_dataloader()] == [100, 101, 102]
-    assert [episode.seed for episode in data.test_dataloader()] == [7, 8]
+    data = new_data(eval_episodes=3, test_episodes=2, test_seed=50_007)
+    assert [episode.seed for episode in data.val_dataloader()] == [10_000, 10_001, 10_002]
+    assert [episode.seed for episode in data.test_dataloader()] == [50_007, 50_008]
 
 
 def test_only_learner_rewards_are_scaled(make_trainer: Any) -> None:

@@ -45,12 +45,12 @@ def seeded_return(data: ReplayData, seed: int) -> float:
 
 
 def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_path: Path) -> None:
-    data, stop = new_data(eval_seed=300), StopWhenSolved(threshold=1e9, window=4)
+    data, stop = new_data(), StopWhenSolved(threshold=1e9, window=4)
     module, logger = new_module(data), RunLogger(str(tmp_path))
     make_trainer(callbacks=[Collector(40), stop], logger=logger, max_epochs=2).fit(module, datamodule=data)
     # Evaluation episodes for the warm-up precede the first update. The last step's episode has none.
     assert stop.played in (module.episodes, module.episodes - 1)
-    expected = [seeded_return(data, 300 + number) for number in range(stop.played)]
+    expected = [seeded_return(data, 10_000 + number) for number in range(stop.played)]
     assert stop.returns == expected[-4:]
     names = ["episode_return", "running_mean", "best_episode_return", "best_running_mean"]
     points = read_metrics(Path(logger.log_dir, "metrics.csv"), [f"eval/{name}" for name in names])
@@ -84,13 +84,13 @@ def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> N
 
 
 def test_solved_run_stops_and_stays_stopped_on_resume(make_trainer: Any, tmp_path: Path) -> None:
-    returns = [seeded_return(new_data(eval_seed=300), 300 + number) for number in range(100)]
+    returns = [seeded_return(new_data(), 10_000 + number) for number in range(100)]
     means = [np.mean(returns[end - 5 : end]) for end in range(5, 100)]
     threshold = float(np.sort(means[:20])[-2]) + 1e-9  # one of the first twenty is above
     solved_after = next(end for end, mean in enumerate(means, start=5) if mean > threshold)
     updates = []
     for resumed in (False, True):
-        data, stop = new_data(eval_seed=300), StopWhenSolved(threshold, window=5)
+        data, stop = new_data(), StopWhenSolved(threshold, window=5)
         module = new_module(data)
         trainer = make_trainer(callbacks=[Collector(10), stop], max_epochs=50)
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "solved.ckpt" if resumed else None)
@@ -139,7 +139,7 @@ def test_separate_validation_is_not_recorded(make_trainer: Any, tmp_path: Path) 
 def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_path: Path) -> None:
     logger, ends = RunLogger(str(tmp_path)), []
     for max_epochs, ckpt_path in ((2, None), (3, tmp_path / "two.ckpt")):
-        data = new_data(eval_seed=300, eval_episodes=max_epochs)  # another number of episodes on resume
+        data = new_data(eval_episodes=max_epochs)  # another number of episodes on resume
         callbacks = [Collector(10), SaveEvaluations()]
         settings = {"logger": logger, "max_epochs": max_epochs, "num_sanity_val_steps": -1}
         trainer = make_trainer(callbacks=callbacks, **settings)
@@ -147,7 +147,7 @@ def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_p
         trainer.save_checkpoint(tmp_path / "two.ckpt")
         with np.load(Path(logger.log_dir, "evaluations.npz")) as file:
             ends.append((file["env_steps"].tolist(), file["returns"]))
-    one, two, three = (seeded_return(data, 300 + number) for number in range(3))
+    one, two, three = (seeded_return(data, 10_000 + number) for number in range(3))
     assert ends[0][0] == [0, 30, 50]
     np.testing.assert_array_equal(ends[0][1], [[one, two]] * 3)
     assert ends[1][0] == [0, 30, 50, 70]

@@ -239,7 +239,6 @@ def test_dataset_with_a_share_may_exceed_the_capacity(fit: Fit) -> None:
         ({"offline": "yes"}, "data.offline", "'yes'"),
         ({"offline": True, "dataset_share": 0.5}, "data.offline", "data.dataset_share"),
         ({"priority_alpha": 0.4, "dataset_share": 0.5}, "data.priority_alpha", "data.dataset_share"),
-        ({"on_device": True, "dataset_share": 0.5}, "data.on_device", "data.dataset_share"),
         ({"batch_size": 0, "dataset_share": 0.5}, "data.batch_size", "0"),
         ({"batch_size": 0}, "batch_size", "0"),
     ],
