@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from td3_lightning.schedules import Constant, Linear, Schedule
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
+    from td3_lightning.training.dataset_source import Dataset
     from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
     from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
     from td3_lightning.training.weight_averaging import AveragedWeights
@@ -47,6 +48,7 @@ _MODULES = {
     "Convolutions": "algorithm.pixel_encoder",
     "Critics": "algorithm.networks",
     "Curve": "reporting.learning_curve",
+    "Dataset": "training.dataset_source",
     "Encoder": "algorithm.encoders",
     "EnvError": "errors",
     "EvalVideo": "reporting.eval_video",
@@ -83,6 +85,7 @@ __all__ = [
     "Convolutions",
     "Critics",
     "Curve",
+    "Dataset",
     "Encoder",
     "EnvError",
     "EvalVideo",

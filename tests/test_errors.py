@@ -157,7 +157,7 @@ LISTS: list[tuple[Callable[..., Any], str, str]] = [
 ]
 NOT_LISTED = {  # the tests of their modules have them: other values are valid, or the name in the error is longer
     *(f"{kind}.action_{end}" for kind in ("TD3", "Actor", "TD7") for end in ("low", "high")),
-    *("AveragedWeights.decay", "ReplayData.dataset_share", "ReplayData.offline"),
+    *("AveragedWeights.decay",),
 }
 GOOD_INTEGERS = {"height": 84, "width": 84, "capacity": 60}
 

@@ -163,10 +163,10 @@ def _check_model(value: Any, setting: str, named: Named) -> None:
 
 def _check_data(value: Any, setting: str, named: Named) -> None:
     mapping(value, setting)
+    arguments = {key: held for key, held in value.items() if key != "env_id"}
     dataset = value.get("dataset")
-    is_id = isinstance(dataset, str) and DATASET_ID.fullmatch(dataset)  # only numbers are read from a dataset
-    checked_here = ("env_id", "dataset") if is_id else ("env_id",)
-    arguments = {key: held for key, held in value.items() if key not in checked_here}
+    if isinstance(dataset, dict) and DATASET_ID.fullmatch(str(dataset.get("name"))):  # only numbers are read from it
+        arguments["dataset"] = {key: held for key, held in dataset.items() if key != "name"}
     check_arguments(arguments, ReplayData, setting, named)
     env_id = value.get("env_id")
     text(env_id, f"{setting}.env_id")

@@ -82,6 +82,7 @@ CLASSES: dict[str, dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("exploration_noise", "noise_clip", "policy_noise", "tau", "policy_freq"), SCHEDULES),
     **dict.fromkeys(("target_update_freq", "max_grad_norm", "bc_weight", "gamma", "updates_per_step"), SCHEDULES),
     **dict.fromkeys(("encoder", "critic_encoder"), ENCODERS),
+    "dataset": {"td3_lightning": ("Dataset",)},
     "pixels": {"td3_lightning": ("Pixels",)},
     "wrappers": {
         "td3_lightning": (

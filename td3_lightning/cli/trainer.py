@@ -108,7 +108,8 @@ class Trainer(L.Trainer):
             episodes: Number of episodes. Their seeds follow from seed_everything.
             noise: Standard deviation of the noise on the actions, relative to half the action range.
         """
-        from td3_lightning.replay.datasets import describe, new_dataset_id, write_dataset
+        from td3_lightning.replay.dataset_writer import new_dataset_id, write_dataset
+        from td3_lightning.replay.episodes import describe
         from td3_lightning.training.recorded_policy import dataset_space, record_episodes  # only for this command
 
         new = new_dataset_id(dataset)

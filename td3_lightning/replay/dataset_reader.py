@@ -1,60 +1,78 @@
-"""Reading of Minari datasets (https://minari.farama.org) into flat observations.
+"""Reading of Minari datasets (https://minari.farama.org).
 
-A dataset is untrusted input. It is read as JSON and as arrays from its HDF5 file. Minari's own loader is not used,
-because it makes the environment that a dataset names, which imports the environment's module.
+A dataset is untrusted input. Minari makes the environment that a dataset without spaces names, which runs code, and its
+iterator follows any number of links. So the spaces are compared as JSON, and the arrays are read with h5py.
 """
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, one_line, shown
-from td3_lightning.replay.dataset_spaces import are_equal, array_name, describe_minari, text_of
-from td3_lightning.replay.datasets import RecordedEpisode, datasets_folder, import_minari
-from td3_lightning.serialization.observation_parts import PartError, leaf_numbers, leaves
+from td3_lightning.replay.episodes import RecordedEpisode
+from td3_lightning.serialization.observation_parts import describe_space, leaf_numbers, leaves
 
+ROOT = "MINARI_DATASETS_PATH"  # environment variable of Minari
 STEP_ARRAYS = ("actions", "rewards", "terminations", "truncations")  # arrays of an episode besides the observations
-SAME_ENV = "Use the environment and the wrappers of the dataset."
+BOUNDS = {"low", "high", "dtype"}  # of a Box; observations of another type or with other bounds are accepted
+MAX_RATIO, MIN_BYTES = 100, 10**8  # of the arrays to their file, so that a small file cannot fill the memory
+
+
+def datasets_folder() -> Path:
+    """Return the folder of Minari's local datasets."""
+    return Path(os.environ.get(ROOT) or "~/.minari/datasets").expanduser().absolute()
+
+
+def import_minari() -> tuple[Any, Any]:
+    """Import minari and h5py, which are optional.
+
+    Raises:
+        UsageError: One of them is not installed.
+    """
+    try:
+        import h5py
+        import minari
+    except ImportError as error:
+        raise UsageError(
+            f"Minari datasets require minari and h5py, got none ({one_line(error)}). Use pip install "
+            "'td3_lightning[minari]'."
+        ) from error
+    return minari, h5py
 
 
 def find_dataset(name: str) -> Path | None:
     """Return the folder of the data, given the folder or the id of a dataset; None if it does not exist."""
-    try:
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # a name that no file can have
         own = Path(name).expanduser().absolute()
         places = [own / "data", own, datasets_folder() / name / "data"]
         return next((place for place in places if (place / "metadata.json").is_file()), None)
-    except (OSError, RuntimeError, ValueError):  # a name that is too long, has an unknown user or a null character
-        return None
+    return None
 
 
 def read_dataset(
-    name: str,
-    folder: Path | None,
-    obs_dim: int,
-    action_box: tuple[Sequence[float], Sequence[float]],
-    capacity: int,
-    observation_parts: Mapping[str, Any] | None = None,
+    name: str, folder: Path | None, spaces: Sequence[Space[Any]], actions: Box, capacity: int
 ) -> list[RecordedEpisode]:
     """Read all episodes of a dataset.
 
     Args:
         name: Id or folder, as the user wrote it.
         folder: Its folder, a result of `find_dataset`.
-        obs_dim: Numbers in an observation of the environment.
-        action_box: Smallest and largest actions of the environment, (action_dim,) each.
+        spaces: Spaces of the observations that the dataset may have: flat numbers, then the structure that was
+            flattened, if there was one. The keys of a dict may have another order.
+        actions: Space of the actions.
         capacity: Largest number of rows, one per transition and one per episode.
-        observation_parts: Description of the environment's observations before they were flattened, if they were. The
-            dataset may have this structure, with the keys of a dict in any order, or flat observations.
 
     Raises:
-        UsageError: The dataset is missing, empty or damaged, has another version, other spaces or too many rows, or
-            contains a number that is not finite in float32.
+        UsageError: The dataset is missing, empty or damaged, has other spaces or too many rows, or contains a number
+            that is not finite in float32.
     """
     minari, h5py = import_minari()
     if folder is None:
@@ -62,144 +80,114 @@ def read_dataset(
             f"data.dataset must be the id or the folder of a Minari dataset, got {shown(name)}, which is not in "
             f"{datasets_folder()}. Write one with collect, or load one with minari download."
         )
-    source = _Source(name, folder)
-    spaces = [{"type": "Box", "shape": [obs_dim]}, *([observation_parts] if observation_parts else [])]
-    space, episodes = source.check_metadata(minari.supported_dataset_versions, spaces, action_box)
-    found: list[RecordedEpisode] = []
-    with source.open(h5py) as file:
-        rows = 0
+    try:
+        held = json.loads((folder / "metadata.json").read_text())
+        if held["minari_version"] not in minari.supported_dataset_versions or held["data_format"] != "hdf5":
+            raise ValueError(f"format {held['data_format']} of Minari {held['minari_version']}")
+        space = _check_spaces(held, spaces, actions)
+        path, count = folder / "main_data.hdf5", held["total_episodes"]
+        episodes = list(_read_episodes(h5py, path, count, space, actions, capacity))
+        _check_actions(episodes, actions)
+        return episodes
+    except UsageError as error:
+        raise UsageError(f"{error} The dataset is {name}.") from error
+    except Exception as error:  # Minari, h5py and JSON raise many kinds for a damaged file
+        said = f"{type(error).__name__}: {one_line(error)[:80]}"
+        raise UsageError(
+            f"data.dataset must be a complete Minari dataset in the format hdf5, got {said} in {name}. Use "
+            "another copy, or another version of minari."
+        ) from error
+
+
+def _check_spaces(held: Mapping[str, Any], spaces: Sequence[Space[Any]], actions: Box) -> Space[Any]:
+    """Return the space of the observations of a dataset, given its metadata."""
+    from minari.serialization import serialize_space
+
+    found, fix = _without_bounds(held["observation_space"]), "Use the environment and the wrappers of the dataset."
+    texts = [serialize_space(space) for space in spaces]
+    for space, text in zip(spaces, texts, strict=True):
+        if _without_bounds(text) == found:
+            box = json.loads(held["action_space"])
+            bounds, own = [box.get("low"), box.get("high")], [actions.low.tolist(), actions.high.tolist()]
+            if not np.array_equal(np.array(bounds, np.float32), own):
+                raise UsageError(f"The actions of data.dataset must be in {own}, got {shown(bounds)}. {fix}")
+            return space
+    expected = " or ".join(shown(_without_bounds(text)) for text in texts)
+    raise UsageError(f"The observations of data.dataset must be {expected}, got {shown(found)}. {fix}")
+
+
+def _without_bounds(text: str) -> Any:
+    return json.loads(text, object_hook=lambda each: {name: each[name] for name in each if name not in BOUNDS})
+
+
+def _read_episodes(
+    h5py: Any, path: Path, episodes: int, space: Space[Any], actions: Box, capacity: int
+) -> Iterator[RecordedEpisode]:
+    """Yield the episodes of a file. The sizes are checked before an array is read, because they may be false."""
+    if not path.is_file():  # reading a pipe or a device may never end
+        raise ValueError("no file main_data.hdf5")
+    kinds = {_array_name(part): kind for part, kind in leaves(describe_space(space))}
+    rows, room = 0, MIN_BYTES + MAX_RATIO * path.stat().st_size
+    with h5py.File(path, "r") as file:
+        if episodes < 1:
+            raise ValueError("no episode")
         for number in range(episodes):
-            arrays = source.read(file, number, space, len(action_box[0]), rows, capacity)
-            rows += len(arrays[0])
-            found += _cut(*arrays)
-    if not found:
-        raise source.refusal("at least one step", "none", "Use a dataset with recorded steps.")
-    return found
+            arrays = {name: _array_in(file, f"episode_{number}/{name}") for name in (*kinds, *STEP_ARRAYS)}
+            steps = len(arrays["rewards"])
+            shapes = [(steps + 1, *kind.get("shape", ())) for kind in kinds.values()]
+            shapes += [(steps, *actions.shape), (steps,), (steps,), (steps,)]
+            if [array.shape for array in arrays.values()] != shapes:
+                raise ValueError(f"other shapes than {shapes} in episode {number}")
+            rows, room = rows + steps + 1, room - sum(array.nbytes for array in arrays.values())
+            if rows > capacity:
+                raise UsageError(
+                    f"data.capacity must be at least {rows:,} for data.dataset, got {capacity:,}. Increase it."
+                )
+            if room < 0:
+                raise ValueError("more numbers than its size allows")
+            own = {name: array[()] for name, array in arrays.items()}
+            _check_finite(own, number)
+            obs = np.concatenate([leaf_numbers(kind, own[name]) for name, kind in kinds.items()], axis=1)
+            yield from _cut(obs, *(own[name] for name in STEP_ARRAYS))
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Read and check the files of one dataset."""
-
-    name: str
-    folder: Path
-
-    def refusal(self, expected: str, got: str, fix: str) -> UsageError:
-        return UsageError(f"data.dataset must have {expected}, got {got} in {self.name}. {fix}")
-
-    def check_metadata(
-        self, versions: set[str], spaces: list[Any], box: tuple[Sequence[float], Sequence[float]]
-    ) -> tuple[Mapping[str, Any], int]:
-        """Check the version, the format and the spaces; return the space of the observations and the episodes."""
-        try:
-            held = json.loads((self.folder / "metadata.json").read_text())
-            version, data_format, episodes = held["minari_version"], held["data_format"], held["total_episodes"]
-            space = describe_minari(json.loads(held["observation_space"]))
-            action_shape, bounds = _box_of(held["action_space"])
-        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
-            said = f"{type(error).__name__}: {one_line(error)[:80]}"
-            fix = "Use a dataset with the spaces of the environment, written by Minari 0.4 or later."
-            raise self.refusal("a metadata.json with known spaces", said, fix) from error
-        if version not in list(versions):  # it may be unhashable
-            raise self.refusal(
-                f"a version of Minari in {sorted(versions)}", shown(version), "Use another version of minari."
-            )
-        if data_format != "hdf5":
-            raise self.refusal("the format hdf5", shown(data_format), "Use the data_format hdf5.")
-        same = [own for own in spaces if are_equal(own, space)]
-        if not same:
-            expected = " or with the parts ".join(map(text_of, spaces))
-            raise self.refusal(f"observations of shape {expected}", text_of(space), SAME_ENV)
-        if action_shape != [len(box[0])] or not np.array_equal(bounds, np.array(box, np.float32)):
-            raise self.refusal(f"actions in {box[0]} to {box[1]}"[:100], shown(bounds.tolist()), SAME_ENV)
-        if not isinstance(episodes, int) or episodes < 1:
-            raise self.refusal("at least one episode", shown(episodes), "Use a dataset with recorded episodes.")
-        return same[0], episodes
-
-    def open(self, h5py: Any) -> Any:
-        path = self.folder / "main_data.hdf5"
-        if path.exists() and not path.is_file():  # reading a pipe or a device may never end
-            raise self.refusal("an HDF5 file", "a folder, a pipe or a device", "Use another copy.")
-        try:
-            return h5py.File(path, "r")
-        except OSError as error:
-            raise self.refusal("an HDF5 file", one_line(error)[:80], "Use another copy.") from error
-
-    def read(
-        self, file: Any, number: int, space: Mapping[str, Any], action_dim: int, rows: int, capacity: int
-    ) -> list[NDArray[Any]]:
-        """Return the observations (steps + 1, obs_dim), actions, rewards, terminations and truncations of an episode.
-
-        The sizes are checked before the arrays are read, because a small file may claim any size.
-        """
-        kinds = {array_name(path): kind for path, kind in leaves(space)}
-        parts, shapes, steps, are_numeric = self._find(file, number, [*kinds, *STEP_ARRAYS])
-        expected = [(steps + 1, *kind.get("shape", ())) for kind in kinds.values()]
-        expected += [(steps, action_dim), *[(steps,)] * 3]
-        if shapes != expected or not are_numeric:
-            raise self.refusal(f"arrays of numbers {expected} in episode {number}", str(shapes), "Use another copy.")
-        if rows + steps + 1 > capacity:
-            raise UsageError(
-                f"data.capacity must be at least {rows + steps + 1:,} for {number + 1:,} episodes of {self.name}, got "
-                f"{capacity:,}. Increase it, or use a smaller dataset."
-            )
-        try:
-            arrays = {name: part[()] for name, part in parts.items()}
-        except Exception as error:  # a checksum or a filter of HDF5 failed
-            raise self.refusal(f"a readable episode {number}", one_line(error)[:80], "Use another copy.") from error
-        self._check_finite(arrays, number)
-        obs = [self._numbers(kind, arrays[name], f"{name} of episode {number}") for name, kind in kinds.items()]
-        return [np.concatenate(obs, axis=1), *(arrays[name] for name in STEP_ARRAYS)]
-
-    def _find(self, file: Any, number: int, names: Sequence[str]) -> tuple[dict[str, Any], list[Any], int, bool]:
-        """Return the arrays of an episode, not read yet, their shapes, the steps, and whether they hold numbers."""
-        try:
-            found = {name: array_in(file, f"episode_{number}/{name}") for name in names}
-            shapes = [part.shape for part in found.values()]
-            steps = int(found["rewards"].shape[0])
-            are_numeric = all(is_numeric(part, file) for part in found.values())
-        except Exception as error:  # h5py raises many kinds for a damaged or unusual file
-            said = f"{type(error).__name__}: {one_line(error)[:80]}"
-            raise self.refusal(f"all arrays of episode {number}", said, "Use another copy.") from error
-        return found, shapes, steps, are_numeric
-
-    def _check_finite(self, arrays: Mapping[str, NDArray[Any]], number: int) -> None:
-        for name, array in arrays.items():
-            with np.errstate(over="ignore"):
-                finite = np.isfinite(array.astype(np.float32))
-            if not finite.all():
-                got = f"{array[~finite][0]} in the {name} of episode {number}"
-                raise self.refusal("finite float32 numbers", got, "Remove the episode.")
-
-    def _numbers(self, kind: Mapping[str, Any], values: NDArray[Any], name: str) -> NDArray[Any]:
-        try:
-            return leaf_numbers(kind, values)
-        except PartError as error:
-            raise self.refusal(f"{error.expected} in the {name}", shown(error.got), "Remove the episode.") from error
+def _array_name(path: Sequence[Any]) -> str:
+    """Return the name of the array of a part of the observations, given its keys and indices."""
+    return "/".join(["observations", *(name if isinstance(name, str) else f"_index_{name}" for name in path)])
 
 
-def array_in(file: Any, path: str) -> Any:
-    """Return an array of a file. A link is not followed, because it may lead to a pipe. Minari writes none."""
+def _array_in(file: Any, path: str) -> Any:
+    """Return an array of numbers of a file. A link to another file is not followed. Minari writes none."""
     held = file
     for name in path.split("/"):
-        if type(held.get(name, getlink=True)).__name__ in ("SoftLink", "ExternalLink"):
-            raise ValueError(f"{path} is a link")
+        if type(held.get(name, getlink=True)).__name__ != "HardLink":
+            raise ValueError(f"no array {path}")
         held = held[name]
+    if held.dtype.kind not in "biuf" or held.external or held.is_virtual:
+        raise ValueError(f"no numbers in {path}")
     return held
 
 
-def is_numeric(array: Any, file: Any) -> bool:
-    """Return whether an array of a file holds numbers, in this file and not in another one."""
-    is_outside = array.external or array.is_virtual or array.file != file
-    return array.dtype.kind in "biuf" and not is_outside
+def _check_finite(arrays: Mapping[str, NDArray[Any]], number: int) -> None:
+    for name, array in arrays.items():
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(array.astype(np.float32))
+        if not finite.all():
+            got = f"{array[~finite][0]} in the {name} of episode {number}"
+            raise UsageError(f"data.dataset must have finite float32 numbers, got {got}. Remove the episode.")
 
 
-def _box_of(text: Any) -> tuple[list[int], NDArray[np.float32]]:
-    """Return the shape and the bounds (2, n) of a Box that Minari has serialized."""
-    space = json.loads(text)
-    if space["type"] != "Box":
-        raise ValueError(f"a space of type {space['type']}")
-    return list(space["shape"]), np.array([space["low"], space["high"]], np.float32)
+def _check_actions(episodes: Sequence[RecordedEpisode], actions: Box) -> None:
+    """Check that the agent can take the actions. The critics would learn the values of others, which it never takes."""
+    taken = np.concatenate([episode.action for episode in episodes])
+    rounding = 1e-5 * (actions.high.astype(np.float64) - actions.low)
+    outside = ((taken < actions.low - rounding) | (taken > actions.high + rounding)).any(axis=1)
+    if outside.any():
+        raise UsageError(
+            f"The actions of data.dataset must be in {actions.low.tolist()} to {actions.high.tolist()}, got "
+            f"{outside.mean():.1%} others, for example {shown(taken[outside][0].tolist())}. Clip them, or use the "
+            "environment of the dataset."
+        )
 
 
 def _cut(
@@ -209,6 +197,7 @@ def _cut(
     ends = np.flatnonzero(terminated.astype(bool) | truncated.astype(bool)) + 1
     for start, end in pairwise(dict.fromkeys([0, *ends.tolist(), len(reward)])):
         is_end = bool(terminated[end - 1]), bool(truncated[end - 1])
-        is_terminated, is_truncated = is_end if any(is_end) else (False, True)
         part = slice(start, end)
-        yield RecordedEpisode(obs[start : end + 1], action[part], reward[part], is_terminated, is_truncated)
+        yield RecordedEpisode(
+            obs[start : end + 1], action[part], reward[part], *(is_end if any(is_end) else (False, True))
+        )

@@ -14,7 +14,7 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.envs.episode import Episode
-from td3_lightning.replay.datasets import RecordedEpisode
+from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.reporting.pictures import png_writer
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.recorded_policy import TransitionRecorder

@@ -105,7 +105,7 @@ class Collector(Callback):
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
 
         The first `random_steps` actions of an agent are random. A trained agent with a new replay buffer fills it with
-        its policy. A run with `data.offline` takes no steps.
+        its policy. A run with `data.dataset.offline` takes no steps.
         """
         module, data = _module_and_data(trainer)
         module.check_optimizers()

@@ -21,10 +21,10 @@ from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.vector_source import VectorName, VectorSource, vector_source
 from td3_lightning.errors import UsageError
+from td3_lightning.replay.batches import Batches
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule
-from td3_lightning.training.batches import Batches
 from td3_lightning.training.data_settings import (
     TEST_SEED,
     DataSettings,
@@ -34,7 +34,7 @@ from td3_lightning.training.data_settings import (
     require_wrappers,
     test_seeds,
 )
-from td3_lightning.training.dataset_source import DatasetSource
+from td3_lightning.training.dataset_source import Dataset, DatasetSource
 from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_episodes, restore_replay
 
 
@@ -73,11 +73,7 @@ class ReplayData(L.LightningDataModule):
             Collector first fills the buffer with `warmup_steps` steps of the policy.
         priority_alpha: Exponent of the priorities for sampling (LAP), in [0, 1]. 0 samples uniformly. A value above 0
             requires `model.critic_loss: huber`.
-        dataset: Id or folder of a Minari dataset, whose transitions are in the replay buffer before the warm-up.
-        dataset_share: Share of each batch that is drawn from the dataset, in [0, 1]. The replay buffer then has the
-            agent's transitions only. None means that the replay buffer has the transitions of both.
-        offline: Learn from the dataset alone: no environment steps, only updates and evaluations. An epoch is
-            `steps_per_epoch` * `updates_per_step` updates, and logs count updates.
+        dataset: Minari dataset to learn from, alone or with the steps of the agent.
 
     Raises:
         UsageError: A setting is out of range, the environment cannot be created, or a space is not supported.
@@ -113,20 +109,16 @@ class ReplayData(L.LightningDataModule):
         step_timeout: float | None = 600.0,
         empty_replay: bool = False,
         priority_alpha: float = 0.0,
-        dataset: str | Path | None = None,
-        dataset_share: float | None = None,
-        offline: bool = False,
+        dataset: Dataset | None = None,
     ) -> None:
         super().__init__()
         settings = DataSettings(
-            num_envs, env_workers, env_mode, steps_per_epoch, updates_per_step, empty_replay, dataset,
-            dataset_share, offline,
+            num_envs, env_workers, env_mode, steps_per_epoch, updates_per_step, empty_replay
         )  # fmt: skip
-        settings.check_dataset(batch_size, priority_alpha, pixels)
         self.num_envs, self.env_workers, self.env_mode = settings.num_envs, settings.env_workers, settings.env_mode
         self.updates_per_step = settings.updates_schedule
-        self.empty_replay, self.offline = settings.empty_replay, settings.offline
-        self.dataset = None if dataset is None else DatasetSource(str(dataset), settings.batch_parts)
+        self.empty_replay, self.offline = settings.empty_replay, dataset is not None and dataset.offline
+        self.dataset = None if dataset is None else DatasetSource(dataset, batch_size, priority_alpha, pixels)
         self.eval_seeds, self.test_seeds = eval_seeds(eval_episodes), test_seeds(test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
         given = {"env_kwargs": env_kwargs, "train_kwargs": train_kwargs, "eval_kwargs": eval_kwargs}
@@ -138,7 +130,7 @@ class ReplayData(L.LightningDataModule):
         self.replay = make_replay(
             action_dim=len(self.action_low),
             capacity=capacity,
-            batch_size=settings.own_batch_size,
+            batch_size=batch_size if self.dataset is None else self.dataset.own_batch_size,
             batches_per_epoch=settings.updates_per_epoch,
             n_step=n_step,
             gamma=gamma,
@@ -207,8 +199,7 @@ class ReplayData(L.LightningDataModule):
             module.observation_parts = observation_parts(self.eval_env)
         if stage == "fit" and self._envs is None:
             if self.dataset is not None:
-                box = self.action_low, self.action_high
-                self.dataset.load(self.replay, box, observation_parts(self.eval_env))
+                self.dataset.load(self.replay, self.eval_env)
             maker = self._env_maker(**self.train_kwargs)
             envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout, self._vector)
             envs.require_match(self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)

@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from td3_lightning.errors import UsageError, refuse, require_bool, require_int
-from td3_lightning.replay.mixed import split_batch
-from td3_lightning.replay.pixels import Pixels
+from td3_lightning.errors import refuse, require_bool, require_int
 from td3_lightning.schedules import Schedule, as_schedule
 
 EnvMode = Literal["lockstep", "overlapped"]
@@ -32,12 +29,7 @@ class DataSettings:
     steps_per_epoch: int
     updates_per_step: float | Schedule
     empty_replay: bool
-    dataset: str | Path | None
-    dataset_share: float | None
-    offline: bool
     updates_schedule: Schedule = field(init=False)  # `updates_per_step`
-    own_batch_size: int = field(init=False)  # transitions of the agent in a batch; at least 1
-    batch_parts: tuple[int, int] | None = field(init=False, default=None)  # of the agent and the dataset, with a share
 
     def __post_init__(self) -> None:
         self.num_envs = require_int("num_envs", self.num_envs, least=1)
@@ -57,37 +49,6 @@ class DataSettings:
         if self.env_mode == "overlapped" and not self.env_workers:
             fix = "Use 1, or data.env_mode lockstep."
             raise refuse("env_workers", "at least 1 with data.env_mode overlapped", self.env_workers, fix)
-        if self.env_mode == "overlapped" and self.offline:
-            fix = "Use lockstep, because an offline run takes no environment steps."
-            raise refuse("env_mode", "lockstep with data.offline", self.env_mode, fix)
-
-    def check_dataset(self, batch_size: int, priority_alpha: float, pixels: object) -> None:
-        """Check the settings of the dataset and the frames, and set the parts of a batch."""
-        if pixels is not None and not isinstance(pixels, Pixels):
-            raise refuse("pixels", "a Pixels", pixels, "Use Pixels(), or remove it.")
-        if self.dataset is not None and (not isinstance(self.dataset, str | Path) or not self.dataset):
-            raise refuse("data.dataset", "an id or a folder", self.dataset, "Use lander/expert-v0, for example.")
-        self.offline = require_bool("data.offline", self.offline)
-        for name, value in (("offline", self.offline or None), ("dataset_share", self.dataset_share)):
-            if self.dataset is None and value is not None:
-                raise UsageError(f"data.{name} requires data.dataset, got none. Add --data.dataset.")
-        self.own_batch_size = batch_size
-        if self.dataset_share is not None:
-            self.batch_parts = split_batch(batch_size, self.dataset_share)
-            self.own_batch_size = max(self.batch_parts[0], 1)
-        for name, is_set in self._unsupported(priority_alpha, pixels).items():
-            if is_set:
-                other = "data.dataset" if name == "pixels" else "data.dataset_share"
-                raise UsageError(f"data.{name} must not be set with {other}, which does not support it. Remove one.")
-
-    def _unsupported(self, priority_alpha: float, pixels: object) -> dict[str, bool]:
-        """Return the settings that a dataset, or its share, does not support, and whether they are set."""
-        is_shared = self.dataset_share is not None
-        return {
-            "pixels": pixels is not None and self.dataset is not None,
-            "offline": self.offline and is_shared,
-            "priority_alpha": is_shared and bool(priority_alpha),
-        }
 
     @property
     def updates_per_epoch(self) -> int:

@@ -1,21 +1,65 @@
 """The Minari dataset of a data module."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 
 from td3_lightning.algorithm.agent import Agent
-from td3_lightning.errors import UsageError
+from td3_lightning.envs.flatten import structured_space
+from td3_lightning.errors import UsageError, refuse, require_float
+from td3_lightning.replay.batches import MixedReplay
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
-from td3_lightning.replay.datasets import RecordedEpisode, checksum, checksum_of_rows, describe, fill
-from td3_lightning.replay.mixed import MixedReplay
+from td3_lightning.replay.episodes import RecordedEpisode, checksum, checksum_of_rows, describe, fill
+from td3_lightning.replay.pixels import Pixels
 from td3_lightning.seeding import new_generator
 
 MAX_ROWS = 10**8  # of a dataset outside the replay buffer, so that a damaged file does not exhaust the memory
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Choose a Minari dataset and its use. By default, the replay buffer has its transitions before the warm-up.
+
+    Args:
+        name: Id or folder of the dataset.
+        share: Share of each batch that is drawn from the dataset, in [0, 1]. The replay buffer then has the agent's
+            transitions only.
+        offline: Learn from the dataset alone: no environment steps, only updates and evaluations. An epoch is
+            `steps_per_epoch` * `updates_per_step` updates, and logs count updates.
+
+    Raises:
+        UsageError: The share is out of its range, or combined with `offline`.
+    """
+
+    name: str
+    share: float | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.share is not None:
+            require_float("data.dataset.share", self.share, least=0, most=1, fix="Use 0.5, for example.")
+            if self.offline:
+                raise UsageError("data.dataset.offline must be false with data.dataset.share, got true. Remove one.")
+
+    def split(self, batch_size: int) -> tuple[int, int] | None:
+        """Return how many transitions of a batch come from the agent and from the dataset; None without a share.
+
+        Raises:
+            UsageError: A share between 0 and 1 is rounded to 0 or to 1.
+        """
+        if self.share is None:
+            return None
+        count = round(self.share * batch_size)
+        if (self.share > 0 and count == 0) or (self.share < 1 and count == batch_size):
+            constraint = f"0, 1 or a share of whole transitions in a batch of {batch_size}"
+            raise refuse("data.dataset.share", constraint, self.share, "Increase data.batch_size.")
+        return batch_size - count, count
 
 
 class DatasetSource:
@@ -24,35 +68,41 @@ class DatasetSource:
     A relative folder is resolved at construction, before an environment can change the working directory.
 
     Args:
-        name: Id or folder of the dataset.
-        counts: Transitions of the agent and of the dataset in a batch. None fills the agent's replay buffer.
+        dataset: The dataset and its use.
+        batch_size: Transitions in a batch.
+        priority_alpha: Exponent of the priorities, which a share does not have.
+        pixels: Settings of frames, which a dataset does not have.
+
+    Raises:
+        UsageError: The settings do not fit together.
     """
 
-    def __init__(self, name: str, counts: tuple[int, int] | None) -> None:
-        self.name, self.counts = name, counts
+    def __init__(self, dataset: Dataset, batch_size: int, priority_alpha: float, pixels: Pixels | None) -> None:
+        if pixels is not None or (dataset.share is not None and priority_alpha):
+            first, second = ("pixels", "dataset") if pixels is not None else ("priority_alpha", "dataset.share")
+            raise UsageError(f"data.{first} must not be set with data.{second}, which does not support it. Remove one.")
+        self.name, self.counts = str(dataset.name), dataset.split(batch_size)
+        self.own_batch_size = batch_size if self.counts is None else max(self.counts[0], 1)
         self.summary = ""  # of the episodes, after `load`
         self._identity = 0  # checksum of the episodes, after `load`
         self._checksum = 0  # that of the separate rows, if there are any
         self._has_effect = True  # False if it was added on a resume, which keeps the replay buffer
-        self._folder = find_dataset(name)
+        self._folder = find_dataset(self.name)
         self._rows: Replay | None = None  # the dataset, if it is not in the agent's replay buffer
         self._obs = np.empty((0, 0), np.float32)
 
-    def load(
-        self,
-        replay: Replay,
-        action_box: tuple[Sequence[float], Sequence[float]],
-        observation_parts: Mapping[str, Any] | None = None,
-    ) -> None:
+    def load(self, replay: Replay, env: gym.Env) -> None:
         """Read the dataset at the start of the first fit. A replay buffer that has transitions keeps them.
 
         Raises:
-            UsageError: The dataset cannot be used, see `read_dataset`.
+            UsageError: The dataset cannot be used in the environment, see `read_dataset`.
         """
         if self.summary:
             return
         most = replay.capacity if self.counts is None else max(replay.capacity, MAX_ROWS)
-        episodes = read_dataset(self.name, self._folder, replay.obs_dim, action_box, most, observation_parts)
+        spaces = [space for space in (env.observation_space, structured_space(env)) if space is not None]
+        actions: Any = env.action_space
+        episodes = read_dataset(self.name, self._folder, spaces, actions, most)
         if self.counts is not None:
             self._rows = _replay_of(episodes, replay, max(self.counts[1], 1))
         elif not replay.num_transitions:
@@ -60,7 +110,18 @@ class DatasetSource:
         self._identity = checksum(episodes)
         self._checksum = self._identity if self._rows is None else checksum_of_rows(self._rows)
         self._obs = np.concatenate([episode.obs for episode in episodes]).astype(np.float32, copy=False)
+        self._warn_outside(env.observation_space)
         self.summary = describe(episodes)
+
+    def _warn_outside(self, space: gym.Space[Any]) -> None:
+        """Warn of observations that the environment excludes. Many environments declare bounds that they exceed."""
+        low, high = space.low - 1e-5 * abs(space.low), space.high + 1e-5 * abs(space.high)  # type: ignore[attr-defined]
+        share = ((self._obs < low) | (self._obs > high)).any(axis=1).mean()
+        if share:
+            rank_zero_warn(
+                f"{share:.1%} of the observations of data.dataset {self.name} are out of the bounds of the "
+                "environment's observation space. Check that the dataset is one of this environment."
+            )
 
     def observations_for(self, agent: Agent) -> NDArray[np.float32]:
         """Return the observations (n, obs_dim) for the statistics of an agent, or none if they contain the dataset."""

@@ -141,7 +141,7 @@ def _returns(value: Any, name: str) -> None:
 class SaveEvaluations(Callback):
     """Write `evaluations.npz` to the log folder: `env_steps` (n,) and `returns` (n, episodes) of all evaluations.
 
-    A run with `data.offline` has `updates` (n,) instead of `env_steps`.
+    A run with `data.dataset.offline` has `updates` (n,) instead of `env_steps`.
     With `trainer.num_sanity_val_steps: -1`, the first evaluation is that of the untrained policy.
     """
 

@@ -12,8 +12,8 @@ from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.flatten import structured_space
 from td3_lightning.envs.spaces import check_same_spaces
 from td3_lightning.errors import require_float, require_int
-from td3_lightning.replay.dataset_spaces import is_storable
-from td3_lightning.replay.datasets import RecordedEpisode
+from td3_lightning.replay.dataset_writer import is_storable
+from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import MAX_EPISODES

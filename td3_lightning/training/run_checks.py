@@ -166,8 +166,8 @@ def _check_rewards_are_raw(module: TD3, data: ReplayData) -> None:
         return
     if data.offline:
         raise UsageError(
-            "model.normalize_rewards must be false with data.offline, got true. Use a constant data.reward_scale: the "
-            "estimate requires environment steps."
+            "model.normalize_rewards must be false with data.dataset.offline, got true. Use a constant "
+            "data.reward_scale: the estimate requires environment steps."
         )
     if data.replay.reward_scale != 1:
         raise UsageError(
@@ -190,12 +190,12 @@ def check_offline(trainer: L.Trainer, schedules: dict[str, Schedule]) -> None:
     for each in callbacks:
         if isinstance(each, PolicyCheckpoint | StopWhenSolved):
             raise UsageError(
-                f"data.offline must be false with {type(each).__name__}, which requires training episodes, got true. "
-                "Remove the callback."
+                f"data.dataset.offline must be false with {type(each).__name__}, which requires training episodes, "
+                "got true. Remove the callback."
             )
     for name, schedule in schedules.items():
         raise UsageError(
-            f"{name} must be a number if data.offline is true, because env_steps do not grow, got "
+            f"{name} must be a number if data.dataset.offline is true, because env_steps do not grow, got "
             f"{schedule}. Use a number."
         )
 
@@ -211,4 +211,6 @@ def warn_unused(kind: type, **settings: Any) -> None:
     unused = [f"collector.{name}" for name, value in settings.items() if value != defaults[name].default]
     if unused:
         has = "has" if len(unused) == 1 else "have"
-        rank_zero_warn(f"{' and '.join(unused)} {has} no effect with data.offline, which takes no environment steps.")
+        rank_zero_warn(
+            f"{' and '.join(unused)} {has} no effect with data.dataset.offline, which takes no environment steps."
+        )

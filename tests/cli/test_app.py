@@ -220,7 +220,7 @@ def test_every_configuration_trains(name):
     if "dataset" in data:
         pytest.importorskip("minari")
         obs_dim, action_dim = RECORDED[data["env_id"]]
-        recorded.write(Path("datasets"), data["dataset"], obs_dim, bounds=[1] * action_dim)
+        recorded.write(Path("datasets"), data["dataset"]["name"], obs_dim, bounds=[1] * action_dim)
     stages = [*([before.removeprefix("last:") + ".yaml"] if before else []), name]
     for epochs, stage in enumerate(stages, 1):
         run("fit", "--config", stage, *SMALL, *LONGER, *short, f"--trainer.max_epochs={epochs}")
@@ -1077,7 +1077,7 @@ COMMON_ERRORS = {
     "--model.encoder 'Trunk([1, 2])'": "got Trunk([1, 2]); did you mean td3_lightning.Trunk?",
     "--data.batch_size null": "data.batch_size must be an integer, got null. Use an integer.",
     "--data.batch_size hello": "data.batch_size must be an integer, got hello. Use an integer.",
-    "--data.dataset_share nan": "data.dataset_share must be a number or null, got nan. Use a number.",
+    "--data.dataset.share nan": "data.dataset.share must be a number or null, got nan. Use a number.",
     "--data.env_kwargs 3": "data.env_kwargs must be a mapping or null, got 3. Use the form {name: value}.",
     "--data.empty_replay 3": "data.empty_replay must be true or false, got 3. Use true or false.",
     "--model.critic_loss l1": "model.critic_loss must be one of mse, huber, got l1. Use mse, for example.",

@@ -25,7 +25,7 @@ SMALL = [
     *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--model.hidden_dims=[8,8]"),
     *("--collector.warmup_steps=10", "--data.env_kwargs={max_episode_steps: 9}"),
 ]
-OFFLINE = ["--data.offline=true", "--model.bc_weight=0.4"]
+OFFLINE = ["--data.dataset.offline=true", "--model.bc_weight=0.4"]
 Error = Callable[..., str]
 
 gym.register("CollectedGoal-v0", Goal)
@@ -70,7 +70,7 @@ def test_collect_fit_and_test(last: Path, capsys: pytest.CaptureFixture[str]) ->
     assert arrays("mine/some-v0") == arrays("mine/other-v3")
     assert main([*collect, "--dataset", "mine/seed", "--seed_everything", "7"]) == 0
     assert arrays("mine/some-v0") != arrays("mine/seed-v0")
-    fit = ["fit", "--config", "here.yaml", *SMALL, "--data.dataset", "mine/some-v0", *OFFLINE, "--name", "offline"]
+    fit = ["fit", "--config", "here.yaml", *SMALL, "--data.dataset.name", "mine/some-v0", *OFFLINE, "--name", "offline"]
     assert main(fit) == 0
     output = capsys.readouterr().out
     assert "dataset      mine/some-v0: 2 episodes, 18 steps" in output
@@ -91,14 +91,14 @@ def test_goals_keep_their_structure_in_datasets_and_policies(error: Error, tmp_p
     assert main(["collect", "--ckpt_path", last("first"), "--dataset", "goals", "--episodes", "2"]) == 0
     names = "achieved_goal", "desired_goal", "observation"
     assert {f"episode_1/observations/{name}" for name in names} < arrays("goals-v0").keys()
-    offline = [*fit, "--data.dataset", "goals-v0", *OFFLINE]
+    offline = [*fit, "--data.dataset.name", "goals-v0", *OFFLINE]
     assert main([*offline, "--name", "second"]) == 0
     policy = Policy.load(last("second"))
     obs = {name: np.array([number, 1.0]) for number, name in enumerate(names)}
     np.testing.assert_array_equal(policy(obs), policy([0, 1, 1, 1, 2, 1]))
     with h5py.File(Path("datasets/goals-v0/data/main_data.hdf5"), "a") as file:
         file["episode_1/observations/desired_goal"][2, 0] = np.inf
-    expected = "finite float32 numbers, got inf in the observations/desired_goal of episode 1 in goals-v0"
+    expected = "finite float32 numbers, got inf in the observations/desired_goal of episode 1. Remove the episode. The "
     assert expected in error(*offline, "--name", "third")
     assert not Path("lightning_logs/third").exists()
 
@@ -145,22 +145,27 @@ def test_invalid_dataset_starts_no_run(last: Path, error: Error) -> None:
     data = recorded.write(Path("datasets").absolute())
     fit = ["fit", "--config", "here.yaml", "--name", "new", *SMALL]
     for words, expected in (
-        (["--data.dataset=gone-v0"], "data.dataset must be the id or the folder of a Minari dataset, got 'gone-v0'"),
-        (["--data.dataset_share=0.5"], "data.dataset_share requires data.dataset, got none"),
-        (["--data.offline=true"], "data.offline requires data.dataset, got none"),
-        (["--data.dataset=recorded-v0", "--data.dataset_share=1.5"], "data.dataset_share must be in [0, 1], got 1.5"),
-        (["--data.dataset=recorded-v0", "--data.capacity=20"], "data.capacity must be at least 21"),
         (
-            ["--data.dataset=recorded-v0", "--data.env_id=MountainCarContinuous-v0"],
-            "observations of shape (2,), got (3,)",
+            ["--data.dataset.name=gone-v0"],
+            "data.dataset must be the id or the folder of a Minari dataset, got 'gone-v0'",
+        ),
+        (["--data.dataset.share=0.5"], "data.dataset: td3_lightning.Dataset requires name, got none"),
+        (
+            ["--data.dataset.name=recorded-v0", "--data.dataset.share=1.5"],
+            "data.dataset.share must be in [0, 1], got 1.5",
+        ),
+        (["--data.dataset.name=recorded-v0", "--data.capacity=20"], "data.capacity must be at least 21"),
+        (
+            ["--data.dataset.name=recorded-v0", "--data.env_id=MountainCarContinuous-v0"],
+            "The observations of data.dataset must be",
         ),
         (["--model.bc_weight=0"], "bc_weight must be greater than 0, got 0.0"),
     ):
         assert expected in error(*fit, *words)
     with h5py.File(data / "main_data.hdf5", "a") as file:
         file["episode_0/rewards"][0] = np.nan
-    assert "finite float32 numbers, got nan in the rewards of episode 0" in error(*fit, "--data.dataset", data)
+    assert "finite float32 numbers, got nan in the rewards of episode 0" in error(*fit, "--data.dataset.name", data)
     held = json.loads((data / "metadata.json").read_text())
     (data / "metadata.json").write_text(json.dumps({**held, "minari_version": "9.0"}))
-    assert "must have a version of Minari in" in error(*fit, "--data.dataset", data)
+    assert "hdf5, got ValueError: format hdf5 of Minari 9.0" in error(*fit, "--data.dataset.name", data)
     assert not Path("lightning_logs/new").exists()

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from td3_lightning.cli.app import main
-from td3_lightning.replay.datasets import RecordedEpisode
+from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.reporting import policy_plots, seed_curves
 
 

@@ -374,7 +374,6 @@ def test_invalid_number_of_workers_is_usage_error(workers: Any, said: str) -> No
     [
         ({"env_workers": 0}, "env_workers must be at least 1 with data.env_mode overlapped, got 0. Use 1, or"),
         ({"env_mode": "async"}, "env_mode must be lockstep or overlapped, got 'async'. Use"),
-        ({"offline": True}, "env_mode must be lockstep with data.offline, got 'overlapped'. Use lockstep, because"),
     ],
 )
 def test_invalid_mode_is_usage_error(settings: dict[str, Any], said: str) -> None:

@@ -23,6 +23,7 @@ from td3_lightning import (
     Batch,
     Collector,
     Convolutions,
+    Dataset,
     Policy,
     PolicyCheckpoint,
     ReplayData,
@@ -54,7 +55,7 @@ LARGE_FILM: dict[str, Any] = {
     "capacity": 60,
 }
 CONVOLUTIONS = Convolutions(4, stack=2, height=44, width=44)
-RECORDED: dict[str, Any] = {**PENDULUM, "dataset": "recorded-v0", "offline": True}
+RECORDED: dict[str, Any] = {**PENDULUM, "dataset": Dataset("recorded-v0", offline=True)}
 CASES: dict[str, tuple[type[TD3], dict[str, Any], dict[str, Any], list[Callback]]] = {
     "default": (TD3, {}, PENDULUM, []),
     "normalized": (TD3, {"normalize_observations": True, "normalize_rewards": True}, PENDULUM, []),

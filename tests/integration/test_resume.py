@@ -28,7 +28,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 import conftest  # noqa: F401  # no screen, one thread
 import recorded
 from run_comparison import Stops, differences, events, rows, values
-from td3_lightning import TD3, TD7, Collector, Constant, Linear, ReplayData
+from td3_lightning import TD3, TD7, Collector, Constant, Dataset, Linear, ReplayData
 from td3_lightning.checkpointing.interruption import StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
@@ -79,8 +79,8 @@ DATA: dict[str, dict[str, Any]] = {
         "num_envs": 3,
         "updates_per_step": Linear(0.25, 0.5, 100),
     },
-    "offline": {**PENDULUM, "n_step": 2, "dataset": "recorded-v0", "offline": True},
-    "dataset, share": {**PENDULUM, "n_step": 2, "capacity": 100, "dataset": "recorded-v0", "dataset_share": 0.25},
+    "offline": {**PENDULUM, "n_step": 2, "dataset": Dataset("recorded-v0", offline=True)},
+    "dataset, share": {**PENDULUM, "n_step": 2, "capacity": 100, "dataset": Dataset("recorded-v0", share=0.25)},
     "short": {**PENDULUM, "num_envs": 2, "n_step": 4, "capacity": 40, "updates_per_step": 0.5},
     "overlapped": {**PENDULUM, "num_envs": 2, "n_step": 2},  # a step is in progress during two updates
 }

@@ -18,16 +18,17 @@ from one_sentence import refused
 from td3_lightning import Linear, UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
-from td3_lightning.replay.datasets import RecordedEpisode, describe, fill, new_dataset_id, write_dataset
+from td3_lightning.replay.dataset_writer import new_dataset_id, write_dataset
+from td3_lightning.replay.episodes import RecordedEpisode, describe, fill
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("minari")
 
-BOX = ([-2.0], [2.0])
+ACTIONS = Box(-2, 2, (1,), np.float32)
 
 
-def read(name: str = "recorded-v0", obs_dim: int = 3, box: Any = BOX, capacity: int = 100) -> list[RecordedEpisode]:
-    return read_dataset(name, find_dataset(name), obs_dim, box, capacity)
+def read(name: str = "recorded-v0", capacity: int = 100) -> list[RecordedEpisode]:
+    return read_dataset(name, find_dataset(name), [Box(-np.inf, np.inf, (3,), np.float32)], ACTIONS, capacity)
 
 
 def replays(**settings: Any) -> tuple[Replay, Replay]:
@@ -208,31 +209,28 @@ def pipe(data: Path) -> None:
 
 SPACE = '{"type": "Box", "dtype": "float32", "shape": [%d], "low": [%s], "high": [%s]}'
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "version": (lambda data: metadata(data, minari_version="9.9.9"), "'9.9.9'"),
-    "version of another type": (lambda data: metadata(data, minari_version=["0.5.4"]), "['0.5.4']"),
-    "format": (lambda data: metadata(data, data_format="arrow"), "'arrow'"),
-    "observations": (lambda data: metadata(data, observation_space=SPACE % (4, "0", "1")), "(4,)"),
-    "actions": (lambda data: metadata(data, action_space=SPACE % (1, "-1", "1")), "[[-1.0], [1.0]]"),
-    "discrete": (lambda data: metadata(data, action_space='{"type": "Discrete", "n": 3}'), "Discrete"),
-    "no space": (lambda data: metadata(data, action_space=None), "TypeError"),
-    "parts": (lambda data: metadata(data, observation_space='{"type": "Dict", "subspaces": [1]}'), "AttributeError"),
-    "no episode": (lambda data: metadata(data, total_episodes=0), "0"),
-    "missing episode": (lambda data: metadata(data, total_episodes=5), "KeyError"),
-    "no steps": (lambda data: metadata(data, total_episodes=-1), "-1"),
+    "version": (lambda data: metadata(data, minari_version="9.9.9"), "9.9.9"),
+    "format": (lambda data: metadata(data, data_format="arrow"), "arrow"),
+    "observations": (lambda data: metadata(data, observation_space=SPACE % (4, "0", "1")), "'shape': [4]"),
+    "actions": (lambda data: metadata(data, action_space=SPACE % (1, "-1", "1")), "[[-1], [1]]"),
+    "discrete": (lambda data: metadata(data, action_space='{"type": "Discrete", "n": 3}'), "None"),
+    "no episode": (lambda data: metadata(data, total_episodes=0), "no episode"),
+    "missing episode": (lambda data: metadata(data, total_episodes=5), "no array episode_4"),
+    "endless": (lambda data: metadata(data, total_episodes=10**30), "no array episode_4"),
     "metadata": (lambda data: (data / "metadata.json").write_text("{"), "JSONDecodeError"),
     "nested": (lambda data: (data / "metadata.json").write_text("[" * 100_000), "RecursionError"),
     "file": (lambda data: (data / "main_data.hdf5").write_bytes(b"no hdf5"), "Unable"),
-    "no file": (lambda data: (data / "main_data.hdf5").unlink(), "Unable"),
+    "no file": (lambda data: (data / "main_data.hdf5").unlink(), "no file"),
     "nan": (values("rewards", lambda old: old * np.nan), "nan"),
     "inf": (values("observations", lambda old: old.astype(np.float64) * 1e300), "observations"),
-    "shape": (values("actions", lambda old: old[:, [0, 0]]), "(1, 2)"),
-    "text": (values("rewards", lambda old: np.array([b"1.0"])), "[(2, 3)"),
+    "shape": (values("actions", lambda old: old[:, [0, 0]]), "other shapes"),
+    "text": (values("rewards", lambda old: np.array([b"1.0"])), "no numbers in episode_1/rewards"),
     "huge": (huge, "100"),
-    "external": (external, "[(2, 3)"),
-    "link": (linked(h5py.SoftLink("/episode_0/rewards")), "episode_1/rewards is a link"),
-    "link to a file": (linked(h5py.ExternalLink("other.hdf5", "/rewards")), "episode_1/rewards is a link"),
+    "external": (external, "no numbers in episode_1/rewards"),
+    "link": (linked(h5py.SoftLink("/episode_0/rewards")), "no array episode_1/rewards"),
+    "link to a file": (linked(h5py.ExternalLink("other.hdf5", "/rewards")), "no array episode_1/rewards"),
     "three bytes": (three_bytes, "TypeError"),
-    "pipe": (pipe, "a pipe or a device"),
+    "pipe": (pipe, "no file"),
 }
 
 
@@ -240,12 +238,38 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_damaged_dataset_is_refused_in_one_sentence(damage: str, data: Path) -> None:
     change, got = DAMAGES[damage]
     change(data)
-    with refused("data.capacity" if damage == "huge" else "data.dataset", got):
+    with pytest.raises(UsageError) as caught:
+        read()
+    assert got in str(caught.value)
+    assert "recorded-v0" in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_small_file_cannot_claim_large_arrays(data: Path) -> None:
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        for name, width in (("observations", (3,)), ("actions", (1,)), ("rewards", ())):
+            del file[f"episode_1/{name}"]
+            steps = 10**7 + (name == "observations")
+            file.create_dataset(f"episode_1/{name}", (steps, *width), "f8", chunks=(1024, *width))
+        for name in ("terminations", "truncations"):
+            del file[f"episode_1/{name}"]
+            file.create_dataset(f"episode_1/{name}", (10**7,), "?", chunks=(1024,))
+    with refused("data.dataset", "more numbers than its size allows"):
+        read(capacity=10**9)
+
+
+def test_actions_that_the_agent_cannot_take_are_refused(data: Path) -> None:
+    values("actions", lambda old: np.float32(2.000001) + 0 * old)(data)  # rounding
+    assert read()[1].action.max() > 2
+    values("actions", lambda old: 2.1 + 0 * old)(data)
+    with pytest.raises(
+        UsageError, match=r"must be in \[-2.0\] to \[2.0\], got 5.9% others, for example \[2.0999.*Clip them"
+    ):
         read()
 
 
 def test_dataset_larger_than_the_replay_is_refused(data: Path) -> None:
-    with refused("data.capacity", "20", fix="Increase"):
+    with refused("data.capacity", "20"):
         read(capacity=20)
     replay = Replay(3, 1, capacity=24, num_envs=2, batch_size=4)
     with refused("data.capacity", "24", fix="Increase"):
@@ -271,7 +295,7 @@ def test_environment_of_a_dataset_is_never_made(data: Path, tmp_path: Path, monk
     metadata(data, env_spec=json.dumps(spec), eval_env_spec=json.dumps(spec))
     assert len(read()) == 4
     metadata(data, observation_space=None)  # Minari would make the environment to learn its space
-    with refused("data.dataset", "TypeError"):
+    with pytest.raises(UsageError, match=r"^data\.dataset must be"):
         read()
     assert "hostile_environment" not in sys.modules
 

@@ -10,7 +10,7 @@ import torch
 
 from td3_lightning import TD3, ActionRepeat, Pedals, ReplayData
 from td3_lightning.envs.episode import Episode
-from td3_lightning.replay.datasets import RecordedEpisode
+from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.reporting.policy_plots import (
     LineRecorder,
     discounted_returns,

@@ -46,7 +46,7 @@ RUNS = {  # flags; a run with a stop is resumed and must equal "manual"
     "n_step": f"{SMALL} --data.n_step 3",
     "pixels": PIXELS,
     "two_envs": f"{SMALL} --data.num_envs 2",
-    "offline": f"{SMALL} --data.dataset golden/manual-v0 --data.offline true --model.bc_weight 0.4",
+    "offline": f"{SMALL} --data.dataset.name golden/manual-v0 --data.dataset.offline true --model.bc_weight 0.4",
     "resumed_in_epoch": f"{SMALL} --trainer.callbacks+=golden.StopInEpoch",
     "resumed_in_evaluation": f"{SMALL} --trainer.callbacks+=golden.StopInEvaluation",
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from gymnasium.spaces import Box
 
-from td3_lightning.replay.datasets import RecordedEpisode, write_dataset
+from td3_lightning.replay.dataset_writer import write_dataset
+from td3_lightning.replay.episodes import RecordedEpisode
 
 LENGTHS = (5, 1, 7, 4)  # steps of the episodes
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import recorded
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, TD7, Batch, Collector, ReplayData, Trunk, UsageError
+from td3_lightning import TD3, TD7, Batch, Collector, Dataset, ReplayData, Trunk, UsageError
 from td3_lightning.envs.env_group import Step
 from td3_lightning.training.normalizer_inputs import NormalizerInputs, UnseenReturns
 from tests.algorithm.test_normalization import AGENTS, new_agent, new_batch
@@ -145,7 +145,7 @@ def test_setting_is_refused_where_it_cannot_work(make_trainer: Any, tmp_path: Pa
     with refused("data.reward_scale", "0.1", "omit one"):
         make_trainer(callbacks=[Collector(30)]).fit(agent, datamodule=data)
     recorded.write(tmp_path / "datasets")
-    data = ReplayData("Pendulum-v1", eval_episodes=1, dataset="recorded-v0", offline=True)
+    data = ReplayData("Pendulum-v1", eval_episodes=1, dataset=Dataset("recorded-v0", offline=True))
     agent = TD3(3, data.action_low, data.action_high, (8,), normalize_rewards=True)
     with refused("model.normalize_rewards", "true", "data.reward_scale"):
         make_trainer(callbacks=[Collector(30)]).fit(agent, datamodule=data)

@@ -17,7 +17,9 @@ from one_sentence import refused
 from td3_lightning import (
     TD3,
     Collector,
+    Dataset,
     Linear,
+    Pixels,
     PolicyCheckpoint,
     ReplayData,
     SaveEvaluations,
@@ -27,7 +29,7 @@ from td3_lightning import (
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.replay.datasets import RecordedEpisode
+from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.reporting.best_evaluation import read_best
 from td3_lightning.reporting.learning_curve import write_curve
 from td3_lightning.reporting.logger import RunLogger
@@ -51,9 +53,13 @@ def fit(tmp_path: Path, make_trainer: Callable[..., L.Trainer]) -> Fit:
         collector: dict[str, Any] | None = None,
         ckpt_path: Any = None,
         trainer: dict[str, Any] | None = None,
+        dataset: str | None = "recorded-v0",
+        share: float | None = None,
+        offline: bool = False,
         **data: Any,
     ) -> tuple[Any, ReplayData, L.Trainer]:
-        module_data = ReplayData("Pendulum-v1", **{**SMALL, "dataset": "recorded-v0", "steps_per_epoch": 6, **data})
+        source = None if dataset is None else Dataset(dataset, share, offline)
+        module_data = ReplayData("Pendulum-v1", **{**SMALL, "dataset": source, "steps_per_epoch": 6, **data})
         sizes = module_data.obs_dim, module_data.action_low, module_data.action_high
         module = agent(*sizes, hidden_dims=[8], **(model or {}))
         made = make_trainer(
@@ -67,7 +73,7 @@ def fit(tmp_path: Path, make_trainer: Callable[..., L.Trainer]) -> Fit:
 
 def test_dataset_can_be_a_path(tmp_path: Path) -> None:
     folder = recorded.write(tmp_path)
-    data = ReplayData("Pendulum-v1", dataset=folder, **SMALL)
+    data = ReplayData("Pendulum-v1", dataset=Dataset(str(folder)), **SMALL)
     assert data.dataset is not None
     assert data.dataset.name == str(folder)
 
@@ -114,7 +120,7 @@ def test_dataset_is_in_the_replay_before_the_warm_up(fit: Fit) -> None:
 
 def test_share_of_the_dataset_is_in_each_batch(fit: Fit) -> None:
     batches = Actions()
-    module, data, _ = fit(callbacks=(batches,), dataset_share=0.25)
+    module, data, _ = fit(callbacks=(batches,), share=0.25)
     assert data.replay.num_transitions == module.env_steps == 16
     for batch in batches.batches:
         assert [reward in RECORDED for reward in batch.reward.tolist()] == [False] * 6 + [True] * 2
@@ -122,7 +128,7 @@ def test_share_of_the_dataset_is_in_each_batch(fit: Fit) -> None:
 
 def test_separate_dataset_has_the_settings_of_the_replay(fit: Fit) -> None:
     """Demonstrations with other rewards, discounts or steps would teach other values."""
-    _, data, _ = fit(dataset_share=0.5, n_step=3, gamma=0.9, reward_scale=0.1)
+    _, data, _ = fit(share=0.5, n_step=3, gamma=0.9, reward_scale=0.1)
     assert data.dataset is not None
     rows = data.dataset._rows
     assert rows is not None
@@ -161,7 +167,7 @@ def test_saved_evaluations_of_an_offline_run_count_updates(fit: Fit, tmp_path: P
 
 
 def test_changed_dataset_is_refused_on_resume(fit: Fit, tmp_path: Path) -> None:
-    _, _, trainer = fit(dataset_share=0.5)
+    _, _, trainer = fit(share=0.5)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     (tmp_path / "datasets" / "recorded-v0").rename(tmp_path / "datasets" / "old-v0")
     recorded.LENGTHS, before = (5, 2), recorded.LENGTHS
@@ -170,8 +176,8 @@ def test_changed_dataset_is_refused_on_resume(fit: Fit, tmp_path: Path) -> None:
     finally:
         recorded.LENGTHS = before
     with refused("data.dataset", "other numbers", fix="empty_replay"):
-        fit(dataset_share=0.5, ckpt_path=tmp_path / "last.ckpt", trainer={"max_epochs": 2})
-    fit(dataset_share=0.5, dataset="old-v0", ckpt_path=tmp_path / "last.ckpt", trainer={"max_epochs": 2})
+        fit(share=0.5, ckpt_path=tmp_path / "last.ckpt", trainer={"max_epochs": 2})
+    fit(share=0.5, dataset="old-v0", ckpt_path=tmp_path / "last.ckpt", trainer={"max_epochs": 2})
 
 
 def test_changed_dataset_in_the_replay_is_refused_on_resume(fit: Fit, tmp_path: Path) -> None:
@@ -211,7 +217,7 @@ def test_checkpoint_without_checksum_continues_silently(fit: Fit, tmp_path: Path
 
 
 def test_data_with_a_dataset_can_be_pickled(fit: Fit) -> None:
-    _, data, _ = fit(dataset_share=0.5)
+    _, data, _ = fit(share=0.5)
     copied = pickle.loads(pickle.dumps(data))
     assert copied.replay.num_transitions == data.replay.num_transitions > 0
     agent = TD3(3, [-2.0], [2.0])
@@ -219,33 +225,39 @@ def test_data_with_a_dataset_can_be_pickled(fit: Fit) -> None:
 
 
 def test_dataset_with_a_share_may_exceed_the_capacity(fit: Fit) -> None:
-    module, data, _ = fit(dataset_share=0.5, capacity=9)
+    module, data, _ = fit(share=0.5, capacity=9)
     assert sum(recorded.LENGTHS) > data.replay.num_transitions > 0
     assert module.updates == 6
+
+
+def test_observations_out_of_the_environments_bounds_warn(fit: Fit) -> None:
+    """Random numbers are no sine and cosine in [-1, 1]."""
+    obs = np.concatenate([episode.obs for episode in recorded.episodes()])
+    share = (abs(obs) > [1, 1, 8]).any(axis=1).mean()
+    with pytest.warns(UserWarning, match=rf"^{share:.1%} of the observations of data\.dataset recorded-v0 are out of"):
+        fit(offline=True)
 
 
 # Settings.
 
 
 @pytest.mark.parametrize(
-    ("settings", "setting", "value"),
+    ("dataset", "data", "setting", "value"),
     [
-        ({"dataset_share": 1.5}, "data.dataset_share", "1.5"),
-        ({"dataset_share": "half"}, "data.dataset_share", "'half'"),
-        ({"dataset_share": 0.5, "dataset": None}, "data.dataset_share", "none"),
-        ({"offline": True, "dataset": None}, "data.offline", "none"),
-        ({"dataset": ""}, "data.dataset", "''"),
-        ({"dataset": 3}, "data.dataset", "3"),
-        ({"offline": "yes"}, "data.offline", "'yes'"),
-        ({"offline": True, "dataset_share": 0.5}, "data.offline", "data.dataset_share"),
-        ({"priority_alpha": 0.4, "dataset_share": 0.5}, "data.priority_alpha", "data.dataset_share"),
-        ({"batch_size": 0, "dataset_share": 0.5}, "data.batch_size", "0"),
-        ({"batch_size": 0}, "batch_size", "0"),
+        ({"share": 1.5}, {}, "data.dataset.share", "1.5"),
+        ({"share": float("nan")}, {}, "data.dataset.share", "nan"),
+        ({"share": 0.04}, {"batch_size": 10}, "data.dataset.share", "0.04"),
+        ({"share": 0.96}, {"batch_size": 10}, "data.dataset.share", "0.96"),
+        ({"share": 0.5, "offline": True}, {}, "data.dataset.offline", "true"),
+        ({"share": 0.5}, {"priority_alpha": 0.4}, "data.priority_alpha", "data.dataset.share"),
+        ({}, {"pixels": Pixels()}, "data.pixels", "data.dataset"),
     ],
 )
-def test_invalid_settings_of_a_dataset_are_refused(settings: dict[str, Any], setting: str, value: str) -> None:
+def test_invalid_settings_of_a_dataset_are_refused(
+    dataset: dict[str, Any], data: dict[str, Any], setting: str, value: str
+) -> None:
     with refused(setting, value):
-        ReplayData("Pendulum-v1", **{"dataset": "recorded-v0", **settings})
+        ReplayData("Pendulum-v1", dataset=Dataset("recorded-v0", **dataset), **data)
 
 
 SCHEDULE = Linear(3e-4, 1e-4, 10)
@@ -257,8 +269,8 @@ SCHEDULE = Linear(3e-4, 1e-4, 10)
         ({"model": {"actor_lr": SCHEDULE}}, "model.actor_lr", "Linear"),
         ({"n_step": Linear(3, 1, 10)}, "data.n_step", "Linear"),
         ({"collector": {"exploration_noise": SCHEDULE}}, "collector.exploration_noise", "Linear"),
-        ({"callbacks": (PolicyCheckpoint(),)}, "data.offline", "true"),
-        ({"callbacks": (StopWhenSolved(1.0),)}, "data.offline", "true"),
+        ({"callbacks": (PolicyCheckpoint(),)}, "data.dataset.offline", "true"),
+        ({"callbacks": (StopWhenSolved(1.0),)}, "data.dataset.offline", "true"),
     ],
 )
 def test_offline_run_refuses_what_requires_steps(settings: dict[str, Any], setting: str, value: str, fit: Fit) -> None:
@@ -270,7 +282,7 @@ def test_offline_run_refuses_what_requires_steps(settings: dict[str, Any], setti
     ("collect", "names"), [(1, "warmup_steps has"), (3, "warmup_steps and collector.collect have")]
 )
 def test_offline_run_warns_of_unused_settings(collect: int, names: str, fit: Fit) -> None:
-    with pytest.warns(UserWarning, match=f"^collector.{names} no effect with data.offline"):
+    with pytest.warns(UserWarning, match=f"^collector.{names} no effect with data.dataset.offline"):
         fit(offline=True, collector={"warmup_steps": 10, "collect": collect})
 
 
@@ -375,10 +387,10 @@ def seen(module: TD3) -> int:
 
 @pytest.mark.parametrize("changed", ["share", "n-step", "reward scale", "best"])
 def test_other_use_of_the_same_dataset_counts_it_once(changed: str, fit: Fit, tmp_path: Path) -> None:
-    settings: Any = {"model": {"normalize_observations": True, "bc_weight": 0.4}, "dataset_share": 0.5}
+    settings: Any = {"model": {"normalize_observations": True, "bc_weight": 0.4}, "share": 0.5}
     then: Any = {"n-step": {"n_step": 2}, "reward scale": {"reward_scale": 0.5}}.get(changed, {})
     if changed == "share":
-        settings, then = {"model": settings["model"]}, {"dataset_share": 0.25}
+        settings, then = {"model": settings["model"]}, {"share": 0.25}
     trainer = fit(**settings, offline=changed == "share")[2]
     if changed == "best":
         with trainer.datamodule.saving_replay(lambda replay: None):  # as BestCheckpoint does
@@ -393,7 +405,7 @@ def test_other_use_of_the_same_dataset_counts_it_once(changed: str, fit: Fit, tm
 def test_share_that_is_added_on_a_resume_is_counted(fit: Fit, tmp_path: Path) -> None:
     model = {"normalize_observations": True}
     fit(model, dataset=None)[2].save_checkpoint(tmp_path / "a.ckpt")
-    module, _, _ = fit(model, dataset_share=0.5, ckpt_path=tmp_path / "a.ckpt", trainer={"max_epochs": 2})
+    module, _, _ = fit(model, share=0.5, ckpt_path=tmp_path / "a.ckpt", trainer={"max_epochs": 2})
     assert module.normalizer.count == seen(module)
 
 

@@ -6,16 +6,15 @@ import pytest
 import torch
 
 import recorded
-from one_sentence import refused
-from td3_lightning import Linear
+from td3_lightning import Dataset, Linear
+from td3_lightning.replay.batches import MixedReplay
 from td3_lightning.replay.buffer import Replay
-from td3_lightning.replay.datasets import fill
-from td3_lightning.replay.mixed import MixedReplay, split_batch
+from td3_lightning.replay.episodes import fill
 
 
 @pytest.mark.parametrize(("share", "counts"), [(0, (10, 0)), (0.25, (8, 2)), (0.5, (5, 5)), (1, (0, 10))])
 def test_each_batch_has_the_share_of_the_dataset(share: float, counts: tuple[int, int]) -> None:
-    assert split_batch(10, share) == counts
+    assert (Dataset("recorded-v0", share).split(10)) == counts
     own, dataset = (Replay(3, 1, capacity=40, batch_size=max(count, 1)) for count in counts)
     fill(own, recorded.episodes(seed=0))
     fill(dataset, recorded.episodes(seed=1))
@@ -37,18 +36,6 @@ def test_both_parts_have_the_n_of_the_schedule() -> None:
         own.steps_stored = stored
         for part in mixed.sample().discount.split(200):
             assert set(part.tolist()) == {0.0, *(0.5**steps for steps in range(1, n + 1))}
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_share_outside_of_0_to_1_is_refused(share: float) -> None:
-    with refused("data.dataset_share", str(share)):
-        split_batch(10, share)
-
-
-@pytest.mark.parametrize("share", [0.04, 0.96])
-def test_share_that_is_rounded_away_is_refused(share: float) -> None:
-    with refused("data.dataset_share", str(share), "increase data.batch_size"):
-        split_batch(10, share)
 
 
 def test_batches_without_the_agents_part_need_no_transition() -> None:
