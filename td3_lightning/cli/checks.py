@@ -21,10 +21,10 @@ from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.serialization.checkpoint_file import replays_in
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
-from td3_lightning.training.callback_checks import check_callback
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import completed_epochs
+from td3_lightning.training.run_checks import check_callback
 
 # Trainer settings that have no effect with manual optimization: the default and the replacement.
 REPLACED_BY = {

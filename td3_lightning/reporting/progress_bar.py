@@ -226,7 +226,7 @@ def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> 
         return clock + updates
     if varies(data.updates_per_step):
         return None
-    warmup = collector.warmup_steps if collector is not None else 0
+    warmup = collector.collection.warmup_steps if collector is not None else 0
     begin = clock + max(warmup - min(clock, data.replay.steps_stored), 0)
 
     def rounded_up(steps: float) -> int:

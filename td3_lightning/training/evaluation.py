@@ -16,7 +16,6 @@ from torch import Tensor
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_float, require_int
-from td3_lightning.serialization import values as form
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import EVAL_SEED, TEST_SEED
 from td3_lightning.training.last_agent import LastAgent
@@ -37,13 +36,6 @@ class StopWhenSolved(Callback):
     Raises:
         UsageError: The threshold is not finite, or the window is smaller than 1.
     """
-
-    check_state = staticmethod(
-        form.fields(
-            {"returns": form.series(form.number), "played": form.count},
-            {"best_return": form.number, "best_mean": form.number},
-        )
-    )
 
     def __init__(self, threshold: float, window: int = 100) -> None:
         super().__init__()
@@ -128,26 +120,12 @@ class StopWhenSolved(Callback):
         self._is_restored = True
 
 
-def _returns(value: Any, name: str) -> None:
-    """Check for the returns of all evaluations: a tensor (n, episodes), or lists in checkpoints of older versions."""
-    if not isinstance(value, Tensor):
-        form.series(form.series(form.number))(value, name)
-        return
-    form.check_tensor(value, name)
-    if value.ndim != 2 or value.dtype != torch.float64:
-        raise form.InvalidValueError(name, "a float64 tensor with two axes", value)
-
-
 class SaveEvaluations(Callback):
     """Write `evaluations.npz` to the log folder: `env_steps` (n,) and `returns` (n, episodes) of all evaluations.
 
     A run with `data.dataset.offline` has `updates` (n,) instead of `env_steps`.
     With `trainer.num_sanity_val_steps: -1`, the first evaluation is that of the untrained policy.
     """
-
-    check_state = staticmethod(
-        form.fields({"env_steps": form.series(form.count), "returns": _returns}, {"clock_name": form.text})
-    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,10 @@
 """Policy checkpoints: evaluate and save the policy with the highest minimum return in training."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import lightning as L
@@ -12,30 +14,69 @@ from torch import Tensor
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.envs.env_group import Step
-from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.errors import EnvError, UsageError, require_float, require_int
-from td3_lightning.serialization import values as form
-from td3_lightning.training.assessment import Assessment
+from td3_lightning.errors import UsageError, require_float, require_int
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.last_agent import LastAgent
 
-MAX_EPISODES = 10_000  # of an assessment, so that a checkpoint cannot demand an endless one
+MAX_EPISODES = 10_000  # of an assessment
 
 
-def _assessment(value: Any, name: str) -> None:
-    """Check for an assessment in progress, which has an episode left."""
-    ASSESSMENT(value, name)
-    if not value["finished"] < value["episodes"] <= MAX_EPISODES:
-        raise form.InvalidValueError(
-            f"{name}.episodes", f"above finished and at most {MAX_EPISODES:,}", value["episodes"]
-        )
+@dataclass
+class Assessment:
+    """Record the minimum return of the first `episodes` episodes that one policy begins.
 
+    Episodes that an earlier policy began do not count. The first episodes to begin count, not the first to end, because
+    the latter would prefer short episodes.
 
-ASSESSMENT = form.fields(
-    {"episodes": form.count, "counts": form.series(form.flag), "finished": form.count, "min_return": form.number}
-)
+    Args:
+        episodes: Number of episodes.
+        counts: Whether the running episode of each environment counts.
+        finished: Episodes that count and have ended.
+        min_return: Smallest of their returns.
+    """
+
+    episodes: int
+    counts: list[bool]
+    finished: int = 0
+    min_return: float = math.inf
+
+    @classmethod
+    def begin(cls, episodes: int, steps: Sequence[int]) -> Assessment:
+        """Begin with the episodes that have no step yet.
+
+        Args:
+            episodes: Number of episodes.
+            steps: Steps in the running episode of each environment.
+        """
+        assessment = cls(episodes, [False] * len(steps))
+        for env, steps_taken in enumerate(steps):
+            assessment.counts[env] = steps_taken == 0 and assessment._has_room()
+        return assessment
+
+    def _has_room(self) -> bool:
+        return self.finished + sum(self.counts) < self.episodes
+
+    def add(self, step: Step) -> bool:
+        """Add the episodes that ended in a step. Return whether one of them, or one that begins, counts."""
+        before = (self.finished, list(self.counts))
+        reports = iter(step.reports)
+        for env, ends in enumerate(zip(step.terminated, step.truncated, strict=True)):
+            if any(ends):
+                self._end_episode(env, next(reports)["return"])
+        return before != (self.finished, self.counts)
+
+    def _end_episode(self, env: int, episode_return: float) -> None:
+        if self.counts[env]:
+            self.finished += 1
+            self.min_return = min(self.min_return, episode_return)
+            self.counts[env] = False
+        self.counts[env] = self._has_room()
+
+    def is_over(self, best: float) -> bool:
+        """Return whether all episodes have ended, or one of them has a smaller return than the best policy."""
+        return self.finished >= self.episodes or self.min_return < best
 
 
 class PolicyCheckpoint(Callback):
@@ -59,17 +100,6 @@ class PolicyCheckpoint(Callback):
     Raises:
         UsageError: A setting is out of range.
     """
-
-    check_state = staticmethod(
-        form.fields(
-            {
-                "best_return": form.number,
-                "assessments": form.count,
-                "is_late": form.flag,
-                "assessment": form.optional(_assessment),
-            }
-        )
-    )
 
     def __init__(
         self,
@@ -119,39 +149,13 @@ class PolicyCheckpoint(Callback):
 
     # The assessments.
 
-    def assess(
-        self,
-        trainer: L.Trainer,
-        module: Agent,
-        data: ReplayData,
-        take_step: Callable[[], Step],
-        must_pause: Callable[[], bool],
-    ) -> None:
+    def begin(self, updates: int, envs: TrainingVectorEnv) -> None:
         """Begin an assessment of the current policy, or continue the one that is in progress.
 
         Args:
-            trainer: Trainer with the loggers.
-            module: Agent whose policy acts.
-            data: Data module with the training environments.
-            take_step: Steps the training environments.
-            must_pause: Whether the run stops. A resumed run continues the assessment.
-
-        Raises:
-            EnvError: No episode ends within `MAX_EPISODE_STEPS` steps of each environment.
+            updates: Updates so far.
+            envs: The training environments.
         """
-        self._begin(module.updates, data.envs)
-        changed_at = module.env_steps
-        while self.assessment is not None and not must_pause():
-            step = take_step()
-            if step.reports and self._add(step, trainer, module):
-                changed_at = module.env_steps
-            elif module.env_steps - changed_at >= MAX_EPISODE_STEPS * data.num_envs:
-                raise EnvError(
-                    f"{data.env_id} must end an episode within {MAX_EPISODE_STEPS:,} steps with PolicyCheckpoint, got "
-                    "none. Set max_episode_steps in data.train_kwargs, or remove PolicyCheckpoint."
-                )
-
-    def _begin(self, updates: int, envs: TrainingVectorEnv) -> None:
         if self.assessment is None or len(self.assessment.counts) != envs.num_envs:
             if updates > self.switch_after and not self.is_late:
                 self._begin_late_phase()
@@ -163,7 +167,7 @@ class PolicyCheckpoint(Callback):
         self.is_late = True
         self.best_return *= self.reset_weight if self.best_return > 0 else 2 - self.reset_weight
 
-    def _add(self, step: Step, trainer: L.Trainer, module: Agent) -> bool:
+    def add(self, step: Step, trainer: L.Trainer, module: Agent) -> bool:
         """Add the episodes that ended in a step, and return whether an episode of the assessment began or ended."""
         assert self.assessment is not None
         changed = self.assessment.add(step)
@@ -240,6 +244,7 @@ class PolicyCheckpoint(Callback):
         """Restore the best return, the phase, the number of assessments and the one in progress."""
         self.best_return, self.is_late = state_dict["best_return"], state_dict["is_late"]
         self.assessments, running = state_dict["assessments"], state_dict["assessment"]
+        most = max(self.early_episodes, self.late_episodes)  # a checkpoint must not demand an endless assessment
         self.assessment = running and Assessment(
-            running["episodes"], list(running["counts"]), running["finished"], running["min_return"]
+            min(running["episodes"], most), list(running["counts"]), running["finished"], running["min_return"]
         )

@@ -1,23 +1,24 @@
 """Checks that the parts of a run fit together, before its first step."""
 
-import inspect
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ModelPruning, WeightAveraging
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.schedules import Schedule
-from td3_lightning.training.callback_checks import check_callbacks
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
+from td3_lightning.training.weight_averaging import AveragedWeights
 
+WITHIN_EPOCHS = re.compile("'every_n_train_steps': [1-9]|'train_time_interval': (?!None)")  # in a state_key
 _MULTIPROCESSING = "lightning.pytorch.strategies.launchers.multiprocessing"
 
 
@@ -54,41 +55,71 @@ def check_launcher(trainer: L.Trainer) -> None:
         )
 
 
-def check_assessments(collect: int | str, random_steps: int, warmup_steps: int) -> None:
-    """Check that `PolicyCheckpoint` assesses the policy, with whole episodes.
+def check_callbacks(callbacks: Sequence[Callback], collector: Callback) -> None:
+    """Raise `UsageError` if the callbacks of a run do not work with TD3, or not in their order."""
+    for callback in callbacks:
+        check_callback(callback)
+    if any(isinstance(each, AveragedWeights) for each in callbacks[callbacks.index(collector) :]):
+        raise UsageError(
+            "AveragedWeights must precede the Collector in the callbacks, got the reverse. Change their order."
+        )
+
+
+def check_callback(callback: Callback) -> None:
+    """Raise `UsageError` if Lightning accepts a callback that does not do what its user expects.
+
+    A ModelCheckpoint that saves within epochs counts the steps of all optimizers, skips intervals that an update steps
+    over, names all files of an epoch after its evaluation, and ignores the time with manual optimization.
+    """
+    name = type(callback).__name__
+    if isinstance(callback, ModelPruning):
+        raise UsageError(f"trainer.callbacks must not contain {name}, because checkpoints do not contain its masks.")
+    if isinstance(callback, WeightAveraging) and not isinstance(callback, AveragedWeights):
+        raise UsageError(
+            f"trainer.callbacks must not contain {name}, because a run that is interrupted during an evaluation "
+            "would resume differently. Use td3_lightning.AveragedWeights."
+        )
+    if isinstance(callback, ModelCheckpoint) and WITHIN_EPOCHS.search(callback.state_key):
+        raise UsageError(
+            f"{name} must not have every_n_train_steps or train_time_interval, which do not count environment steps. "
+            "Use every_n_epochs."
+        )
+
+
+def module_and_data(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
+    """Return the trainer's `TD3` and `ReplayData`, or raise `UsageError` if it has others."""
+    module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]  # set without a type
+    if not (isinstance(module, TD3) and isinstance(data, ReplayData)):
+        raise UsageError(
+            f"The Collector requires a TD3 with a ReplayData, got {type(module).__name__} with {type(data).__name__}. "
+            "Use trainer.fit(TD3(...), datamodule=ReplayData(...))."
+        )
+    return module, data
+
+
+def check_collection(collector: Any, data: ReplayData, trainer: Any) -> None:
+    """Check that assessments and overlapped steps see the policy that they should see.
 
     Args:
-        collect: Setting of the Collector.
-        random_steps: Setting of the Collector.
-        warmup_steps: Setting of the Collector.
+        collector: The Collector.
+        data: Data module.
+        trainer: Trainer with the callbacks.
 
     Raises:
         UsageError: Steps are collected in another way, or random actions follow the warm-up.
     """
-    if collect != 1:
-        raise refuse("collect", "1 with PolicyCheckpoint", collect, "Use 1, or remove PolicyCheckpoint.")
-    if random_steps > warmup_steps:
-        constraint, fix = "at most warmup_steps with PolicyCheckpoint", f"Use {warmup_steps}, for example."
-        raise refuse("random_steps", constraint, random_steps, fix)
-
-
-def check_env_mode(env_mode: str, collect: int | str, has_policy_checkpoint: bool) -> None:
-    """Check that mode overlapped is used with the usual collection.
-
-    Args:
-        env_mode: Setting of the data module.
-        collect: Setting of the Collector.
-        has_policy_checkpoint: Whether the Trainer has a `PolicyCheckpoint`.
-
-    Raises:
-        UsageError: The mode is overlapped, and more than a step is collected at once.
-    """
-    if env_mode == "lockstep":
-        return
-    if has_policy_checkpoint:
-        fix = "Use lockstep, or remove PolicyCheckpoint."
-        raise refuse("data.env_mode", "lockstep with PolicyCheckpoint", env_mode, fix)
-    if collect != 1:
+    collect, warmup_steps = collector.collection.collect, collector.collection.warmup_steps
+    is_overlapped = data.env_mode == "overlapped"
+    if any(isinstance(each, PolicyCheckpoint) for each in trainer.callbacks):
+        if collect != 1:
+            raise refuse("collect", "1 with PolicyCheckpoint", collect, "Use 1, or remove PolicyCheckpoint.")
+        if (random_steps := collector.exploration.random_steps) > warmup_steps:
+            constraint, fix = "at most warmup_steps with PolicyCheckpoint", f"Use {warmup_steps}, for example."
+            raise refuse("random_steps", constraint, random_steps, fix)
+        if is_overlapped:
+            fix = "Use lockstep, or remove PolicyCheckpoint."
+            raise refuse("data.env_mode", "lockstep with PolicyCheckpoint", data.env_mode, fix)
+    if is_overlapped and collect != 1:
         raise refuse("collect", "1 with data.env_mode overlapped", collect, "Use 1, or data.env_mode lockstep.")
 
 
@@ -197,20 +228,4 @@ def check_offline(trainer: L.Trainer, schedules: dict[str, Schedule]) -> None:
         raise UsageError(
             f"{name} must be a number if data.dataset.offline is true, because env_steps do not grow, got "
             f"{schedule}. Use a number."
-        )
-
-
-def warn_unused(kind: type, **settings: Any) -> None:
-    """Warn of settings of the Collector that an offline run does not use.
-
-    Args:
-        kind: Class of the Collector, whose constructor has the defaults.
-        settings: Values of its settings.
-    """
-    defaults = inspect.signature(kind).parameters
-    unused = [f"collector.{name}" for name, value in settings.items() if value != defaults[name].default]
-    if unused:
-        has = "has" if len(unused) == 1 else "have"
-        rank_zero_warn(
-            f"{' and '.join(unused)} {has} no effect with data.dataset.offline, which takes no environment steps."
         )

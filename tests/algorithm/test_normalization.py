@@ -169,7 +169,7 @@ def test_statistics_count_every_stored_observation_once(make_trainer: Any) -> No
     trainer, agent, data = fit(make_trainer)
     rows = stored(data)
     assert len(rows) > agent.env_steps > 78
-    trainer.callbacks[0]._unseen.pass_to(agent)  # those after the last update
+    trainer.callbacks[0].upkeep.unseen.pass_to(agent)  # those after the last update
     assert agent.normalizer.count == len(rows)
     np.testing.assert_allclose(agent.normalizer.mean, rows.mean(0), rtol=1e-12)
     np.testing.assert_allclose(agent.normalizer.var, rows.var(0), rtol=1e-9)

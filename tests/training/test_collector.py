@@ -17,7 +17,6 @@ from td3_lightning.errors import EnvError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.schedules import Schedule
-from td3_lightning.training import collector as training_collector
 from td3_lightning.training.denormals import FLUSH_INTERVAL
 from td3_lightning.training.update_log import UpdateLog
 from toys import Counter
@@ -235,7 +234,7 @@ def test_stored_step_counts_if_its_episode_cannot_be_logged(make_trainer: Any, m
         if "return" in values and module.updates:
             raise OSError("No space left on device")
 
-    monkeypatch.setattr(training_collector, "log_values", fail)
+    monkeypatch.setattr("td3_lightning.training.upkeep.log_values", fail)
     data, collector = new_data(updates_per_step=0.5), Collector(12)
     module = new_module(data)
     with pytest.raises(OSError, match="No space"):
@@ -285,17 +284,17 @@ def test_random_steps_are_independent_of_warmup_steps(make_trainer: Any) -> None
 
 
 def test_collecting_an_endless_episode_raises_env_error(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.training.collector.MAX_EPISODE_STEPS", 50)
+    monkeypatch.setattr("td3_lightning.training.collection.MAX_EPISODE_STEPS", 50)
     data = new_data(env_kwargs={"length": 10**6})
     trainer = make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0)
     with pytest.raises(
-        EnvError, match=r"must end an episode within 50 steps if collector\.collect is episode, got none\. Use a number"
+        EnvError, match=r"must end an episode within 50 steps with collector\.collect episode, got none\. Set"
     ):
         trainer.fit(new_module(data), datamodule=data)
 
 
 def test_episode_step_limit_is_per_environment(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.training.collector.MAX_EPISODE_STEPS", 50)
+    monkeypatch.setattr("td3_lightning.training.collection.MAX_EPISODE_STEPS", 50)
     data = new_data(num_envs=2, env_kwargs={"length": 40})
     module = new_module(data)
     make_trainer(callbacks=[Collector(10, collect="episode")], limit_val_batches=0).fit(module, datamodule=data)
@@ -632,7 +631,7 @@ def test_gpu_synchronizes_only_to_log_losses(
     device: str, checked: int, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("td3_lightning.training.collector.check_losses", lambda _, updates: asked.append(updates))
+    monkeypatch.setattr("td3_lightning.training.upkeep.check_losses", lambda _, updates: asked.append(updates))
     monkeypatch.setattr(TD3, "device", torch.device(device))
     data = new_data(steps_per_epoch=12)
     trainer = make_trainer(callbacks=[Collector(5)], log_every_n_steps=5, limit_val_batches=0)
@@ -643,7 +642,7 @@ def test_gpu_synchronizes_only_to_log_losses(
 
 def test_losses_on_a_gpu_are_checked_without_logs(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("td3_lightning.training.collector.check_losses", lambda _, updates: asked.append(updates))
+    monkeypatch.setattr("td3_lightning.training.upkeep.check_losses", lambda _, updates: asked.append(updates))
     monkeypatch.setattr(TD3, "device", torch.device("cuda"))
     data = new_data(steps_per_epoch=120)
     trainer = make_trainer(callbacks=[Collector(5)], log_every_n_steps=0, limit_val_batches=0)

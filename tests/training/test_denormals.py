@@ -88,7 +88,7 @@ def test_a_run_clears_them_in_both_optimizers(make_trainer: Any, monkeypatch: py
         cleared.append((module.updates, optimizer.state))
         flush_denormals(optimizer)
 
-    monkeypatch.setattr("td3_lightning.training.collector.flush_denormals", clear)
+    monkeypatch.setattr("td3_lightning.training.upkeep.flush_denormals", clear)
     trainer = make_trainer(callbacks=[Collector(warmup_steps=10)])
     trainer.fit(module, datamodule=data)
     expected = [

@@ -171,15 +171,11 @@ def test_evaluations_of_another_unit_are_dropped(make_trainer: Any) -> None:
 def test_evaluations_are_saved_as_a_tensor_and_read_from_lists() -> None:
     """Lists of many numbers would exceed the size of a checkpoint without tensors."""
     save, again = SaveEvaluations(), SaveEvaluations()
-    SaveEvaluations.check_state(older := {"env_steps": [20, 40], "returns": [[1.0, 2.0], [3.0]]}, "it")
-    save.load_state_dict(older)
+    save.load_state_dict({"env_steps": [20, 40], "returns": [[1.0, 2.0], [3.0]]})
     state = save.state_dict()
-    SaveEvaluations.check_state(state, "it")
     assert state["returns"].nan_to_num(-1).tolist() == [[1, 2], [3, -1]]
     again.load_state_dict(state)
     assert again.returns == save.returns == [[1.0, 2.0], [3.0]]
-    with pytest.raises(UsageError, match=r"^it\.returns must be a float64 tensor with two axes, got a tensor"):
-        SaveEvaluations.check_state({**older, "returns": torch.zeros(2)}, "it")
 
 
 def test_sanity_check_with_fewer_episodes_is_no_evaluation(make_trainer: Any) -> None:

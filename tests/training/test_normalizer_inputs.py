@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import recorded
 import toys  # noqa: F401  # registers them
@@ -33,7 +32,7 @@ def test_estimate_is_that_of_every_training_return(make_trainer: Any, monkeypatc
     add = UnseenReturns.add
     monkeypatch.setattr(UnseenReturns, "add", lambda self, step, gamma: steps.append(step) or add(self, step, gamma))
     trainer, agent, data = fit(make_trainer)
-    trainer.callbacks[0]._unseen.pass_to(agent)  # those after the last update
+    trainer.callbacks[0].upkeep.unseen.pass_to(agent)  # those after the last update
     returns = []
     for env in range(2):
         total = 0.0
@@ -122,19 +121,6 @@ def test_checkpoints_without_the_estimate_load_if_it_is_off(make_trainer: Any, t
     assert TD3.load_from_checkpoint(tmp_path / "old.ckpt").reward_factor == 1
     with pytest.raises(UsageError, match=r"reward_normalizer\.count must be in the checkpoint"):
         TD3.load_from_checkpoint(tmp_path / "old.ckpt", normalize_rewards=True)
-
-
-@pytest.mark.parametrize("value", [torch.zeros(2), torch.zeros(2, 1).double(), torch.tensor([math.nan]).double()])
-def test_malformed_returns_are_refused(value: Tensor, make_trainer: Any, tmp_path: Path) -> None:
-    trainer, agent, data = fit(make_trainer)
-    trainer.save_checkpoint(tmp_path / "run.ckpt")
-    saved = torch.load(tmp_path / "run.ckpt", weights_only=True)
-    saved["callbacks"]["Collector"]["ranks"][0]["running_returns"] = value
-    torch.save(saved, tmp_path / "run.ckpt")
-    with pytest.raises(UsageError, match="running_returns must be finite float64 numbers in one axis"):
-        make_trainer(callbacks=[Collector(30)], max_epochs=3).fit(
-            agent, datamodule=data, ckpt_path=tmp_path / "run.ckpt"
-        )
 
 
 def test_setting_is_refused_where_it_cannot_work(make_trainer: Any, tmp_path: Path) -> None:

@@ -278,19 +278,6 @@ def test_offline_run_refuses_what_requires_steps(settings: dict[str, Any], setti
         fit(**settings, offline=True)
 
 
-@pytest.mark.parametrize(
-    ("collect", "names"), [(1, "warmup_steps has"), (3, "warmup_steps and collector.collect have")]
-)
-def test_offline_run_warns_of_unused_settings(collect: int, names: str, fit: Fit) -> None:
-    with pytest.warns(UserWarning, match=f"^collector.{names} no effect with data.dataset.offline"):
-        fit(offline=True, collector={"warmup_steps": 10, "collect": collect})
-
-
-def test_offline_run_with_default_settings_does_not_warn(fit: Fit, recwarn: pytest.WarningsRecorder) -> None:
-    fit(offline=True, collector={"warmup_steps": 25_000})
-    assert not [each for each in recwarn if "no effect" in str(each.message)]
-
-
 @pytest.mark.parametrize("weight", [0.0, -1.0])
 def test_weight_of_behavior_cloning_is_above_zero(weight: float) -> None:
     with refused("bc_weight", str(weight), fix="0.4"):

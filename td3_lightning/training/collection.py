@@ -1,0 +1,76 @@
+"""Number of environment steps that follow each other without an update."""
+
+from typing import Any, Literal
+
+import lightning as L
+
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.episode import MAX_EPISODE_STEPS
+from td3_lightning.errors import EnvError, refuse, require_int
+from td3_lightning.training.data_module import ReplayData
+from td3_lightning.training.data_settings import MAX_STEPS
+from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
+
+
+class Collection:
+    """Collect steps until a number is reached, an episode ends, or the assessment of a `PolicyCheckpoint` is over.
+
+    Args:
+        warmup_steps: Number of steps before the first update.
+        collect: Minimum number of steps before the next ones, or "episode".
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+
+    def __init__(self, warmup_steps: int, collect: int | Literal["episode"]) -> None:
+        fix = "Use 25000, for example. The first update requires a transition."
+        self.warmup_steps = require_int("warmup_steps", warmup_steps, least=1, most=MAX_STEPS, fix=fix)
+        if isinstance(collect, str) and collect != "episode":
+            raise refuse("collect", 'a number of steps or "episode"', collect, "Use 1, for example.")
+        self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, 1, MAX_STEPS)
+        self._policy_checkpoint: PolicyCheckpoint | None = None
+        self._start = self._episodes = self._changed_at = 0  # env_steps, episodes and env_steps of the last change
+
+    def setup(self, trainer: Any) -> None:
+        """Find the `PolicyCheckpoint` of a run, if there is one."""
+        found = (each for each in trainer.callbacks if isinstance(each, PolicyCheckpoint))
+        self._policy_checkpoint = next(found, None)
+
+    @property
+    def is_assessing(self) -> bool:
+        """Whether an assessment is in progress. Between two updates, this is so only in a run that stops."""
+        return self._policy_checkpoint is not None and self._policy_checkpoint.assessment is not None
+
+    def begin(self, module: TD3, data: ReplayData) -> None:
+        """Begin, or continue the assessment in progress."""
+        if self._policy_checkpoint is not None:
+            self._policy_checkpoint.begin(module.updates, data.envs)
+        self._start, self._episodes, self._changed_at = module.env_steps, module.episodes, module.env_steps
+
+    def is_complete(self, module: TD3) -> bool:
+        """Return whether enough steps were collected."""
+        if self._policy_checkpoint is not None:
+            return not self.is_assessing
+        if self.collect == "episode":
+            return module.episodes > self._episodes
+        return module.env_steps - self._start >= int(self.collect)
+
+    def add(self, trainer: L.Trainer, module: TD3, data: ReplayData, step: Step) -> None:
+        """Add a step.
+
+        Raises:
+            EnvError: No episode ends within `MAX_EPISODE_STEPS` steps of each environment.
+        """
+        checkpoint = self._policy_checkpoint
+        if step.reports and (checkpoint is None or checkpoint.add(step, trainer, module)):
+            self._changed_at = module.env_steps
+        elif checkpoint is None and self.collect != "episode":
+            return
+        elif module.env_steps - self._changed_at >= MAX_EPISODE_STEPS * data.num_envs:
+            setting = "collector.collect episode" if checkpoint is None else "PolicyCheckpoint"
+            raise EnvError(
+                f"{data.env_id} must end an episode within {MAX_EPISODE_STEPS:,} steps with {setting}, got none. Set "
+                "max_episode_steps in data.train_kwargs, or collect a number of steps."
+            )
