@@ -26,8 +26,6 @@ BASELINES = {
         f"without-{name}": Baseline(f"td3_lightning without {part}", "without", flags=(part,))
         for name, part in (
             ("adam", "adam.py"),
-            ("sparse", "sparse_backward.py"),
-            ("traced", "traced.py"),
             ("loop", "training_loop.py"),
         )
     },

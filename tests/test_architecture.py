@@ -63,7 +63,7 @@ from td3_lightning import TD3, Collector, ReplayData
 
 L.seed_everything(0, verbose=False)
 data = ReplayData("Pendulum-v1", batch_size=8, steps_per_epoch=20, eval_episodes=1)
-module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8], gradients="autograd")
+module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
 before = module.actor.state_dict()["layers.0.weight"].clone()
 trainer = L.Trainer(
     max_epochs=1,
@@ -331,7 +331,7 @@ def test_suite_outside_of_tests_fast_does_not_import_fast() -> None:
 
     programs = [path.relative_to(root).with_suffix("") for path in root.glob("benchmarks/**/*.py")]
     of_fast = {".".join(path.parts) for path in programs if any(map(is_fast, imported(root / f"{path}.py")))}
-    assert "benchmarks.profile" in of_fast
+    assert "benchmarks.baselines.without" in of_fast
     for path in root.glob("tests/**/*.py"):
         if path.parent != root / "tests" / "fast":
             assert not [name for name in imported(path) if is_fast(name) or name.startswith((*of_fast,))], path

@@ -44,11 +44,10 @@ def readme_commands() -> Iterator[tuple[str, list[str]]]:
 
 def test_every_command_of_the_readmes_parses() -> None:
     assert {module for module, _ in readme_commands()} == {
-        *("speed", "update", "profile", "priorities", "car_frames", "time_to_score", "latency", "env_workers"),
+        *("speed", "update", "priorities", "car_frames", "time_to_score", "latency", "env_workers"),
     }
     for module, words in readme_commands():
-        if module != "profile":  # tests/fast/test_profile.py parses these commands
-            import_module(f"benchmarks.{module}").parse(words)
+        import_module(f"benchmarks.{module}").parse(words)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,6 @@ def test_every_command_of_the_readmes_parses() -> None:
         ("env_workers", ["--cores", "-1"]),
         ("env_step", ["--num_envs", "1", "0"]),
         ("update", ["--blocks", "0"]),
-        ("profile", ["--steps", "0"]),
         ("priorities", ["--calls", "0"]),
         ("latency", ["--calls", "0"]),
         ("car_frames", ["--seconds", "nan"]),
@@ -72,8 +70,6 @@ def test_every_command_of_the_readmes_parses() -> None:
 def test_amount_that_measures_nothing_is_refused(
     module: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if module == "profile":
-        pytest.importorskip("td3_lightning.fast.adam")
     with pytest.raises(SystemExit) as ended:
         import_module(f"benchmarks.{module}").parse(words)
     assert ended.value.code == 2

@@ -1,17 +1,14 @@
 """td3_lightning without one part of `td3_lightning/fast`, to measure what the part gains in a whole training step."""
 
-import math
 from typing import Any
 
 from benchmarks.baselines import ours
 from benchmarks.workloads import Workload
-from td3_lightning.fast import autograd_update, manual_update, mlp, traced, training_loop
+from td3_lightning.fast import autograd_update, manual_update, training_loop
 
 PARTS: dict[str, tuple[Any, str, Any]] = {  # owner, name and value of what switches the part off
     "autograd_update.py": (autograd_update, "supports", lambda module: False),
     "adam.py": (manual_update, "supports_fast_step", lambda module, optimizer: False),
-    "sparse_backward.py": (mlp, "LARGE", math.inf),
-    "traced.py": (traced, "CAN_TRACE", False),
     "training_loop.py": (training_loop.FastTrainingLoop, "install", lambda trainer: None),
 }
 

@@ -13,7 +13,6 @@ from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.network_checks import check_actor, check_weight_types
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
-from td3_lightning.algorithm.update_rules import check_registered
 from td3_lightning.errors import UsageError, refuse
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
@@ -86,10 +85,9 @@ class Learner(Agent):
         return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=True)
 
     def on_fit_start(self) -> None:
-        """Refuse a precision, networks and an update rule with which the agent cannot be trained."""
+        """Refuse a precision and networks with which the agent cannot be trained."""
         super().on_fit_start()
         self._check_checkpoint_hook()
-        check_registered(self.settings.gradients)
         check_actor(self.actor)
         check_actor(self.actor_target, "actor_target")
         if hasattr(getattr(self.trainer, "datamodule", None), "replay"):  # other data may have any type

@@ -21,7 +21,7 @@ from td3_lightning.errors import (
 from td3_lightning.schedules import Constant, Schedule, as_int_schedule, as_schedule, varies
 from td3_lightning.serialization.primitives import to_primitives
 
-Gradients = Literal["manual", "autograd", "compiled"]
+Gradients = Literal["manual", "autograd"]
 INTEGERS = ("policy_freq", "target_update_freq")  # rounded values of schedules
 
 

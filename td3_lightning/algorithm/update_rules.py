@@ -1,22 +1,20 @@
-"""Registry of update rules: other ways to compute the same update."""
+"""Registry of a faster update rule: another way to compute the same update."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Protocol
 
-from td3_lightning.errors import refuse
-
 if TYPE_CHECKING:
     from torch import Tensor
 
     from td3_lightning.replay.batch import Batch
 
-_FACTORIES: dict[str, str] = {}  # value of `gradients` -> "module:function"
+_factories: list[str] = []  # "module:function"; the last one is used
 
 
 class UpdateRule(Protocol):
-    """Compute the update of TD3; `TD3` itself is the rule that uses autograd."""
+    """Compute the steps of TD3's networks; `TD3` itself is the rule that anyone can read."""
 
     def update_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a step of the critics; return the loss and the Q-values (N, batch) before the step."""
@@ -24,30 +22,19 @@ class UpdateRule(Protocol):
     def update_actor(self, batch: Batch) -> Tensor:
         """Take a step of the actor; return the loss before the step."""
 
-    def update_targets(self) -> None:
-        """Move the targets towards the online networks."""
 
+def register_update_rule(factory: str) -> None:
+    """Register a function "module:function" that returns the rule for an agent, or None if it supports none.
 
-def register_update_rule(gradients: str, factory: str) -> None:
-    """Register a factory "module:function", imported on first use, for a value of `gradients`.
-
-    The function takes the TD3 module and the rule of the previous epoch. It returns a rule, or None if the rule does
-    not support the module. `Gradients` in `algorithm/settings.py` lists the values that `gradients` accepts.
+    The function is imported on first use and called once per epoch.
     """
-    _FACTORIES[gradients] = factory
+    _factories.append(factory)
 
 
-def check_registered(gradients: str) -> None:
-    """Raise `UsageError` for `compiled` without its rule. Without a rule, `manual` uses autograd."""
-    if gradients == "compiled" and gradients not in _FACTORIES:
-        constraint = "manual or autograd without the package td3_lightning.fast"
-        raise refuse("model.gradients", constraint, gradients, "Use autograd, or install td3_lightning.fast.")
-
-
-def find_update_rule(module: object, gradients: str, previous: UpdateRule | None) -> UpdateRule | None:
-    """Return the rule registered under `gradients` for a module, or None if none supports it."""
-    if gradients not in _FACTORIES:
+def find_update_rule(agent: object) -> UpdateRule | None:
+    """Return the registered rule for an agent; None without one, or if it does not support the agent."""
+    if not _factories:
         return None
-    path, name = _FACTORIES[gradients].split(":")
-    rule: UpdateRule | None = getattr(importlib.import_module(path), name)(module, previous)
+    path, name = _factories[-1].split(":")
+    rule: UpdateRule | None = getattr(importlib.import_module(path), name)(agent)
     return rule

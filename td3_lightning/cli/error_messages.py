@@ -37,7 +37,6 @@ BASES = ("gymnasium.Env", "lightning.Callback", "lightning.pytorch.Callback")
 INSTALLED = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # of a write, which does not name its file
-COMPILERS = ("torch._dynamo", "torch._inductor")  # modules of the exceptions of torch.compile
 
 
 def user_message(error: BaseException) -> str | None:
@@ -47,10 +46,6 @@ def user_message(error: BaseException) -> str | None:
             return str(cause)
         if is_lost_peer(cause):
             return "Another process of this run has ended, so this one ends too. Read the output of the other process."
-        if type(cause).__module__.startswith(COMPILERS):
-            lines = (line for line in str(cause).splitlines() if not line.endswith("raised:"))
-            reason = next(lines, type(cause).__name__)  # hints for torch's developers follow
-            return f"torch.compile cannot compile the losses ({reason}). Remove --model.gradients compiled."
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             return _constructor_error(str(cause))
         if _is_lightnings(cause):

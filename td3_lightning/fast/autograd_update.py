@@ -8,34 +8,29 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor, nn
 
+from td3_lightning.algorithm.learner import ACTOR, CRITICS
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
-from td3_lightning.fast.eligibility import has_hook, has_trainer, is_plain_trainer, overrides
+from td3_lightning.fast.eligibility import has_plain_backward, has_trainer, is_plain_trainer
+from td3_lightning.fast.replaced_code import runs_replaced_steps
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
-# Methods that this file replaces: a subclass that overrides one of them keeps it. Losses and targets are the module's.
-REPLACED_METHODS = (
-    *("update_critics", "update_actor", "compute_gradients", "step_critics", "step_actor", "step_optimizer"),
-    *("optimizers", "manual_backward", "backward"),
-)
 
-
-def make_rule(module: TD3, previous: object = None) -> AutogradUpdate | None:
+def make_rule(module: TD3) -> AutogradUpdate | None:
     """Return a new rule for a module that supports it, else None. Call it once per epoch."""
     return AutogradUpdate(module) if supports(module) else None
 
 
 def supports(module: TD3) -> bool:
     """Return whether a Trainer runs one process on a CPU, and nothing hooks into backward passes."""
-    if not has_trainer(module) or overrides(module, TD3, *REPLACED_METHODS):
-        return False
-    trainer = module.trainer
     return (
-        is_plain_trainer(trainer)
-        and isinstance(trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
+        has_trainer(module)
+        and is_plain_trainer(module.trainer)
+        and isinstance(module.trainer.profiler, PassThroughProfiler)  # type: ignore[attr-defined]
         and module.device.type == "cpu"
-        and not has_hook(module, "on_before_backward", "on_after_backward")
+        and has_plain_backward(module)
+        and runs_replaced_steps(module)
     )
 
 
@@ -48,10 +43,9 @@ class AutogradUpdate:
 
     def __init__(self, module: TD3) -> None:
         self.module = module
-        actor, critics = cast(list[LightningOptimizer], module.optimizers())[:2]
-        self.step_actor = GradientStep(module, module.actor, actor, module.settings.actor_lr)
-        self.step_critics = GradientStep(module, module.critics, critics, module.settings.critic_lr)
-        self.update_targets = module.update_targets
+        optimizers, settings = cast(list[LightningOptimizer], module.optimizers()), module.settings
+        self.step_actor = GradientStep(module, module.actor, optimizers[ACTOR], settings.actor_lr)
+        self.step_critics = GradientStep(module, module.critics, optimizers[CRITICS], settings.critic_lr)
 
     def update_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a step of the critics; return the loss and the Q-values (N, batch) before the step."""
@@ -85,15 +79,11 @@ class GradientStep:
 
     def __call__(self, loss: Tensor) -> None:
         """Take an optimizer step along the gradient of a loss."""
-        self.backward(loss)
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss.backward(inputs=self.trained)  # type: ignore[no-untyped-call]
         self.module.prepare_step(self.optimizer, self.lr)
         if self.adam is None or any(parameter.grad is None for parameter in self.parameters):
             self.optimizer.step()
         else:
             self.adam.step()
-
-    def backward(self, loss: Tensor) -> None:
-        """Replace the gradients of the network's parameters."""
-        for parameter in self.parameters:
-            parameter.grad = None
-        loss.backward(inputs=self.trained)  # type: ignore[no-untyped-call]

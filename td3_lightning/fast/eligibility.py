@@ -1,17 +1,12 @@
-"""Checks that a fast path may replace the usual one: no hook is overridden and the networks are TD3's own.
+"""Checks, once per epoch, that hooks, layers and the Trainer are those that the fast implementations support."""
 
-They run once per epoch.
-"""
-
-from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch import Tensor, nn
+from torch import nn
 
 from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, EnsembleReLU
 from td3_lightning.algorithm.network_checks import has_hooks
@@ -26,24 +21,6 @@ PLAIN_LAYERS: dict[type, tuple[type, type, type]] = {
 PLAIN_PRECISION = (Precision, DoublePrecision, HalfPrecision, MixedPrecision)  # on a CPU they step as usual
 
 
-class NetworkSnapshot:
-    """Layers, parameters and hooks of networks, to detect later whether any was replaced or added.
-
-    Args:
-        networks: The networks.
-    """
-
-    def __init__(self, networks: list[nn.Module]) -> None:
-        self.networks = networks
-        self.layers, self.pointers = _layers(networks), _pointers(networks)
-
-    def is_valid(self, networks: list[nn.Module]) -> bool:
-        """Return whether these are the same networks, with the same layers and parameters, and without hooks."""
-        layers = _layers(networks)
-        same = networks == self.networks and layers == self.layers and _pointers(networks) == self.pointers
-        return same and _is_unhooked(layers)
-
-
 def is_plain(network: Any, settings: TD3Settings) -> bool:
     """Return whether a network has the layers of `networks.py` in their order, and no encoder, hook or other weight."""
     if type(network) not in PLAIN_LAYERS or type(network.encoder) is not nn.Identity:
@@ -51,10 +28,17 @@ def is_plain(network: Any, settings: TD3Settings) -> bool:
     if type(network.layers) not in (nn.Sequential, nn.ModuleList):  # another container may compute something else
         return False
     linear, norm, relu = PLAIN_LAYERS[type(network)]
-    hidden = [linear, norm, relu] if settings.layer_norm else [linear, relu]
     types = list(map(type, network.layers))
+    hidden = [linear, norm, relu] if settings.layer_norm else [linear, relu]
     in_order = types == [*hidden * (len(types) // len(hidden)), linear]
-    return in_order and _has_plain_weights(network) and _is_unhooked(_layers([network]))
+    in_layers = sum(len(layer._parameters) for layer in network.layers)
+    return (
+        in_order
+        and in_layers == len(list(network.parameters()))
+        and all(None not in layer._parameters.values() for layer in network.layers)
+        and all(getattr(layer, "eps", EPSILON) == EPSILON for layer in network.layers)
+        and not any(map(has_hooks, network.modules()))
+    )
 
 
 def overrides(owner: object, kind: type, *names: str) -> bool:
@@ -73,29 +57,15 @@ def has_hook(module: L.LightningModule, *hooks: str) -> bool:
     return overrides(module, L.LightningModule, *hooks) or any(overrides(each, Callback, *hooks) for each in callbacks)
 
 
+def has_plain_backward(module: L.LightningModule) -> bool:
+    """Return whether nothing hooks into backward passes. A module without a Trainer may have its own backward pass."""
+    if has_hook(module, "on_before_backward", "on_after_backward"):
+        return False
+    return not has_trainer(module) or not overrides(
+        module, L.LightningModule, "manual_backward", "backward", "optimizers"
+    )
+
+
 def is_plain_trainer(trainer: Any) -> bool:
     """Return whether a Trainer runs one process, in a precision whose steps are the usual ones."""
     return type(trainer.strategy) is SingleDeviceStrategy and type(trainer.precision_plugin) in PLAIN_PRECISION
-
-
-def _has_plain_weights(network: Any) -> bool:
-    """Return whether the layers of a network are plain, and each of its weights belongs to one of them."""
-    in_layers = sum(len(layer._parameters) for layer in network.layers)
-    return all(map(_is_plain_layer, network.layers)) and in_layers == len(list(network.parameters()))
-
-
-def _is_plain_layer(layer: nn.Module) -> bool:
-    return None not in layer._parameters.values() and getattr(layer, "eps", EPSILON) == EPSILON
-
-
-def _is_unhooked(modules: Sequence[Any]) -> bool:
-    return not any(map(has_hooks, modules))
-
-
-def _layers(networks: Sequence[nn.Module]) -> list[nn.Module]:
-    return [module for network in networks for module in network.modules()]
-
-
-def _pointers(networks: Sequence[nn.Module]) -> list[int]:
-    tensors = chain.from_iterable((*network.parameters(), *network.buffers()) for network in networks)
-    return list(map(Tensor.data_ptr, tensors))

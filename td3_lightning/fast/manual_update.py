@@ -1,13 +1,13 @@
 """Update of TD3 with gradients computed without autograd, for plain networks in one process on a CPU.
 
 The gradients are autograd's up to the order of floating-point sums; under autocast they are rounded in fewer places.
-It is faster because buffers are reused while they are in the cache, ReLUs are applied in place, unneeded products are
-skipped, and all operations of a pass run as one traced function.
+It is faster because buffers are reused while they are in the cache, ReLUs are applied in place, and unneeded products
+are skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -15,30 +15,20 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import world_size
+from td3_lightning.algorithm.learner import ACTOR, CRITICS
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast import autograd_update
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
 from td3_lightning.fast.autograd_update import AutogradUpdate
-from td3_lightning.fast.eligibility import NetworkSnapshot, has_hook, has_trainer, is_plain, overrides
-from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers, LinearKernel
-from td3_lightning.fast.traced import TracedFunction
+from td3_lightning.fast.eligibility import has_plain_backward, is_plain
+from td3_lightning.fast.mlp import BatchedMLP, Layer, Layers
+from td3_lightning.fast.replaced_code import runs_replaced_losses, runs_replaced_steps
 from td3_lightning.replay.batch import Batch
 
-# Methods of TD3 that this file replaces: a subclass that overrides one of them gets autograd.
-REPLACED_METHODS = (
-    *("draw_target_noise", "smooth_target_action", "td_target", "critic_loss", "actor_loss", "update_targets"),
-    *("update_critics", "update_actor", "compute_gradients", "step_critics", "step_actor", "step_optimizer"),
-)
-BACKWARD = ("manual_backward", "backward")  # Lightning's require a Trainer, so a plain loop overrides them
 
-
-def make_rule(module: TD3, previous: object) -> ManualUpdate | AutogradUpdate | None:
-    """Return a manual update for a module that supports it, the previous one if it is still valid; else autograd."""
-    if not supports(module):
-        return autograd_update.make_rule(module)
-    rule = previous if isinstance(previous, ManualUpdate) and previous.is_valid() else ManualUpdate(module)
-    rule.begin_epoch()
-    return rule
+def make_rule(module: TD3) -> ManualUpdate | AutogradUpdate | None:
+    """Return a manual update for a module that supports it, else autograd, or None for the module's own update."""
+    return ManualUpdate(module) if supports(module) else autograd_update.make_rule(module)
 
 
 def supports(module: TD3) -> bool:
@@ -47,17 +37,19 @@ def supports(module: TD3) -> bool:
     Every precision is supported except 16-mixed, which scales the gradients.
     """
     return (
-        all(is_plain(network, module.settings) for network in _networks(module))
+        module.settings.gradients == "manual"
+        and all(is_plain(network, module.settings) for network in _networks(module))
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
-        and torch.get_float32_matmul_precision() == "highest"  # a traced product in "medium" is very slow
+        and torch.get_float32_matmul_precision() == "highest"
         and module.settings.critic_loss == "mse"
         and module.settings.bc_weight is None
         and world_size() == 1
         and not torch.is_anomaly_enabled()  # it examines the graph of autograd
-        and not overrides(module, TD3, *REPLACED_METHODS, *(BACKWARD if has_trainer(module) else ()))
         and all(_are_trained(network.parameters()) for network in (module.actor, module.critics))
-        and not has_hook(module, "on_before_backward", "on_after_backward")
+        and has_plain_backward(module)
+        and runs_replaced_steps(module)
+        and runs_replaced_losses(module)
     )
 
 
@@ -70,55 +62,41 @@ class ManualUpdate:
 
     def __init__(self, module: TD3) -> None:
         self.module = module
-        self.snapshot = NetworkSnapshot(_networks(module))
-        self.bf16 = _autocast_dtype() is not None
         self.critic_parameters: list[Tensor] = list(module.critics.parameters())
         self.actor_parameters: list[Tensor] = list(module.actor.parameters())
-        self.online = [parameter.detach() for parameter in self.actor_parameters + self.critic_parameters]
-        self.targets = [*_detached(module.actor_target), *_detached(module.critics_target)]
         self.passes: GradientPasses | None = None  # for the size of the last batch
-        self.actor_optimizer, self.critic_optimizer = cast(list[LightningOptimizer], module.optimizers())[:2]
-        self.begin_epoch()
-
-    def begin_epoch(self) -> None:
-        """Look up the optimizers' hooks and state again: they may have changed since the last epoch."""
+        optimizers = cast(list[LightningOptimizer], module.optimizers())
+        self.actor_optimizer, self.critic_optimizer = optimizers[ACTOR], optimizers[CRITICS]
         self.actor_step, self.critic_step = (
-            FastAdam(optimizer).step if supports_fast_step(self.module, optimizer) else optimizer.step
+            FastAdam(optimizer).step if supports_fast_step(module, optimizer) else optimizer.step
             for optimizer in (self.actor_optimizer, self.critic_optimizer)
         )
 
-    def is_valid(self) -> bool:
-        """Return whether networks, optimizers and precision are those that the rule was made for."""
-        optimizers: Any = self.module.optimizers()
-        same_optimizers = optimizers[0] is self.actor_optimizer and optimizers[1] is self.critic_optimizer
-        same_precision = self.bf16 == (_autocast_dtype() is not None)
-        return same_optimizers and same_precision and self.snapshot.is_valid(_networks(self.module))
-
     def update_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a step of the critics; return the loss and the Q-values (N, batch) before the step."""
-        if self.passes is None or self.passes.batch_size != len(batch.reward):
-            self.passes = GradientPasses(self.module, len(batch.reward))
-        noise = self.module.draw_target_noise(batch.action)
+        passes, noise = self._passes(batch), self.module.draw_target_noise(batch.action)
         with torch.no_grad():
-            loss, q = self.passes.critics(*batch, noise)
-        _set_gradients(self.critic_parameters, self.passes.critic_gradients)
+            loss, q = passes.critics(batch, noise)
+        _set_gradients(self.critic_parameters, passes.critic_gradients)
         self.module.prepare_step(self.critic_optimizer, self.module.settings.critic_lr)
         self.critic_step()
         return loss, q
 
     def update_actor(self, batch: Batch) -> Tensor:
-        """Take a step of the actor after `update_critics` with the same batch; return the loss before the step."""
-        assert self.passes is not None
+        """Take a step of the actor; return the loss before the step."""
+        passes = self._passes(batch)
         with torch.no_grad():
-            loss: Tensor = self.passes.actor(*batch)
-        _set_gradients(self.actor_parameters, self.passes.actor_gradients)
+            loss = passes.actor(batch)
+        _set_gradients(self.actor_parameters, passes.actor_gradients)
         self.module.prepare_step(self.actor_optimizer, self.module.settings.actor_lr)
         self.actor_step()
         return loss
 
-    def update_targets(self) -> None:
-        """Polyak average of all target networks in one call."""
-        torch._foreach_lerp_(self.targets, self.online, self.module.scheduled(self.module.settings.tau))
+    def _passes(self, batch: Batch) -> GradientPasses:
+        """Return the passes for the size of a batch."""
+        if self.passes is None or self.passes.batch_size != len(batch.reward):
+            self.passes = GradientPasses(self.module, len(batch.reward))
+        return self.passes
 
 
 class GradientPasses:
@@ -138,11 +116,6 @@ class GradientPasses:
         self._actor_gradient_layers = self._actor_layers(self.actor_gradients)
         self._critic_gradient_layers = self._critic_layers(self.critic_gradients)
         self._make_networks(bf16=_autocast_dtype() is not None)
-        self.critics: Callable[..., Any] = self._critics_pass
-        self.actor: Callable[..., Any] = self._actor_pass
-        if not self.layer_norm:  # the backward pass of layer norm cannot be traced
-            self.critics = TracedFunction(self._critics_pass, self._tensors)
-            self.actor = TracedFunction(self._actor_pass, self._tensors)
 
     def _make_networks(self, bf16: bool) -> None:
         """Wrap the parameters; all networks of a kind share buffers, because they are used one after the other."""
@@ -155,11 +128,6 @@ class GradientPasses:
         self.critic_networks = [buffers.with_weights(layers) for layers in critics]
         self.critic_targets = [buffers.with_weights(layers) for layers in targets]
         self.first_critic = buffers.with_weights([_split(layer)[0] for layer in critics[0]])
-
-    def _tensors(self) -> Iterator[Tensor]:
-        """Yield all tensors that a pass reads or writes, except the batch and its noise."""
-        boxes = [tensor for actor in (self.module.actor, self.module.actor_target) for tensor in actor.buffers()]
-        return _tensors_in([boxes, *vars(self).values()])
 
     def _critics_per_matmul(self) -> int:
         """Return how many critics one product computes: all if they divide evenly among the threads, else one.
@@ -187,9 +155,8 @@ class GradientPasses:
             for weight, bias, *norm in layers
         ]
 
-    def _critics_pass(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the critics' gradients for a batch and its noise; return their loss and Q-values."""
-        batch, noise = Batch(*tensors[:-1]), tensors[-1]
+    def critics(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the critics' gradients for a batch and its noise; return their loss and Q-values (N, batch)."""
         target, values, errors = self._td_target(batch, noise), [], []
         inputs = self._critic_inputs(batch.obs, batch.action)
         for critics, gradients in zip(self.critic_networks, self._critic_gradient_layers, strict=True):
@@ -214,10 +181,9 @@ class GradientPasses:
         """Return inputs (critics_per_matmul, batch, obs_dim + action_dim), the same for each critic."""
         return torch.cat([obs, action], dim=1).expand(self.critics_per_matmul, -1, -1)
 
-    def _actor_pass(self, *tensors: Tensor) -> Tensor:
+    def actor(self, batch: Batch) -> Tensor:
         """Write the actor's gradient for a batch; return its loss."""
-        batch, actor = Batch(*tensors), self.module.actor
-        obs = batch.obs.unsqueeze(0)
+        actor, obs = self.module.actor, batch.obs.unsqueeze(0)
         squashed = torch.tanh(self.actor_network.forward(obs))
         q = self.first_critic.forward(torch.cat([obs, actor.centre + actor.scale * squashed], dim=2))
         grad_q = torch.full_like(q, -1 / self.batch_size)
@@ -233,17 +199,6 @@ def _networks(module: TD3) -> list[nn.Module]:
 def _autocast_dtype() -> torch.dtype | None:
     """Return the dtype of products under autocast on the CPU, None without autocast."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-
-
-def _tensors_in(owner: Any) -> Iterator[Tensor]:
-    """Yield all tensors in lists and in the networks of `mlp.py`, except parameters of modules."""
-    if isinstance(owner, (list, tuple)):
-        for each in owner:
-            yield from _tensors_in(each)
-    elif isinstance(owner, (BatchedMLP, LinearKernel)):
-        yield from _tensors_in(list(vars(owner).values()))
-    elif isinstance(owner, Tensor) and not isinstance(owner, nn.Parameter):
-        yield owner
 
 
 def _are_trained(parameters: Iterable[Any]) -> bool:

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from td3_lightning.fast.eligibility import EPSILON
-from td3_lightning.fast.sparse_backward import AMX, max_active_fraction, sparse_linear_backward
 
 WIDE = 192  # inputs and outputs from which converting a layer to bfloat16 pays
-LARGE = 100_000  # weights from which counting a layer's dormant units pays
 LANES = 16  # float32 numbers in a vector register
-FUSE_BIAS_AND_RELU = AMX  # elsewhere the product adds the bias faster
+FUSE_BIAS_AND_RELU = torch.cpu._is_amx_tile_supported()  # elsewhere the product adds the bias faster
 
 
 class Layer(NamedTuple):
@@ -83,24 +81,6 @@ class LinearKernel:
         multiply(grad_output, self.weight.mT, out=grad_input)
 
 
-class SparseBackwardLinear(LinearKernel):
-    """Kernel for large layers: the backward pass skips units whose ReLU is 0 in the whole batch."""
-
-    def __init__(self, layer: Layer, batch_size: int, relu: bool = False) -> None:
-        super().__init__(layer, batch_size, relu)
-        self.max_active = max_active_fraction()
-
-    def backward(self, grad_output: Tensor, gradients: Layer | None, grad_input: Tensor | None) -> None:
-        """Write the gradients of the parameters and of the inputs, each if it is given."""
-        if gradients is None or grad_input is None:  # half as much to gain
-            super().backward(grad_output, gradients, grad_input)
-            return
-        torch.sum(grad_output, 1, keepdim=True, out=gradients.bias)
-        sparse_linear_backward(
-            self.inputs, grad_output, self.weight, gradients.bias, gradients.weight, grad_input, self.max_active
-        )
-
-
 class BFloat16Linear(LinearKernel):
     """Kernel with float32 inputs and outputs and bfloat16 products."""
 
@@ -157,8 +137,7 @@ class BatchedMLP:
         self.layers = layers
         relus = [*(not layer.norm for layer in layers[:-1]), False]
         self.kernels = [
-            _kernel_type(layer, batch_size, bf16)(layer, batch_size, relu)
-            for layer, relu in zip(layers, relus, strict=True)
+            _kernel_type(layer, bf16)(layer, batch_size, relu) for layer, relu in zip(layers, relus, strict=True)
         ]
         self.pre_activations = [kernel.new_outputs(batch_size) for kernel in self.kernels]
         self.outputs = list(self.pre_activations)  # the same tensors without layer norm
@@ -231,13 +210,9 @@ class BatchedMLP:
         return grad_input
 
 
-def _kernel_type(layer: Layer, batch_size: int, bf16: bool) -> type[LinearKernel]:
+def _kernel_type(layer: Layer, bf16: bool) -> type[LinearKernel]:
     """Choose the fastest kernel for a layer."""
-    _, fan_in, fan_out = layer.weight.shape
-    if bf16 and min(fan_in, fan_out) >= WIDE:
-        return BFloat16Linear
-    is_large = fan_in * fan_out >= LARGE
-    return SparseBackwardLinear if is_large and max_active_fraction() else LinearKernel
+    return BFloat16Linear if bf16 and min(layer.weight.shape[1:]) >= WIDE else LinearKernel
 
 
 def _add_relu(pre_activations: Tensor, bias: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ class HookPlan(NamedTuple):
 class FastTrainingLoop(_TrainingEpochLoop):
     """Lightning's loop with the same updates, hooks and counts in less time.
 
-    It falls back to Lightning's loop for the first update of a resumed run, several processes, a profiler, a module
-    that overrides its training step, and other versions of Lightning.
+    It falls back to Lightning's loop for the first update of a resumed run, several processes, a profiler, automatic
+    optimization, and other versions of Lightning.
     """
 
     _plan: HookPlan | None = None
@@ -73,7 +73,10 @@ class FastTrainingLoop(_TrainingEpochLoop):
             batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
         self._begin_batch(batch)
-        _call(plan, "on_train_batch_start", plan.starts, batch, batch_idx)
+        if _call(plan, "on_train_batch_start", plan.starts, batch, batch_idx) == -1:  # the rest of the epoch is skipped
+            progress.increment_by(0, is_last_batch=True)
+            progress.increment_processed()
+            raise StopIteration
         progress.increment_started()
         self.manual_optimization.on_run_start()
         outputs = _call(plan, "training_step", [plan.step], batch, batch_idx)
@@ -123,9 +126,9 @@ def _call(plan: HookPlan, name: str, hooks: list[Callable[..., Any]], *args: Any
 
 
 def _is_supported(trainer: Any) -> bool:
-    """Return whether the training step is TD3's in one process, and evaluations are counted in the epoch's batches."""
+    """Return whether one process trains a TD3, and evaluations are counted in the epoch's batches."""
     module = trainer.lightning_module
-    ours = isinstance(module, TD3) and not overrides(module, TD3, "training_step", "on_train_batch_start")
+    ours = isinstance(module, TD3) and not module.automatic_optimization
     by_batches = trainer.check_val_every_n_epoch is not None and isinstance(trainer.val_check_batch, int)
     return ours and is_plain_trainer(trainer) and by_batches and isinstance(trainer.profiler, PassThroughProfiler)
 
@@ -137,7 +140,8 @@ def _plan(trainer: Any) -> HookPlan:
         [partial(getattr(each, name), trainer, module) for each in callbacks if overrides(each, Callback, name)]
         for name in ("on_train_batch_start", "on_train_batch_end")
     ]
-    starts, ends = hooks  # the module's own on_train_batch_start is for several processes
+    starts, ends = hooks
+    starts.append(module.on_train_batch_start)
     if overrides(module, L.LightningModule, "on_train_batch_end"):
         ends.append(module.on_train_batch_end)
     # strategy.training_step adds the precision's context, none in float32, and calls a compiled or wrapped module.

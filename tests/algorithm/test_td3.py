@@ -1,8 +1,6 @@
 """The module beyond its arithmetic: acting, evaluating, checkpoints, resuming."""
 
 import contextlib
-import copy
-from collections.abc import Callable
 from inspect import signature
 from itertools import pairwise
 from pathlib import Path
@@ -204,86 +202,6 @@ def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, 
     assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
     actor = list(zip(module.actor.parameters(), before, strict=False))
     assert not all(torch.equal(parameter, old.to(parameter)) for parameter, old in actor)  # as `precision` rounds it
-
-
-@pytest.mark.parametrize("critic_loss", ["mse", "huber"])
-def test_compiled_losses_train_as_others_do(
-    make_trainer: Any, monkeypatch: pytest.MonkeyPatch, critic_loss: Any
-) -> None:
-    pytest.importorskip("td3_lightning.fast.compiled_update")
-    """With torch.compile's own tracing of both passes, but without its code generator, which takes half a minute."""
-    compiled, left = [], set()
-    compile_, move_targets = torch.compile, TD3.update_targets
-
-    def noted(module: TD3) -> None:
-        left.add((module.settings.gradients, any(weight.grad is not None for weight in module.parameters())))
-        move_targets(module)
-
-    def traced(loss: Callable[..., Any], mode: str | None) -> Any:
-        compiled.append((getattr(loss, "__name__", ""), mode))
-        return compile_(loss, backend="aot_eager")
-
-    monkeypatch.setattr(torch, "compile", traced)
-    monkeypatch.setattr(TD3, "update_targets", noted)
-    weights = {}
-    for gradients in ("autograd", "compiled"):
-        L.seed_everything(3)
-        data = new_data(priority_alpha=0.4 if critic_loss == "huber" else 0.0)
-        module = new_module(data, gradients=gradients, critic_loss=critic_loss)
-        fit(data, module, make_trainer)
-        assert module.updates == 20
-        weights[gradients] = module.state_dict()
-        assert copy.deepcopy(module)._rule is None
-    assert compiled == [("critic_loss", None), ("actor_loss", None)]
-    assert left == {("autograd", True), ("compiled", False)}, "a CUDA graph takes the memory of its gradients back"
-    for name, weight in weights["autograd"].items():
-        torch.testing.assert_close(weights["compiled"][name], weight, rtol=1e-5, atol=1e-6)
-
-
-def test_compiled_losses_are_one_graph_with_new_noise_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("td3_lightning.fast.compiled_update")
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda loss, mode: compile_(loss, backend="eager", fullgraph=True))
-    for name in ("compute_gradients", "step_critics", "step_actor"):  # they require a trainer
-        monkeypatch.setattr(TD3, name, lambda *_: None)
-    data = new_data()
-    modules = [new_module(data, gradients=gradients) for gradients in ("compiled", "autograd")]
-    modules[1].load_state_dict(modules[0].state_dict())
-    obs, action = (data.obs_dim,), (len(data.action_low),)
-    batch = Batch(*(torch.randn(5, *shape) for shape in (obs, action, (), (), obs)))
-    pairs, places = [], set()
-    torch._dynamo.reset()
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        for _ in range(3):
-            pairs.append([module.update_rule.update_critics(batch)[0] for module in modules])
-            rule: Any = modules[0].update_rule
-            places.add(rule.noise.data_ptr())
-        torch.testing.assert_close(*(module.update_rule.update_actor(batch) for module in modules))
-    for compiled, expected in pairs:
-        torch.testing.assert_close(compiled, expected)
-    assert len({float(compiled) for compiled, _ in pairs}) == 3
-    assert len(places) == 1, "a CUDA graph reads it where it was"
-
-
-def test_compiled_actor_loss_needs_no_gradients_of_the_critics(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("td3_lightning.fast.compiled_update")
-    data = new_data()
-    module = new_module(data, gradients="compiled")
-    weights = list(module.critics.parameters())
-    weights[0].requires_grad_(False)
-    asked: list[bool] = []
-
-    def loss(batch: Batch) -> torch.Tensor:
-        asked.extend(weight.requires_grad for weight in weights)
-        return torch.zeros(())
-
-    for name in ("compute_gradients", "step_actor"):
-        monkeypatch.setattr(module, name, lambda *_: None)
-    rule: Any = module.update_rule
-    rule.actor_loss = loss
-    rule.update_actor(Batch(*(torch.zeros(5, 1) for _ in Batch._fields)))
-    assert not any(asked)
-    assert [weight.requires_grad for weight in weights] == [False] + [True] * (len(weights) - 1)
 
 
 def test_an_evaluations_numbers_are_kept_where_the_module_is() -> None:
@@ -794,54 +712,3 @@ def test_a_resumed_run_is_the_same_run(run: str, at: int, file: str, make_traine
     begun = torch.load(tmp_path / "False" / file, weights_only=True)
     assert differences(begun["state_dict"], ends[0]["state_dict"])  # the comparison has power
     assert begun["clocks"]["updates"] == at
-
-
-def test_compiled_td_errors_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("td3_lightning.fast.compiled_update")
-    module = new_module(new_data(), gradients="compiled", critic_loss="huber")
-    for name in ("compute_gradients", "step_critics"):
-        monkeypatch.setattr(module, name, lambda *_: None)
-    overwritten = torch.ones(5)  # by the next CUDA graph
-
-    def loss(batch: Batch, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        module._td_error = {"td_error": overwritten}
-        return torch.zeros(()), torch.zeros(2, 5)
-
-    rule: Any = module.update_rule
-    rule.critic_loss = loss
-    rule.update_critics(Batch(*(torch.zeros(5, 1) for _ in Batch._fields)))
-    overwritten.zero_()
-    assert module._td_error["td_error"].tolist() == [1.0] * 5
-
-
-def test_override_of_the_update_disables_compiled_losses() -> None:
-    pytest.importorskip("td3_lightning.fast.compiled_update")
-
-    class Delayed(TD3):
-        def update_actor(self, batch: Batch) -> torch.Tensor:
-            return super().update_actor(batch)
-
-    module = Delayed(3, [-1.0], [1.0], hidden_dims=[4], gradients="compiled")
-    with pytest.warns(UserWarning, match=r"^model\.gradients compiled .* because Delayed overrides update_actor\. Use"):
-        assert module.update_rule is module
-
-
-def test_changed_critics_disable_compiled_losses() -> None:
-    pytest.importorskip("td3_lightning.fast.compiled_update")
-    module = TD3(3, [-1.0], [1.0], hidden_dims=[4], gradients="compiled")
-    module.critics.layers[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
-    with pytest.warns(UserWarning, match=r"^model\.gradients compiled .* because the critics have a layer, a hook"):
-        assert module.update_rule is module
-
-
-@pytest.mark.parametrize("gradients", ["compiled", "manual", "autograd"])
-def test_compiled_is_refused_without_fast(gradients: Any, make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.algorithm.update_rules._FACTORIES", {})  # fast registers them
-    agent = new_module(new_data(), gradients=gradients)
-    if gradients == "compiled":
-        message = r"^model\.gradients must be manual or autograd without .*fast, got 'compiled'\. Use autograd, or "
-        with pytest.raises(UsageError, match=message):
-            fit(new_data(), agent, make_trainer)
-    else:
-        fit(new_data(), agent, make_trainer)
-    assert agent.updates == (0 if gradients == "compiled" else 20)

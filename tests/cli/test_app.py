@@ -614,27 +614,9 @@ def test_full_disk_is_one_sentence(number):
     assert user_message(OSError(number, reason)) == f"The output cannot be used ({reason}). Use another path."
 
 
-def test_compiler_error_message_of_other_torch_versions():
-    failed = type("BackendCompilerFailed", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
-    output = user_message(failed("backend='inductor' raised:\nInvalidCxxCompiler: No compiler\n\nSet TORCH_LOGS"))
-    assert output is not None
-    assert "(InvalidCxxCompiler: No compiler)" in output
-
-
 def test_duration_out_of_range_is_one_sentence(capsys):
     said = error_of(capsys, *FIT, "--trainer.max_time=99999999999:00:00:00")
     assert "Lightning does not accept the trainer settings: Python int too large" in said
-
-
-def test_missing_compiler_is_one_sentence(capsys, monkeypatch):
-    pytest.importorskip("td3_lightning.fast.compiled_update")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path("cache").absolute()))
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
-    assert main(["fit", "--config", "here.yaml", *SMALL, "--model.gradients=compiled"]) == 2
-    output = capsys.readouterr().err
-    assert "Traceback" not in output
-    assert "cannot compile the losses (InvalidCxxCompiler" in output
-    assert "Remove --model.gradients compiled" in output
 
 
 def test_script_imports_from_the_working_directory(monkeypatch):

@@ -196,13 +196,6 @@ def test_a_signal_that_lightning_waits_for_ends_the_run(make_trainer: Any) -> No
         assert trainer.lightning_module.updates == 5
 
 
-class Stepping(TD3):
-    """Has a training step of its own."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch, batch_idx)
-
-
 class Skipping(TD3):
     """Leaves an epoch after its fourth update."""
 
@@ -215,23 +208,30 @@ class OwnStrategy(SingleDeviceStrategy):
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "updates"),
+    "settings",
     [
-        (Stepping, {}, 20),
-        (Skipping, {}, 4),
-        (TD3, {"profiler": SimpleProfiler()}, 20),
-        (TD3, {"strategy": OwnStrategy()}, 20),
-        (TD3, {"check_val_every_n_epoch": None, "val_check_interval": 7}, 20),
-        (TD3, {"val_check_interval": {"minutes": 1}}, 20),
+        {"profiler": SimpleProfiler()},
+        {"strategy": OwnStrategy()},
+        {"check_val_every_n_epoch": None, "val_check_interval": 7},
+        {"val_check_interval": {"minutes": 1}},
     ],
-    ids=["training_step", "on_train_batch_start", "profiler", "strategy", "over epochs", "by the clock"],
+    ids=["profiler", "strategy", "over epochs", "by the clock"],
 )
-def test_what_is_unusual_is_left_to_lightning(
-    make_trainer: Any, usual: list[int], kind: type[TD3], settings: dict[str, Any], updates: int
-) -> None:
+def test_what_is_unusual_is_left_to_lightning(make_trainer: Any, usual: list[int], settings: dict[str, Any]) -> None:
     trainer = make_trainer(callbacks=[new_collector()], **settings)
-    assert fit(trainer, True, kind).updates == updates
-    assert len(usual) == updates + (kind is Skipping)
+    assert fit(trainer, True).updates == 20
+    assert len(usual) == 20
+
+
+def test_an_agent_skips_the_rest_of_an_epoch(make_trainer: Any, usual: list[int]) -> None:
+    progress = []
+    for direct in (False, True):
+        usual.clear()
+        trainer = make_trainer(callbacks=[new_collector()], max_epochs=2)
+        assert fit(trainer, direct, Skipping).updates == 8
+        progress.append(trainer.fit_loop.state_dict())
+    assert progress[0] == progress[1]
+    assert not usual
 
 
 def test_another_version_is_left_alone(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

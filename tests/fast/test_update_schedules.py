@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from td3_lightning import TD3, Collector, Linear, ReplayData
-from td3_lightning.fast.compiled_update import CompiledUpdate
 from td3_lightning.fast.manual_update import ManualUpdate
 
 CONSTANT: dict[str, float] = {"tau": 0.5, "policy_noise": 0.25, "noise_clip": 0.125}
@@ -43,11 +42,3 @@ def test_weight_of_behavior_cloning_follows_its_schedule(make_trainer: Any) -> N
     constant = trained(make_trainer, "autograd", bc_weight=0.1)
     assert same(trained(make_trainer, "autograd", bc_weight=Linear(1.0, 0.1, steps=5)), constant)
     assert not same(trained(make_trainer, "autograd", bc_weight=Linear(1.0, 0.1, steps=25)), constant)
-
-
-def test_scheduled_weight_of_behavior_cloning_is_not_compiled() -> None:
-    """Otherwise, each value would be compiled."""
-    module = TD3(3, [-1.0], [1.0], hidden_dims=[5], bc_weight=Linear(0.4, 0.1, 9))
-    assert CompiledUpdate(module).actor_loss == module.actor_loss
-    constant = TD3(3, [-1.0], [1.0], hidden_dims=[5], bc_weight=0.4)
-    assert CompiledUpdate(constant).actor_loss != constant.actor_loss

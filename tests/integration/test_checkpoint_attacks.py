@@ -376,7 +376,7 @@ def test_stored_file_name_cannot_leave_the_folder(run: Any, capsys: Any, name: s
         ("config.data.nothing", 1, "a key of data must be one of"),
         ("config.data", 3, "data must be a mapping, got 3"),
         ("config.data.env_kwargs", {"__init__": 1}, "must be a name without leading underscores, got '__init__'"),
-        ("config.model.gradients", "x", "model.gradients must be one of 'manual', 'autograd', 'compiled', got 'x'"),
+        ("config.model.gradients", "x", "model.gradients must be one of 'manual', 'autograd', got 'x'"),
         ("config.data.wrappers", [{"class_path": REPEAT, "a": 1}], "must be class_path or init_args, got 'a'"),
         ("config.seed_everything", -1, "seed_everything must be an integer from 0"),
         ("loops.fit_loop", {}, 'loops.fit_loop must be a mapping with the key "epoch_progress"'),

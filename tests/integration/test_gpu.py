@@ -130,15 +130,6 @@ def test_training_equals_training_on_the_cpu(case: str, device: str, make_traine
 
 
 @requires_gpu
-@pytest.mark.parametrize("case", [name for name in CASES if CASES[name][0] is TD3])
-def test_compiled_update_equals_the_cpu(case: str, make_trainer: Any) -> None:
-    torch.compiler.reset()  # so that earlier compilations do not count
-    found, _ = train(make_trainer, case, "cuda", gradients="compiled")
-    expected, _ = train(make_trainer, case, "cpu")
-    check_close(found, expected, rtol=1e-5, atol=1e-7)
-
-
-@requires_gpu
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed", "bf16-true"])
 @pytest.mark.parametrize("case", ["default", "TD7", "pixels"])
 def test_precisions_train(case: str, precision: str, make_trainer: Any) -> None:
@@ -188,7 +179,6 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         ["--trainer.callbacks+=AveragedWeights"],
         ["--data.priority_alpha=0.4", "--model.critic_loss=huber", "--model.normalize_observations=true"],
         ["--model=TD7", "--model.zs_dim=8", "--trainer.precision=bf16-mixed"],
-        pytest.param(["--model.gradients=compiled"], marks=requires_gpu),
         pytest.param(["--trainer.precision=16-mixed"], marks=requires_gpu),
     ],
     ids=str,

@@ -1,0 +1,136 @@
+"""The code of `algorithm/` that the fast updates replace, and a check that it is the code they were written for.
+
+An edit of that code, in its file, in a subclass or at run time, turns the fast update off. After an edit of
+`algorithm/`, adapt the fast update, then copy the new digests from the failing test in `tests/fast/`.
+"""
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_info
+
+from td3_lightning.algorithm import ensemble, networks, td3
+from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, EnsembleReLU
+from td3_lightning.algorithm.networks import Actor, Critics
+
+STEPS = {  # methods of an agent that `autograd_update.py` replaces
+    "update_critics": "df7953f2520e9994",
+    "update_actor": "0d9d2af52f0364c8",
+    "compute_gradients": "54ecfc83fcbb3f99",
+    "step_critics": "22a9eb7811d4581d",
+    "step_actor": "93efc76e84ec212b",
+    "step_optimizer": "f6a1b9082ffa2a85",
+}
+LOSSES = {  # further ones that `manual_update.py` replaces
+    "critic_loss": "cb397357efd0bc97",
+    "td_target": "7870023bfebf4e14",
+    "actor_loss": "9684f36cd031cf00",
+    "_actor_input": "86ac6c6dcf5ac55a",
+}
+FORWARD = {  # functions that those methods call
+    "Actor.forward": "40fa53280e35c9b8",
+    "Critics.forward": "87dc515f8e05b26d",
+    "Critics.q1": "fe61670cc9664de7",
+    "Critics._is_batched": "98c482994c5b3875",
+    "Critics.is_separable": "f8cadc2e9d4e8c83",
+    "EnsembleLinear.forward": "45be958f6123850a",
+    "EnsembleLinear.members": "03c4d014533736de",
+    "EnsembleLayerNorm.forward": "fd4ba9a60ee566ab",
+    "EnsembleLayerNorm.members": "a20f858d4e06a8fb",
+    "EnsembleReLU.members": "743fd2a2446edbdf",
+    "compute": "3ff0047cebe9cb2a",
+    "members": "9132a5d874164b11",
+    "are_separable": "ff4716a43a051293",
+    "_linear": "b4a36d093ce3a286",
+    "_layer_norm": "d980f4b02a2318f2",
+    "encode_first": "e2414a49f4604050",
+    "at_least_float32": "b61eb8321e8a621f",
+    "squared_error": "4fda626386b7367f",
+}
+
+
+def forward_functions() -> dict[str, Any]:
+    """Return the functions of FORWARD."""
+    methods = {
+        Actor: ("forward",),
+        Critics: ("forward", "q1", "_is_batched", "is_separable"),
+        EnsembleLinear: ("forward", "members"),
+        EnsembleLayerNorm: ("forward", "members"),
+        EnsembleReLU: ("members",),
+    }
+    found = {f"{kind.__name__}.{name}": getattr(kind, name) for kind, names in methods.items() for name in names}
+    found |= {name: getattr(networks, name) for name in ("compute", "members", "are_separable")}
+    found |= {name: getattr(ensemble, name) for name in ("_linear", "_layer_norm")}
+    found |= {name: getattr(td3, name) for name in ("encode_first", "at_least_float32")}
+    return found | {"squared_error": td3.CRITIC_LOSSES["mse"]}
+
+
+def runs_replaced_steps(agent: Any) -> bool:
+    """Return whether the steps of an agent are those that the fast updates replace; else say which differs."""
+    return _are_unchanged({name: _function(agent, name) for name in STEPS}, STEPS)
+
+
+def runs_replaced_losses(agent: Any) -> bool:
+    """Return whether the losses of an agent are those that the manual update replaces; else say which differs."""
+    methods = {name: _function(agent, name) for name in LOSSES}
+    return _are_unchanged(methods, LOSSES) and _are_unchanged(forward_functions(), FORWARD)
+
+
+@cache
+def digest(function: Any) -> str:
+    """Return a hash of a function's name and code without comments and docstring; "" if there is no source."""
+    try:
+        code = function.__code__
+        node = _functions_in(code.co_filename)[code.co_firstlineno]
+    except (AttributeError, KeyError, OSError, ValueError, SyntaxError):  # for example a partial function or a lambda
+        return ""
+    text = f"{function.__module__}.{function.__qualname__}: {_text(node)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _functions_in(file: str) -> dict[int, ast.FunctionDef]:
+    """Return the functions in a file by their first line."""
+    nodes = [node for node in ast.walk(ast.parse(Path(file).read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
+    return {min(each.lineno for each in (node, *node.decorator_list)): node for node in nodes}
+
+
+def _text(node: Any) -> str:
+    """Return a syntax tree as text that is the same in every version of Python."""
+    if isinstance(node, list):
+        return f"[{','.join(map(_text, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+        fields["body"] = node.body[1:]
+    parts = (f"{name}={_text(value)}" for name, value in fields.items() if value not in (None, []))
+    return f"{type(node).__name__}({','.join(parts)})"
+
+
+def _function(agent: Any, name: str) -> Any:
+    """Return the function of a bound method; another callable unchanged."""
+    method = getattr(agent, name)
+    return getattr(method, "__func__", method)
+
+
+def _are_unchanged(functions: dict[str, Any], digests: dict[str, str]) -> bool:
+    changed = next((function for name, function in functions.items() if digest(function) != digests[name]), None)
+    if changed is not None:
+        name = getattr(changed, "__qualname__", changed)
+        _say(f"The fast update is off, because {name} differs from the code that it replaces.")
+    return changed is None
+
+
+def current_digests(agent: Any) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Return what STEPS, LOSSES and FORWARD must be for the code as it is now."""
+    steps, losses = ({name: digest(_function(agent, name)) for name in names} for names in (STEPS, LOSSES))
+    return steps, losses, {name: digest(function) for name, function in forward_functions().items()}
+
+
+@cache
+def _say(sentence: str) -> None:
+    rank_zero_info(sentence)
