@@ -1,1 +1,4 @@
-"""Environments: construction, wrappers, checks and vectorization."""
+"""Environments: construction, workers, wrappers, the check of each step, exact restoration, and the car.
+
+No file here knows an agent, a replay buffer or a Trainer.
+"""

@@ -1,1 +1,5 @@
-"""Replay buffers."""
+"""Transitions in memory: ring buffers, n-step windows, priorities, frames, datasets, and `Batch`.
+
+Here and nowhere else, rewards become n-step sums and terminations become discounts. No file here knows an agent or an
+environment.
+"""

@@ -286,12 +286,18 @@ def test_configurations_have_results_and_pages_are_linked() -> None:
         assert re.search(rf"^(\w+/)*{page.stem}$", listed, re.MULTILINE), name_of(page)
 
 
-def test_every_package_and_algorithm_file_is_described() -> None:
-    described = PAGES[ROOT / "docs" / "architecture.md"]
-    for package in (ROOT / "td3_lightning").glob("*/__init__.py"):
-        assert f"`{package.parent.name}/`" in described, package.parent.name
-    for module in (ROOT / "td3_lightning" / "algorithm").glob("[a-z]*.py"):
-        assert f"`{module.name}`" in described, module.name
+def test_architecture_names_every_package_and_files_that_exist() -> None:
+    page = PAGES[ROOT / "docs" / "architecture.md"]
+    package = ROOT / "td3_lightning"
+    for path in package.glob("*/__init__.py"):
+        assert f"`{path.parent.name}/`" in page, path.parent.name
+    ways = [section.split("## ")[0] for section in re.split(r"## The way of an? \w+", page)[1:]]
+    files = [re.findall(r"^\| `([\w/]+\.py)` \|", way, re.MULTILINE) for way in ways]
+    assert [len(each) <= most for each, most in zip(files, (8, 6), strict=True)] == [True, True]
+    for name in re.findall(r"`(\w+/\w+\.py)`", page) + [
+        f"algorithm/{each}" for each in re.findall(r"`(\w+\.py)`", page)
+    ]:
+        assert (package / name).exists(), name
 
 
 def test_every_named_test_exists() -> None:
