@@ -69,16 +69,18 @@ class TrainingVectorEnv:
             self.close()
             raise
 
-    def reset(self, steps_before: int = 0) -> None:
+    def reset(self, steps_before: int = 0, seed: int | None = None) -> None:
         """Start an episode in each environment.
 
         Each environment has its own seed, which also depends on the number of steps before.
 
         Args:
             steps_before: Steps of all environments that the replay buffer has stored.
+            seed: Seed of the run; by default, that of the last `seed_everything`.
         """
         first = steps_before * self.num_envs
-        self.group.reset([derive_seed("training environment", first + index) for index in range(self.num_envs)])
+        numbers = range(first, first + self.num_envs)
+        self.group.reset([derive_seed("training environment", number, seed) for number in numbers])
 
     def begin(self, action: NDArray[np.float32]) -> None:
         """Begin a step of each environment. Workers step while this process does something else.

@@ -25,6 +25,7 @@ from td3_lightning.replay.batches import Batches
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule
+from td3_lightning.seeding import isolated_seed, run_seed
 from td3_lightning.training.data_settings import (
     TEST_SEED,
     DataSettings,
@@ -112,6 +113,7 @@ class ReplayData(L.LightningDataModule):
         dataset: Dataset | None = None,
     ) -> None:
         super().__init__()
+        self._seed = run_seed()  # before any code of the user
         settings = DataSettings(
             num_envs, env_workers, env_mode, steps_per_epoch, updates_per_step, empty_replay
         )  # fmt: skip
@@ -166,7 +168,8 @@ class ReplayData(L.LightningDataModule):
 
     def make_env(self, **kwargs: Any) -> gym.Env:
         """Make the environment with its wrappers. Keyword arguments override `env_kwargs`."""
-        return self._env_maker(**kwargs)()
+        with isolated_seed():
+            return self._env_maker(**kwargs)()
 
     def _env_maker(self, **kwargs: Any) -> Callable[[], gym.Env]:
         wrappers = list(self.wrappers)
@@ -182,7 +185,7 @@ class ReplayData(L.LightningDataModule):
         """Reset every training environment and mark the running episodes as truncated."""
         for ring in self.replay.rings:
             ring.truncate_episode()
-        self.envs.reset(self.replay.steps_stored)
+        self.envs.reset(self.replay.steps_stored, self._seed)
 
     @property
     def envs(self) -> TrainingVectorEnv:
@@ -201,7 +204,8 @@ class ReplayData(L.LightningDataModule):
             if self.dataset is not None:
                 self.dataset.load(self.replay, self.eval_env)
             maker = self._env_maker(**self.train_kwargs)
-            envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout, self._vector)
+            with isolated_seed():
+                envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout, self._vector)
             envs.require_match(self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
             self._envs, self._last_episodes = envs, None
 
