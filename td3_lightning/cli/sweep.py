@@ -22,8 +22,7 @@ from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.run import LocalProcess
 from td3_lightning.tuning.seeds import run_seeds
 from td3_lightning.tuning.space import FIXED, Space, flags
-from td3_lightning.tuning.study import OBJECTIVES, PRUNERS, import_optuna, run_study
-from td3_lightning.tuning.trials import Search
+from td3_lightning.tuning.study import OBJECTIVES, PRUNERS, Search, run_study
 
 # Options that only a search has.
 SEARCH_OPTIONS = ("trials", "storage", "objective", "pruner", "pruner_warmup")
@@ -73,7 +72,6 @@ def sweep(args: Sequence[str]) -> None:
     for name in space.dimensions:
         if any(word.split("=")[0] == f"--{name}" for word in words):
             raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")
-    import_optuna()
     given = {name: getattr(options, name) for name in SEARCH_OPTIONS if getattr(options, name) is not None}
     plan = _plan(options, words, files, [flags(each) for each in space.corners()])
     _run(partial(run_study, plan, Search(space, **given)), plan, options)
@@ -84,7 +82,7 @@ def _run(run: Callable[..., None], plan: Plan, options: argparse.Namespace) -> N
     if options.engine == "local":
         run(LocalProcess)
         return
-    with closing(Cluster(options.ray_address or "auto", plan.workers)) as cluster:
+    with closing(Cluster(options.ray_address or "auto")) as cluster:
         run(cluster.start)
 
 
@@ -149,7 +147,7 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--name", help="folder in lightning_logs (default: the names of the configurations, and sweep or seeds)"
     )
     parser.add_argument("--trials", type=int, help="trials of the study (default: 20)")
-    parser.add_argument("--storage", help="journal file or database URL (default: study.journal in the folder)")
+    parser.add_argument("--storage", help="URL of a database (default: study.db in the folder)")
     parser.add_argument("--objective", help=f"evaluations that count: {', '.join(OBJECTIVES)} (default: last_10)")
     parser.add_argument("--pruner", help=f"stops bad trials: {', '.join(PRUNERS)} (default: median)")
     parser.add_argument("--pruner_warmup", type=int, help="evaluations before a trial can be pruned (default: 10)")

@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import READ_ERRORS, Points, axis_of, read_header, read_metrics
-from td3_lightning.reporting.pictures import png_writer
+from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
+from td3_lightning.reporting.pictures import write_picture
 
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
 BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
@@ -64,7 +63,7 @@ class Curve(Callback):
             return
         try:
             write_curve(logger.metrics.path)
-        except READ_ERRORS as error:  # the disk is full, or metrics.csv was edited
+        except Exception as error:  # a full disk, an edited metrics.csv or a setting of Matplotlib
             self._warnings.warn(f"Cannot write curve.png: {error}. The run continues without it.")
 
 
@@ -72,8 +71,8 @@ def write_curve(metrics: Path) -> Path:
     """Draw `curve.png` next to a `metrics.csv` and return its path. The title is the name of the run folder."""
     path = metrics.with_name("curve.png")
     name = " / ".join(metrics.absolute().parent.parts[-2:])
-    figure = draw_curve(read_metrics(metrics, [TRAINING, *SPREAD]), name, axis_of(read_header(metrics)) or "env_steps")
-    atomic_write(path, png_writer(figure))
+    series, axis = read_metrics(metrics, [TRAINING, *SPREAD]), axis_of(read_header(metrics)) or "env_steps"
+    write_picture(path, lambda: draw_curve(series, name, axis))
     return path
 
 
@@ -140,7 +139,7 @@ def _fit_y_limits(axes: Axes, training: NDArray[np.float64], evaluation: NDArray
 
 
 def _style(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", weight="bold", color=INK, pad=26, parse_math=False)  # a name may contain "$"
+    axes.set_title(title, loc="left", weight="bold", color=INK, pad=26)
     axes.set_ylabel("episode return", color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

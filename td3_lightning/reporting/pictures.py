@@ -1,24 +1,32 @@
 """Write figures as PNG files."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from td3_lightning.atomic_files import atomic_write
+
+# A matplotlibrc of the user may require LaTeX. Agg cannot draw very long lines in one piece.
+STYLE = ("default", {"agg.path.chunksize": 10_000})
 
 
-def png_writer(figure: Figure) -> Callable[[BinaryIO], None]:
-    """Return a function that writes a figure to an open file.
+def write_picture(path: Path, draw: Callable[[], Figure]) -> None:
+    """Draw a figure in the default style of Matplotlib, and write it as PNG.
 
-    Characters that the font does not have, for example in the name of a run, are drawn as boxes without a warning.
+    No text is a formula, because a name may contain "$". Characters that the font does not have are drawn as boxes
+    without a warning.
+
+    Args:
+        path: File to create or replace.
+        draw: Function that returns the figure.
     """
-
-    def write(file: BinaryIO) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(file, format="png")
-
-    return write
+    with style.context(list(STYLE)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure = draw()
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+        atomic_write(path, lambda file: figure.savefig(file, format="png"))

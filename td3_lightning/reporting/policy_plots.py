@@ -1,6 +1,6 @@
 """Draw what a policy does: its value estimates beside the observed returns, its actions, and the line of the car."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.envs.episode import Episode
 from td3_lightning.replay.episodes import RecordedEpisode
-from td3_lightning.reporting.pictures import png_writer
+from td3_lightning.reporting.pictures import write_picture
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.recorded_policy import TransitionRecorder
 
@@ -63,13 +62,16 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
     try:
         seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
         recorded = [play(module, recorder, seed) for seed in seeds]
-        figures = {"values.png": draw_values(module, data, recorded), "actions.png": draw_actions(recorded, data)}
-        if isinstance(recorder.unwrapped, CarRacing):
-            figures["track.png"] = draw_track(recorder.unwrapped, recorder.line)
     finally:
         recorder.close()
-    for name, figure in figures.items():
-        atomic_write(folder / name, png_writer(figure))
+    pictures: dict[str, Callable[[], Figure]] = {
+        "values.png": lambda: draw_values(module, data, recorded),
+        "actions.png": lambda: draw_actions(recorded, data),
+    }
+    if isinstance(car := recorder.unwrapped, CarRacing):
+        pictures["track.png"] = lambda: draw_track(car, recorder.line)
+    for name, draw in pictures.items():
+        write_picture(folder / name, draw)
         yield folder / name
 
 

@@ -20,8 +20,8 @@ from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.make import Wrapper, wrapper_class
 from td3_lightning.envs.noise import MAX_STD, ActionNoise, Noise, ObservationNoise
 from td3_lightning.errors import UsageError, require_float, require_floats
-from td3_lightning.reporting.intervals import half_width
-from td3_lightning.reporting.pictures import png_writer
+from td3_lightning.reporting.pictures import write_picture
+from td3_lightning.reporting.statistics import half_width
 from td3_lightning.training.data_module import ReplayData
 
 BLUE, PALE_BLUE = "#2f6db5", "#a9c4e4"
@@ -121,8 +121,7 @@ def write_report(measurements: Sequence[Measurement], folder: Path, title: str) 
     """Write `episodes.csv` and `robustness.png` to a folder, and return their paths."""
     table, picture = folder / "episodes.csv", folder / "robustness.png"
     write_episodes(measurements, table)
-    figure = draw_robustness(measurements, title)
-    atomic_write(picture, png_writer(figure))
+    write_picture(picture, lambda: draw_robustness(measurements, title))
     return [table, picture]
 
 

@@ -9,11 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.intervals import half_width
 from td3_lightning.reporting.metrics_csv import READ_ERRORS, Points, axis_of, column_of, read_header, read_metrics
-from td3_lightning.reporting.pictures import png_writer
+from td3_lightning.reporting.pictures import write_picture
+from td3_lightning.reporting.statistics import half_width
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
 STYLES = "-", "--", ":"  # of the means: each for as many groups as there are colors
@@ -75,8 +74,7 @@ def write_seed_curves(groups: Mapping[str, Sequence[Path]], metric: str, title: 
     if len(clocks) > 1:
         fix = "Use one picture for offline runs and one for the others."
         raise UsageError(f"runs must have the same clock, got {' and '.join(sorted(clocks))}. {fix}")
-    figure = draw_seed_curves(curves, metric, title, clocks.pop())
-    atomic_write(output, png_writer(figure))
+    write_picture(output, lambda: draw_seed_curves(curves, metric, title, clocks.pop()))
 
 
 def draw_seed_curves(
@@ -97,11 +95,10 @@ def draw_seed_curves(
         if not len(steps):
             fix = "Use --group for each part of the training."
             raise UsageError(f"The runs of {name} must have {clock} in common, got none. {fix}")
-        label = column_of(name).replace("$", r"\$")  # not a formula
-        (means[f"{label}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
+        (means[f"{column_of(name)}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
         axes.fill_between(steps, mean - margin, mean + margin, color=color, alpha=0.2, lw=0)
     axes.set(xlabel=clock, ylabel=metric)
-    axes.set_title(column_of(title), parse_math=False)  # a name may contain "$"
+    axes.set_title(column_of(title))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     axes.legend(means.values(), means)  # Matplotlib leaves out a line whose own label starts with "_"

@@ -4,9 +4,7 @@ Ray sends this module to the nodes by value, so it imports only the standard lib
 then needs no memory for torch.
 """
 
-import fcntl
 import os
-import platform
 import subprocess
 import sys
 import threading
@@ -17,7 +15,7 @@ from pathlib import Path
 PROGRAM = ["-m", "td3_lightning"]  # words after the name of the interpreter
 SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the process that a run watches
 LOCK_TIMEOUT = 120.0  # seconds until the locks of a lost node are free; a server of NFS 4 waits for 90
-INTERVAL = 0.1  # seconds between two checks of the run
+INTERVAL = 0.1  # seconds between two checks of a lock
 # Environment variables with which torchrun, SLURM and LSF number the processes of a run.
 RANKS = (
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
@@ -38,6 +36,7 @@ def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | Non
         threads: Value of OMP_NUM_THREADS.
         start: Working directory, None for that of this process.
     """
+    _wait_for_locks(folder)
     last = newest_last(folder)
     # A flag of the sweep for a new stage applies only to the first start.
     resume = [] if last is None else ["--ckpt_path", str(last), "--data.empty_replay", "false"]
@@ -70,33 +69,13 @@ def newest_last(folder: Path) -> Path | None:
 
 
 class Worker:
-    """Train one run on a node of a cluster. `stop` is called in another thread than `train`."""
+    """Train one run on a node of a Ray cluster. `stop` is called in another thread than `train`."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
 
-    def ready(self) -> None:
-        """Return after the worker has been started."""
-
-    def train(self, words: Sequence[str], folder: str, threads: int, start: str) -> int | str:
-        """Train a run until it ends.
-
-        Args:
-            words: Words of the command, without its program.
-            folder: Absolute path of the run's folder.
-            threads: Value of OMP_NUM_THREADS.
-            start: Working directory.
-
-        Returns:
-            The exit code, or the reason why the run cannot be started here.
-        """
-        if not Path(folder, "claim").exists() or not Path(start).is_dir():
-            return f"{start} must be shared by all nodes, got none on {platform.node()}. Mount it there."
-        deadline = time.monotonic() + LOCK_TIMEOUT
-        while any(map(is_locked, Path(folder).glob("version_*"))):  # by a worker that was lost and still saves the run
-            if time.monotonic() > deadline:
-                return f"{folder} must be unused, got a run in progress. Stop that process."
-            self._stopped.wait(INTERVAL)
+    def train(self, words: Sequence[str], folder: str, threads: int, start: str) -> int:
+        """Train a run until it ends, and return its exit code. The arguments are those of `start_fit`."""
         process = start_fit(words, Path(folder), threads, start)
         while process.poll() is None and not self._stopped.wait(INTERVAL):
             pass
@@ -109,8 +88,17 @@ class Worker:
         self._stopped.set()
 
 
-def is_locked(folder: Path) -> bool:
+def _wait_for_locks(folder: Path) -> None:
+    """Wait for a process that has lost its sweep or its node, and still saves the run."""
+    deadline = time.monotonic() + LOCK_TIMEOUT
+    while any(map(_is_locked, folder.glob("version_*"))) and time.monotonic() < deadline:
+        time.sleep(INTERVAL)
+
+
+def _is_locked(folder: Path) -> bool:
     """Return whether a process has the lock of a run's folder, see `RunLock`."""
+    import fcntl
+
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

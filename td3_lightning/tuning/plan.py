@@ -4,15 +4,14 @@ import contextlib
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-from uuid import uuid4
+from typing import Any
 
 import yaml
 
-from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line
+from td3_lightning.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -60,64 +59,33 @@ class Plan:
         """Return the settings that must not change between two starts of the sweep."""
         return {"config": list(self.contents), "flags": list(self.flags), "metric": self.metric, "mode": self.mode}
 
+    def check_files(self) -> None:
+        """Raise `UsageError` if a configuration file has been edited since the start of the sweep."""
+        for file, content in zip(self.files, self.contents, strict=False):
+            if yaml.safe_load(file.read_text(encoding="utf-8")) != content:
+                raise UsageError(
+                    f"{file} must be as at the start of the sweep, got other settings. Undo the change and repeat the "
+                    "command, or use another --name for the new settings."
+                )
+
+    def check_unchanged(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Raise `UsageError` if a sweep is started again with other settings than before."""
+        for name, value in now.items():
+            if (old := before.get(name)) != value:
+                got = "other settings" if name in ("config", "space") else f"{_text(value)} instead of {_text(old)}"
+                raise UsageError(
+                    f"{name} must be as in the earlier runs of {self.folder}, got {got}. Undo the change, or use "
+                    "another --name."
+                )
+
+
+def _text(value: Any) -> str:
+    return (value if isinstance(value, str) else shlex.join(value or ())) or "none"
+
 
 def command(*words: str) -> str:
     """Return a command line of this package, as a user writes it."""
     return shlex.join(["python", "-m", "td3_lightning", *words])
-
-
-def check_files(plan: Plan) -> None:
-    """Raise `UsageError` if a configuration file has been edited since the start of the sweep."""
-    for file, content in zip(plan.files, plan.contents, strict=False):
-        try:
-            now = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
-            raise UsageError(
-                f"{file} must be as at the start of the sweep, got an error ({one_line(error)}). Restore it."
-            ) from error
-        if now != content:
-            raise UsageError(
-                f"{file} must be as at the start of the sweep, got other settings. Undo the change and repeat the "
-                "command, or use another --name for the new settings."
-            )
-
-
-def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> None:
-    """Raise `UsageError` if a sweep is started again with other settings than before."""
-    for name, value in now.items():
-        if (old := before.get(name)) != value:
-            raise UsageError(
-                f"{name} must be as in the earlier runs of {plan.folder}, got {_change(old, value)}. Undo the change, "
-                "or use another --name."
-            )
-
-
-def _change(old: Any, new: Any) -> str:
-    if isinstance(old, dict) and isinstance(new, dict):
-        changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-        return f"a change of {', '.join(changed)}"
-    if all(isinstance(each, dict) for each in [*old, *new]):  # the contents of files
-        return "a file with other settings"
-    before, now = (each if isinstance(each, str) else shlex.join(each) for each in (old, new))
-    return f"{now or 'none'} instead of {before or 'none'}"
-
-
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Create or replace a file that sweeps on other machines may replace at the same time.
-
-    Args:
-        path: The file. Missing folders are created.
-        write: Function that writes the content to an open file.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with temporary.open("xb") as file:
-            write(file)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def given_threads() -> int | None:
@@ -132,16 +100,9 @@ def cores() -> int:
     return max(1, math.ceil(min(usable, cpu_quota())))
 
 
-def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the number of CPUs that a control group allows, infinity without a limit.
-
-    Args:
-        cgroup: Folder of the group, in a container that of the container.
-    """
-    with contextlib.suppress(OSError, ValueError):  # version 2: "quota period", or "max period"
-        quota, period = (cgroup / "cpu.max").read_text().split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-    with contextlib.suppress(OSError, ValueError):  # version 1: -1 without a limit
-        quota, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return int(quota) / int(period) if int(quota) > 0 else math.inf
+def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
+    """Return the number of CPUs that a control group (version 2) allows, infinity without a limit."""
+    with contextlib.suppress(OSError, ValueError):  # "quota period", or "max period"
+        quota, period = map(int, file.read_text().split())
+        return quota / period
     return math.inf

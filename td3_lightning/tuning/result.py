@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from td3_lightning.tuning.plan import replace_file
+from td3_lightning.atomic_files import atomic_write
 
 Points = NDArray[np.float64]  # (n, 2), env_steps and metric
 
@@ -80,11 +80,6 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
-def clock_of(results: Sequence[Result]) -> str:
-    """Return the unit of the steps of runs, which is the same for all."""
-    return next((result.clock for result in results), "env_steps")
-
-
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Return settings in one line: their names without the section, and floats with three digits."""
     cells = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in settings.values())
@@ -94,7 +89,7 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 def results_table(results: Sequence[Result], metric: str, most: int = 20) -> Table:
     """Build a table with a row for each run, at most `most` rows."""
     table = Table(title=metric + (f", {most} of {len(results)} runs" if len(results) > most else ""))
-    for name in ("run", clock_of(results), "best", "last", "last 10"):
+    for name in ("run", results[0].clock, "best", "last", "last 10"):
         table.add_column(name, justify="left" if name == "run" else "right", no_wrap=True)
     has_settings = any(result.settings for result in results)
     table.add_column("state", no_wrap=has_settings, max_width=24 if has_settings else None)
@@ -112,9 +107,9 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
     names = list(dict.fromkeys(name for result in results for name in result.settings))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["run", "state", clock_of(results), *COLUMNS[1:], "seconds", *names, "error"])
+    rows.writerow(["run", "state", results[0].clock, *COLUMNS[1:], "seconds", *names, "error"])
     for result in results:
         numbers = [result.values.get(name) for name in COLUMNS]
         held = [result.settings.get(name) for name in names]
         rows.writerow([result.label, result.state, *numbers, result.seconds, *held, result.error])
-    replace_file(path, lambda file: file.write(text.getvalue().encode()))
+    atomic_write(path, lambda file: file.write(text.getvalue().encode()))

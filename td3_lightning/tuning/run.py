@@ -1,9 +1,6 @@
-"""One run of a sweep: its folder, its claim and its process."""
+"""One run of a sweep: its folder and its process."""
 
-import csv
-import fcntl
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -13,18 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from td3_lightning.atomic_files import atomic_write, make_folder
-from td3_lightning.errors import UsageError, one_line
+from td3_lightning.atomic_files import atomic_write
 from td3_lightning.reporting.metrics_csv import read_metrics
-from td3_lightning.reporting.run_dir import RunLock
 from td3_lightning.tuning.node import start_fit
 from td3_lightning.tuning.plan import Plan, command
 from td3_lightning.tuning.result import Points
 
 # Exit codes of a run that a signal has ended: by default, and after it has saved a checkpoint.
 INTERRUPTED = {-number for number in signal.Signals} | {75, 129, 130, 143}
-MAX_SECONDS = 1e10  # in run.json
-SAVE_TIMEOUT = 40.0  # seconds after which a run that has lost its sweep has ended
 
 
 @dataclass(frozen=True)
@@ -48,15 +41,7 @@ class Run:
     def record(self) -> dict[str, Any]:
         """Return `seconds` of all starts, `exit_code` and `last_line`; empty before the first start has ended."""
         path = self.folder / "run.json"
-        if not path.exists():
-            return {}
-        try:
-            record = json.loads(path.read_text())
-        except (ValueError, RecursionError):  # damaged or edited
-            record = None
-        if not _is_record(record):
-            raise UsageError(f"{path} must hold the end of a run, got another file. Delete it to continue the run.")
-        return dict(record)
+        return dict(json.loads(path.read_text())) if path.exists() else {}
 
     @property
     def finished(self) -> bool:
@@ -71,7 +56,7 @@ class Run:
         merged: dict[float, float] = {}
         found = {path.parent.name.removeprefix("version_"): path for path in self.folder.glob("version_*/metrics.csv")}
         for number in sorted((name for name in found if name.isdecimal()), key=int):  # another name is a user's copy
-            points = _read(found[number], metric)
+            points = read_metrics(found[number], [metric])[metric]
             if len(points):
                 merged = {step: value for step, value in merged.items() if step < points[0, 0]}
                 merged.update({float(step): float(value) for step, value in points})
@@ -104,64 +89,11 @@ class Run:
         atomic_write(self.folder / "run.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
 
 
-def _is_record(content: Any) -> bool:
-    """Return whether the content of a file is the end of a run, as `Run.end` writes it."""
-    if not isinstance(content, dict):
-        return False
-    code, seconds, line = (content.get(name) for name in ("exit_code", "seconds", "last_line"))
-    is_duration = isinstance(seconds, int | float) and 0 <= seconds <= MAX_SECONDS
-    return isinstance(code, int) and is_duration and isinstance(line, str)
-
-
-def _read(path: Path, metric: str) -> Points:
-    try:
-        return read_metrics(path, [metric])[metric]
-    except (ValueError, csv.Error) as error:
-        got = f"an error: {one_line(error)}"
-        raise UsageError(f"{path} must be the metrics of a run, got {got}. Delete the folder of the run.") from error
-
-
-class Claim:
-    """A run that no other sweep may start until `release` or the end of this process.
-
-    The lock belongs to an open file, so it disappears with a killed process. It works between machines with a shared
-    folder if the file system supports `flock`.
-
-    Args:
-        folder: Folder of the run. It is created if it does not exist.
-
-    Raises:
-        BlockingIOError: Another sweep has the run.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        make_folder(folder)
-        self._descriptor = os.open(folder / "claim", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.release()
-            if isinstance(error, BlockingIOError):
-                raise
-            raise UsageError(
-                f"{folder} must be on a file system with file locks, got an error ({error.strerror}). Use another "
-                "--trainer.default_root_dir."
-            ) from error
-
-    def release(self) -> None:
-        """Release the run, so that other sweeps can start it."""
-        os.close(self._descriptor)
-
-
 class Process(Protocol):
     """A run in progress, on this machine or on another one."""
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while the run is active. Record the end of the run in `run.json`.
-
-        Raises:
-            RunError: The run cannot be started there.
-        """
+        """Return the exit code, or None while the run is active. Record the end of the run in `run.json`."""
 
     def stop(self) -> None:
         """Stop the run, which first saves a checkpoint."""
@@ -180,8 +112,6 @@ class LocalProcess:
 
     def __init__(self, run: Run, plan: Plan) -> None:
         self._run, self._words, self._start = run, run.words(plan), time.monotonic()
-        for version in run.folder.glob("version_*"):
-            RunLock(version, SAVE_TIMEOUT).release()  # a process that has lost its sweep may still save it
         self._process = start_fit(self._words, run.folder, plan.threads)
 
     def poll(self) -> int | None:

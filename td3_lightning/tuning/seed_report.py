@@ -8,11 +8,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from td3_lightning.atomic_files import atomic_write
 from td3_lightning.reporting.paths import shown
-from td3_lightning.reporting.pictures import png_writer
-from td3_lightning.tuning.plan import Plan, replace_file
-from td3_lightning.tuning.result import Points, Result, clock_of, number, write_csv
-from td3_lightning.tuning.statistics import MIN_SEEDS_FOR_INTERVAL, bootstrap_interval, interquartile_mean, mean_and_std
+from td3_lightning.reporting.pictures import write_picture
+from td3_lightning.reporting.statistics import (
+    MIN_SEEDS_FOR_INTERVAL,
+    MIN_SEEDS_FOR_QUARTILES,
+    bootstrap_interval,
+    interquartile_mean,
+)
+from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.result import Points, Result, number, write_csv
 
 SCORES = {"last_10": "mean of last 10", "last": "last", "best": "best"}
 BLUE = "#2f6db5"
@@ -32,9 +38,8 @@ def write_report(results: Sequence[Result], plan: Plan, command: str) -> list[st
     title = f"{', '.join(map(str, plan.configs))} on {len(results)} seeds"
     lines = summary(results)
     text = "\n".join([f"# {title}", "", markdown_table(results), "", *lines, "", f"    {command}", ""])
-    replace_file(plan.folder / "seeds.md", lambda file: file.write(text.encode()))
-    figure = draw(results, plan.metric, title)
-    replace_file(plan.folder / "seeds.png", png_writer(figure))
+    atomic_write(plan.folder / "seeds.md", lambda file: file.write(text.encode()))
+    write_picture(plan.folder / "seeds.png", lambda: draw(results, plan.metric, title))
     write_csv(results, plan.folder / "seeds.csv")
     paths = [shown(plan.folder / f"seeds.{kind}", Path.cwd()) for kind in ("md", "png", "csv")]
     return [*lines, f"files      {', '.join(paths)}", f"reproduce  {command}"]
@@ -43,7 +48,7 @@ def write_report(results: Sequence[Result], plan: Plan, command: str) -> list[st
 def markdown_table(results: Sequence[Result]) -> str:
     """Return a Markdown table with one row for each seed."""
     rows = [
-        ["run", clock_of(results), "best", "last", "mean of last 10", "state", "wall time"],
+        ["run", results[0].clock, "best", "last", "mean of last 10", "state", "wall time"],
         ["---", *["---:"] * 4, "---", "---:"],
     ]
     rows += [[*result.row(), str(timedelta(seconds=int(result.seconds or 0)))] for result in results]
@@ -76,8 +81,7 @@ def summary(results: Sequence[Result]) -> list[str]:
 
 
 def _spread(scores: Sequence[float]) -> str:
-    mean, std = mean_and_std(scores)
-    text = number(mean) + (f" ± {std:,.2f}" if len(scores) > 1 else "")
+    text = number(float(np.mean(scores))) + (f" ± {np.std(scores, ddof=1):,.2f}" if len(scores) > 1 else "")
     if len(scores) < MIN_SEEDS_FOR_INTERVAL:
         return text
     low, high = bootstrap_interval(scores)
@@ -93,10 +97,10 @@ def common_curves(curves: Sequence[Points]) -> tuple[Points, Points]:
 
 
 def draw(results: Sequence[Result], metric: str, title: str) -> Figure:
-    """Draw the curve of every seed, and their interquartile mean with its 95% interval."""
+    """Draw the curve of every seed, and their interquartile mean with its 95% interval; few seeds have a mean."""
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
-    axes = figure.add_subplot(xlabel=clock_of(results), ylabel=metric)
-    axes.set_title(title, parse_math=False)  # a name may contain "$"
+    axes = figure.add_subplot(xlabel=results[0].clock, ylabel=metric)
+    axes.set_title(title)
     for result in results:
         style, state = ("-", "") if result.state == "finished" else (":", f" ({result.state})")
         axes.plot(*result.points.T, style, lw=0.8, alpha=0.5, label=f"{result.label}{state}")
@@ -104,7 +108,8 @@ def draw(results: Sequence[Result], metric: str, title: str) -> Figure:
     steps, scores = common_curves(counted)
     if len(steps):
         interval = ", 95% interval" if len(counted) >= MIN_SEEDS_FOR_INTERVAL else ""
-        label = f"interquartile mean of {len(counted)}{interval}"
+        kind = "interquartile mean" if len(counted) >= MIN_SEEDS_FOR_QUARTILES else "mean"
+        label = f"{kind} of {len(counted)}{interval}"
         axes.plot(steps, interquartile_mean(scores), color=BLUE, lw=2, label=label)
         if interval:
             axes.fill_between(steps, *bootstrap_interval(scores), color=BLUE, alpha=0.2, lw=0)

@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
-from td3_lightning.errors import RunError, UsageError
+from td3_lightning.atomic_files import atomic_write
+from td3_lightning.errors import RunError
 from td3_lightning.reporting.console import echo, show
-from td3_lightning.tuning.plan import Plan, check_unchanged, command, replace_file
-from td3_lightning.tuning.pool import run_all
-from td3_lightning.tuning.progress import Progress
+from td3_lightning.tuning.plan import Plan, command
+from td3_lightning.tuning.pool import locked, run_all
 from td3_lightning.tuning.result import Points, Result, results_table, write_csv
-from td3_lightning.tuning.run import INTERRUPTED, Claim, LocalProcess, Run, Start
+from td3_lightning.tuning.run import INTERRUPTED, LocalProcess, Run, Start
 from td3_lightning.tuning.space import flags
 
 SETTINGS, CSV = "seeds.json", "seeds.csv"
@@ -20,14 +19,13 @@ def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> 
     """Run the seeds that are not complete, failed ones included. Write and print the results.
 
     Raises:
-        UsageError: The folder holds runs with other settings.
+        UsageError: The folder holds runs with other settings, or is in use by another sweep.
         RunError: A seed has failed.
     """
-    _check_settings(plan)
-    runs = Seeds(plan, seeds)
-    with Progress(plan.metric) as progress:
-        progress.update(runs.results())
-        run_all(runs, plan, progress, start)
+    with locked(plan.folder):
+        _check_settings(plan)
+        runs = Seeds(plan, seeds)
+        run_all(runs, plan, start)
     from td3_lightning.tuning.seed_report import write_report  # imports matplotlib
 
     again = command("sweep", *plan.words, "--seeds", *map(str, seeds), "--name", plan.name)
@@ -35,7 +33,7 @@ def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> 
     show(results_table(results, plan.metric, most=len(results)))
     for line in write_report(results, plan, again):
         echo(line)
-    failed = [result for result in results if result.state not in ("finished", "running")]  # by another sweep
+    failed = [result for result in results if result.state != "finished"]
     if failed:
         states = ", ".join(f"{result.label} is {result.state}" for result in failed)
         raise RunError(f"{states}. Read log.txt in the folder of the seed. The same command starts it again.")
@@ -44,15 +42,10 @@ def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> 
 def _check_settings(plan: Plan) -> None:
     path = plan.folder / SETTINGS
     now = json.loads(json.dumps(plan.identity, default=str))
-    if not path.exists():
-        replace_file(path, lambda file: file.write(json.dumps(now, indent=1).encode()))
-        return
-    try:
-        check_unchanged(json.loads(path.read_text()), now, plan)
-    except UsageError:
-        raise
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise UsageError(f"{path} must hold the settings of the runs, got another file. Use another --name.") from error
+    if path.exists():
+        plan.check_unchanged(json.loads(path.read_text()), now)
+    else:
+        atomic_write(path, lambda file: file.write(json.dumps(now, indent=1).encode()))
 
 
 class Seeds:
@@ -68,40 +61,15 @@ class Seeds:
         self._runs = [Run(plan.folder / f"seed_{seed}", flags({"seed_everything": seed})) for seed in seeds]
         self._waiting = [run for run in self._runs if not run.finished]
         self._active: dict[Run, Points] = {}
-        self._elsewhere: dict[Run, dict[str, Any]] = {}  # runs of other sweeps, and their records before
         self._failed: dict[Run, str] = {}  # the errors of runs that this sweep has given up
 
-    def next(self) -> tuple[Run, Claim] | None:
-        """Return the next seed that is not complete and that no other sweep runs."""
+    def next(self) -> Run | None:
+        """Return the next seed that is not complete."""
         if not self._waiting:
-            self._waiting = self._left_by_others()
-        while self._waiting:
-            run = self._waiting.pop(0)
-            try:
-                claim = Claim(run.folder)
-            except BlockingIOError:
-                self._elsewhere[run] = run.record
-                continue
-            if run.finished:  # the other sweep has ended it meanwhile
-                claim.release()
-                continue
-            self._active[run] = run.evaluations(self._plan.metric)
-            return run, claim
-        return None
-
-    def _left_by_others(self) -> list[Run]:
-        """Return the seeds that another sweep has not completed before it ended."""
-        left = []
-        for run, before in list(self._elsewhere.items()):
-            try:
-                Claim(run.folder).release()
-            except BlockingIOError:
-                continue
-            del self._elsewhere[run]
-            record = run.record  # a killed sweep writes none, so that of an earlier start remains
-            if not run.finished and (record == before or record.get("exit_code") in INTERRUPTED):
-                left.append(run)
-        return left
+            return None
+        run = self._waiting.pop(0)
+        self._active[run] = run.evaluations(self._plan.metric)
+        return run
 
     def report(self, run: Run, points: Points) -> bool:
         """Take the evaluations of an active run. No seed is stopped early."""
@@ -122,11 +90,11 @@ class Seeds:
     def _result(self, run: Run) -> Result:
         record, points = run.record, self._active.get(run)
         code, error = record.get("exit_code"), self._failed.get(run, "")
-        if points is not None or (run in self._elsewhere and code != 0):
+        if points is not None:
             state = "running"
         elif error:
             state = "failed"
-        elif code is None or (code in INTERRUPTED):
+        elif code is None or code in INTERRUPTED:
             state = "unfinished" if run.folder.exists() else "waiting"
         else:
             state = "finished" if code == 0 else "failed"

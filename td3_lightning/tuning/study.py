@@ -1,32 +1,58 @@
-"""Search for settings with an Optuna study."""
+"""Search for settings with an Optuna study. Each trial is a run."""
 
 import json
-import os
+import math
 import shlex
-import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import yaml
 
-from td3_lightning.atomic_files import make_folder
-from td3_lightning.errors import RunError, UsageError, import_extra, one_line
+from td3_lightning.atomic_files import atomic_write, make_folder
+from td3_lightning.errors import RunError, UsageError, one_line, refuse
 from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import shown
-from td3_lightning.tuning.plan import Plan, check_unchanged, command, replace_file
-from td3_lightning.tuning.pool import run_all
-from td3_lightning.tuning.progress import Progress
-from td3_lightning.tuning.result import Result, number, results_table, settings_text, write_csv
-from td3_lightning.tuning.run import LocalProcess, Start
-from td3_lightning.tuning.trials import CSV, Search, Trials
+from td3_lightning.tuning.plan import Plan, command
+from td3_lightning.tuning.pool import locked, run_all
+from td3_lightning.tuning.result import Points, Result, number, results_table, settings_text, write_csv
+from td3_lightning.tuning.run import LocalProcess, Run, Start
+from td3_lightning.tuning.space import Space, flags, import_optuna
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial, Trial
 
 OBJECTIVES = ("last_10", "last", "best")
 PRUNERS = {"median": "MedianPruner", "halving": "SuccessiveHalvingPruner", "none": "NopPruner"}
 DIRECTIONS = {"max": "maximize", "min": "minimize"}
-JOURNAL, BEST = "study.journal", "best.yaml"
-JOURNAL_START = b'{"op_code":'  # of each line that Optuna writes
+STATES = {"RUNNING": "running", "WAITING": "waiting", "COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
+DATABASE, BEST, CSV = "study.db", "best.yaml", "trials.csv"
 SETTINGS = "td3_lightning"  # user attribute of the study
+ERROR = "error"  # user attribute of a trial
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a study searches.
+
+    Attributes:
+        space: The settings that vary.
+        trials: Number of trials in the study.
+        objective: "last_10", "last" or "best", which rates a trial: see `Result.values`.
+        pruner: "median", "halving" or "none".
+        pruner_warmup: Evaluations after which a trial can be pruned.
+        storage: URL of a database; None uses the SQLite file `study.db` in the folder of the sweep.
+    """
+
+    space: Space
+    trials: int = 20
+    objective: str = "last_10"
+    pruner: str = "median"
+    pruner_warmup: int = 10
+    storage: str | None = None
 
 
 def run_study(plan: Plan, search: Search, start: Start = LocalProcess) -> None:
@@ -34,32 +60,32 @@ def run_study(plan: Plan, search: Search, start: Start = LocalProcess) -> None:
 
     Raises:
         UsageError: Optuna is missing, the storage cannot be read or belongs to other settings, or the folder has runs
-            of another study.
+            of another study or is in use by another sweep.
         OSError: The folder of the sweep cannot be written.
         RunError: No trial is complete.
     """
-    held = [*plan.folder.glob("trial_*")]  # before the study is read, because another sweep may add trials meanwhile
     trials = open_study(plan, search)
-    trials.check_folders(held)
-    make_folder(plan.folder)
-    with Progress(plan.metric) as progress:
-        progress.update(trials.results())
-        run_all(trials, plan, progress, start)
-    write_csv(trials.results(), plan.folder / CSV)
-    _print_end(trials, plan, search)
+    with locked(plan.folder):
+        trials.check_folders()
+        run_all(trials, plan, start)
+        write_csv(trials.results(), plan.folder / CSV)
+        _print_end(trials, plan, search)
 
 
-def open_study(plan: Plan, search: Search) -> Trials:
+def open_study(plan: Plan, search: Search) -> "Trials":
     """Create a study, or load it if it exists.
 
     Raises:
         UsageError: Optuna is missing, or the storage cannot be read or belongs to other settings.
+        OSError: The folder of the sweep cannot be created.
     """
     optuna = import_optuna()
+    url = database_url(plan, search)
+    if search.storage is None:
+        make_folder(plan.folder)
     try:
-        storage = optuna.storages.get_storage(_storage(optuna, plan, search))
         study = optuna.create_study(
-            storage=storage,
+            storage=url,
             study_name=plan.name,
             direction=DIRECTIONS[plan.mode],
             # A trial in progress counts as a bad one, so that simultaneous trials differ.
@@ -67,77 +93,130 @@ def open_study(plan: Plan, search: Search) -> Trials:
             pruner=getattr(optuna.pruners, PRUNERS[search.pruner])(),
             load_if_exists=True,
         )
-        trials = Trials(study, storage, plan, search)
-        _check_settings(study, plan, search)
-        trials.results()  # fails if the storage has trials of another kind
-    except UsageError:
-        raise
     except Exception as error:  # each database driver has its own exceptions
-        if search.storage is None and isinstance(error, OSError):  # the folder of the sweep
-            raise
         raise UsageError(
-            f"storage must be a journal file or a database that can be read, got {search.storage or plan.folder} "
+            f"storage must be the URL of a database that can be read, such as sqlite:///sweeps.db, got {url} "
             f"({one_line(error) or type(error).__name__}). Use another --storage or --name."
         ) from error
-    return trials
+    _check_settings(study, plan, search)
+    return Trials(study, plan, search)
 
 
-def _check_settings(study: Any, plan: Plan, search: Search) -> None:
+def database_url(plan: Plan, search: Search) -> str:
+    """Return the URL of the database. SQLite undoes what a killed process has left in its file."""
+    return search.storage or f"sqlite:///{plan.folder.absolute() / DATABASE}"
+
+
+def _check_settings(study: "optuna.Study", plan: Plan, search: Search) -> None:
     """Store the settings of a new study, or raise `UsageError` if those of an earlier one are different."""
     settings = {**plan.identity, "space": search.space.entries, "objective": search.objective}
     now = json.loads(json.dumps(settings, default=str))  # as the storage returns it
-    before = study.user_attrs.get(SETTINGS)
-    if before is None:
-        study.set_user_attr(SETTINGS, now)
+    if SETTINGS in study.user_attrs:
+        plan.check_unchanged(study.user_attrs[SETTINGS], now)
     else:
-        check_unchanged(before, now, plan)
+        study.set_user_attr(SETTINGS, now)
 
 
-def import_optuna() -> Any:
-    """Import Optuna, and reduce its messages.
+class Trials:
+    """The trials of a study as a source of runs.
 
-    Raises:
-        UsageError: It is not installed.
+    A trial that is running in the database, and has a folder here, was left by a killed sweep, and is continued. A
+    database may also have trials of other machines.
+
+    Args:
+        study: Study that holds the trials.
+        plan: Settings of all runs.
+        search: How the study searches.
     """
-    optuna = import_extra("optuna", "sweep --space", "sweep")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    return optuna
 
+    def __init__(self, study: "optuna.Study", plan: Plan, search: Search) -> None:
+        self._study, self._plan, self._search = study, plan, search
+        self._mine: dict[Path, Trial] = {}
 
-def _storage(optuna: Any, plan: Plan, search: Search) -> Any:
-    """Return the URL of a database, or the storage of a journal file."""
-    if search.storage is not None and "://" in search.storage:
-        return search.storage
-    if search.storage is None:
-        make_folder(plan.folder)
-    journal, path = optuna.storages.journal, Path(journal_path(plan, search))
-    if path.exists() and not path.is_file():
-        raise UsageError(f"storage must be a file, got a folder, a pipe or a device: {path}. Use another --storage.")
-    if path.exists() and not (path.read_bytes() or JOURNAL_START).startswith(JOURNAL_START):
-        raise UsageError(
-            f"storage must be a journal file or a database that can be read, got {path}. Use another --storage."
-        )
-    _remove_incomplete_line(path, journal.JournalFileSymlinkLock(str(path)))
-    return journal.JournalStorage(journal.JournalFileBackend(str(path)))
+    def next(self) -> Run | None:
+        """Return a trial that was left by a killed sweep, or a new one; None if the study has enough."""
+        from optuna.trial import Trial
 
+        frozen = self._frozen()
+        for trial in frozen:
+            folder = self._folder(trial.number)
+            if trial.state.name == "RUNNING" and folder not in self._mine and self._is_here(folder):
+                return self._run(Trial(self._study, trial._trial_id))
+        if sum(trial.state.name != "WAITING" for trial in frozen) >= self._search.trials:
+            return None
+        return self._run(self._study.ask())
 
-def _remove_incomplete_line(path: Path, lock: Any) -> None:
-    """Remove the part of a line that a killed process has left at the end, to which Optuna would append the next."""
-    if not path.exists() or path.read_bytes()[-1:] in (b"", b"\n"):
-        return
-    lock.acquire()  # another process of the sweep may be writing
-    try:
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    finally:
-        lock.release()
+    def check_folders(self) -> None:
+        """Raise `UsageError` if a folder of a trial has runs, but the study has no such trial."""
+        known = {self._folder(trial.number) for trial in self._frozen()}
+        for folder in self._plan.folder.glob("trial_*"):
+            if folder not in known and any(folder.glob("version_*")):
+                fix = f"Use another --name, or move {self._plan.folder}."
+                raise refuse("the folder of a sweep", "without runs of another study", folder.name, fix)
 
+    def _is_here(self, folder: Path) -> bool:
+        return self._search.storage is None or folder.is_dir()
 
-def journal_path(plan: Plan, search: Search) -> str:
-    """Return the path of the journal file, or the URL of the database."""
-    if search.storage is None:
-        return str(plan.folder / JOURNAL)
-    return search.storage if "://" in search.storage else str(Path(search.storage).expanduser())
+    def _frozen(self) -> list["FrozenTrial"]:
+        return self._study.get_trials(deepcopy=False)
+
+    def _folder(self, trial: int) -> Path:
+        return self._plan.folder / f"trial_{trial}"
+
+    def _run(self, trial: "Trial") -> Run:
+        folder = self._folder(trial.number)
+        self._mine[folder] = trial
+        return Run(folder, flags(self._search.space.suggest(trial)))
+
+    def report(self, run: Run, points: Points) -> bool:
+        """Store new evaluations, and return whether the trial is pruned."""
+        from optuna.trial import TrialState
+
+        trial = self._mine[run.folder]
+        self._store(trial, points)
+        if len(points) <= self._search.pruner_warmup or not trial.should_prune():
+            return False
+        self._study.tell(trial.number, state=TrialState.PRUNED)
+        return True
+
+    def finish(self, run: Run, points: Points, error: str) -> None:
+        """Store the result of a trial."""
+        from optuna.trial import TrialState
+
+        trial = self._mine.pop(run.folder)
+        if not self._frozen()[trial.number].state.is_finished():  # a pruned trial is
+            self._store(trial, points)
+            value = Result(run.label, "finished", points, self._plan.mode).values.get(self._search.objective)
+            if value is None or not math.isfinite(value):
+                error = error or f"{self._plan.metric} must be a number, got {value}. Read metrics.csv of the run."
+            if error:
+                trial.set_user_attr(ERROR, error)
+                self._study.tell(trial.number, state=TrialState.FAIL)
+            else:
+                self._study.tell(trial.number, value)
+        write_csv(self.results(), self._plan.folder / CSV)
+
+    def _store(self, trial: "Trial", points: Points) -> None:
+        """Report the evaluations that the database does not have. A resumed run repeats some of them."""
+        held = self._frozen()[trial.number].intermediate_values
+        for step, value in points.tolist():
+            if int(step) not in held:
+                trial.report(value, int(step))
+
+    def results(self) -> Sequence[Result]:
+        """Return the results of all trials, those of other machines included."""
+        return [self._result(trial) for trial in self._frozen()]
+
+    def _result(self, trial: "FrozenTrial") -> Result:
+        points = np.array(sorted(trial.intermediate_values.items()), dtype=np.float64).reshape(-1, 2)
+        seconds = trial.duration.total_seconds() if trial.duration else None
+        error, settings = str(trial.user_attrs.get(ERROR, "")), self._search.space.decode(trial.params)
+        state, label = STATES[trial.state.name], f"trial {trial.number}"
+        return Result(label, state, points, self._plan.mode, settings, error, seconds, self._plan.clock)
+
+    def best_settings(self) -> dict[str, Any]:
+        """Return the settings of the best complete trial."""
+        return self._search.space.decode(self._study.best_params)
 
 
 def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
@@ -148,11 +227,11 @@ def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     """
     results = sorted(trials.results(), key=lambda result: _rank(result, search))
     show(results_table(results, plan.metric))
-    best = results[0] if results else None
-    if best is None or best.state != "finished":
+    best = results[0]
+    if best.state != "finished":
         raise RunError(f"No trial of {plan.folder} is complete. Read log.txt in the folder of a trial.")
     content = yaml.safe_dump(trials.best_settings(), sort_keys=False).encode()
-    replace_file(plan.folder / BEST, lambda file: file.write(content))
+    atomic_write(plan.folder / BEST, lambda file: file.write(content))
     start = Path.cwd()
     again = [*plan.words, "--config", shown(plan.folder / BEST, start)]
     value = number(best.values[search.objective])
@@ -160,9 +239,9 @@ def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     echo(f"files      {shown(plan.folder / CSV, start)}, {again[-1]}")
     echo(f"train      {command('fit', *again)}")
     echo(f"seeds      {command('sweep', *without_seed(again), '--seeds', *other_seeds(plan.seed))}")
-    path = journal_path(plan, search)
-    if "://" not in path:  # a URL may hold a password
-        echo(f"dashboard  {shlex.join(['optuna-dashboard', shown(path, start)])}")
+    if search.storage is None:  # another URL may hold a password
+        file = shown(plan.folder / DATABASE, start)
+        echo(f"dashboard  {shlex.join(['optuna-dashboard', f'sqlite:///{file}'])}")
 
 
 def other_seeds(seed: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A stand-in for the package `ray`: two nodes with 2 and 4 CPUs, and actors that are threads of this process."""
+"""A stand-in for the package `ray`: actors that are threads of this process."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -59,10 +59,6 @@ class RayStub(ModuleType):
 
     def shutdown(self) -> None:
         self.calls.append("shutdown")
-
-    def nodes(self) -> list[dict[str, Any]]:
-        sizes = ((True, {"CPU": 2.0}), (True, {"CPU": 4.0}), (False, {"CPU": 64.0}), (True, {}))
-        return [{"Alive": is_alive, "Resources": resources} for is_alive, resources in sizes]
 
     def remote(self, **options: Any) -> Callable[[type], Any]:
         def create(kind: type) -> Actor:

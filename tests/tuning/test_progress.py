@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from td3_lightning.tuning.progress import Progress
+from td3_lightning.tuning.pool import Progress
 from td3_lightning.tuning.result import Result, results_table
 
 

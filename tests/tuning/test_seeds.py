@@ -1,7 +1,6 @@
 """Check runs over seeds: states, statistics, pictures and restarts."""
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -12,11 +11,11 @@ import fit_stub
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.reporting.metrics_csv import MetricsFile
 from td3_lightning.tuning.node import newest_last
-from td3_lightning.tuning.plan import Plan, replace_file
+from td3_lightning.tuning.plan import Plan
 from td3_lightning.tuning.result import Result
-from td3_lightning.tuning.run import Claim, Run
+from td3_lightning.tuning.run import LocalProcess, Run
 from td3_lightning.tuning.seed_report import draw, markdown_table, summary
-from td3_lightning.tuning.seeds import Seeds, run_seeds
+from td3_lightning.tuning.seeds import run_seeds
 
 METRIC = "eval/return_mean"
 
@@ -66,37 +65,6 @@ def test_evaluations_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     }
 
 
-END = {"exit_code": 1, "seconds": 1.5, "last_line": "out of luck"}
-WITHOUT = [{name: value for name, value in END.items() if name != left_out} for left_out in END]
-WRONG = [{"exit_code": "0"}, *({"seconds": value} for value in (None, -1, 1e300, float("inf"), float("nan")))]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"[1]", b"{}", b"[" * 10**5, b"\xff", b'{"seconds": ' + b"9" * 5000 + b"}"),
-        *(json.dumps(each).encode() for each in [*WITHOUT, *({**END, **wrong} for wrong in WRONG)]),
-    ],
-)
-def test_damaged_record_of_a_run_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(UsageError, match=r"run\.json must hold the end of a run, got another file\. Delete it"):
-        assert Run(tmp_path, ()).finished
-
-
-def test_record_of_a_failed_run_is_read(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps(END))
-    assert Run(tmp_path, ()).record == END
-    assert not Run(tmp_path, ()).finished
-
-
-def test_damaged_metrics_of_a_run_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "version_0").mkdir()
-    (tmp_path / "version_0" / "metrics.csv").write_bytes(b"env_steps,eval/return_mean\n1,\xff\n")
-    with pytest.raises(UsageError, match=r"metrics\.csv must be the metrics of a run, got an error: .* Delete the"):
-        Run(tmp_path, ()).evaluations(METRIC)
-
-
 def test_table_has_every_seed_and_summary_the_ended_ones() -> None:
     results = [
         result(1, 10, 30, 20, seconds=3723),
@@ -144,6 +112,44 @@ def test_five_seeds_have_an_interval() -> None:
     assert not draw(results[:4], METRIC, "toy").axes[0].collections
 
 
+@pytest.mark.parametrize(("seeds", "label"), [(2, "mean of 2"), (3, "mean of 3"), (4, "interquartile mean of 4")])
+def test_few_seeds_have_no_interquartile_mean(seeds: int, label: str) -> None:
+    """A quarter of three values is none."""
+    axes = draw([result(seed, seed) for seed in range(seeds)], METRIC, "toy").axes[0]
+    assert axes.lines[-1].get_label() == label
+
+
+def test_configuration_that_is_edited_ends_the_sweep(plan: Plan) -> None:
+    """The other seeds would be trained with other settings."""
+    file = Path("toy.yaml")
+    file.write_text("model: {tau: 0.2}  # comment\n")
+
+    def start(run: Run, plan: Plan) -> LocalProcess:
+        file.write_text("model: {tau: 0.3}")
+        return LocalProcess(run, plan)
+
+    plan = dataclasses.replace(plan, files=[file], workers=1)
+    with pytest.raises(UsageError, match=r"^toy\.yaml must be as at the start of the sweep, got other settings\. Undo"):
+        run_seeds(plan, [1, 2], start)
+    assert Run(plan.folder / "seed_1", ()).finished
+    assert not Path(plan.folder, "seed_2", "log.txt").exists()
+    file.write_text("{model: {tau: 0.2}}")
+    run_seeds(plan, [1, 2])
+
+
+def test_error_of_an_engine_saves_the_other_runs(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    def start(run: Run, plan: Plan) -> LocalProcess:
+        if run.label == "seed 2":
+            raise RuntimeError("no node")
+        return LocalProcess(run, plan)
+
+    Path("plan.txt").write_text("seed_1 pause 60\n")
+    with pytest.raises(RuntimeError, match="no node"):
+        run_seeds(plan, [1, 2], start)
+    assert Run(plan.folder / "seed_1", ()).record["exit_code"] in (-15, 143)  # it may stop before its handler is set
+    assert "Saving 1 active runs.\nAll runs are saved." in capsys.readouterr().out
+
+
 def test_unfinished_seeds_resume_and_finished_ones_are_kept(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     Path("plan.txt").write_text("seed_2 fail out_of_luck\n")
     with pytest.raises(RunError, match=r"seed 2 is failed. Read log.txt"):
@@ -166,47 +172,6 @@ def test_unfinished_seeds_resume_and_finished_ones_are_kept(plan: Plan, capsys: 
     assert f"reproduce  {command}\n" in capsys.readouterr().out
 
 
-def test_seed_of_another_sweep_is_left_alone(plan: Plan) -> None:
-    claim = Claim(plan.folder / "seed_1")
-    run_seeds(plan, [1, 2])
-    assert "| seed 1 | - | - | - | - | running |" in (plan.folder / "seeds.md").read_text()
-    claim.release()
-    assert not (plan.folder / "seed_1" / "log.txt").exists()
-
-
-def test_seed_that_another_sweep_has_just_ended_is_not_repeated(plan: Plan) -> None:
-    slow, fast = Seeds(plan, [1]), Seeds(plan, [1])
-    run, claim = fast.next()  # type: ignore[misc]  # it has a run
-    run.end(["fit"], 0, 1.0)
-    claim.release()
-    assert slow.next() is None
-    assert [each.state for each in slow.results()] == ["finished"]
-
-
-@pytest.mark.parametrize("has_failed_before", [False, True])
-@pytest.mark.parametrize(("code", "state"), [(None, "running"), (143, "running"), (1, "failed"), (0, "finished")])
-def test_seed_that_another_sweep_has_left(code: int | None, state: str, has_failed_before: bool, plan: Plan) -> None:
-    """A killed seed is continued, a failed one counts. Both were shown as running before the other sweep ended."""
-    if has_failed_before:
-        Run(plan.folder / "seed_1", ()).folder.mkdir(parents=True)
-        Run(plan.folder / "seed_1", ()).end(["fit"], 1, 1.0)
-    own, other = Seeds(plan, [1]), Seeds(plan, [1])
-    run, claim = other.next()  # type: ignore[misc]  # it has a run
-    assert own.next() is None
-    assert [each.state for each in own.results()] == ["running"]
-    if code is not None:
-        run.end(["fit"], code, 1.0)
-    claim.release()
-    left = own.next()
-    assert [each.state for each in own.results()] == [state]
-    if state == "running":
-        assert left is not None
-        assert left[0] == run
-        left[1].release()
-    else:
-        assert left is None
-
-
 def test_copy_of_a_version_is_not_resumed(tmp_path: Path) -> None:
     for number, name in enumerate(("version_2", "version_10", "version_10_copy")):
         path = tmp_path / name / "checkpoints" / "last.ckpt"
@@ -224,15 +189,6 @@ def test_seed_that_is_killed_again_and_again_has_failed(plan: Plan, monkeypatch:
     assert "failed: killed 2 times without a new evaluation" in (plan.folder / "seeds.md").read_text()
 
 
-def test_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
-    def fail(file: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        replace_file(tmp_path / "seeds.csv", fail)
-    assert not list(tmp_path.iterdir())
-
-
 def test_offline_runs_are_reported_in_updates(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     run_seeds(dataclasses.replace(plan, clock="updates"), [1])
     texts = [capsys.readouterr().out, *(plan.folder.joinpath(f"seeds.{kind}").read_text() for kind in ("md", "csv"))]
@@ -245,7 +201,3 @@ def test_runs_with_other_settings_are_refused(plan: Plan) -> None:
     run_seeds(plan, [1])
     with pytest.raises(UsageError, match=r"flags must be as in the .*, got none instead of --model.tau"):
         run_seeds(dataclasses.replace(plan, flags=[]), [1])
-    for content in ("[1]", "{}", '{"config": [1]}', "[" * 100_000):
-        (plan.folder / "seeds.json").write_text(content)
-        with pytest.raises(UsageError, match=r"seeds.json must hold the settings of the runs, got another file. Use"):
-            run_seeds(plan, [1])

@@ -70,9 +70,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--config tiny.yaml --space space.yaml --model.actor_lr 1", "model.actor_lr must be either in the space or a"),
         ("--config tiny.yaml --space space.yaml --trials 0", "trials must be at least 1, got 0."),
         ("--config tiny.yaml --space space.yaml --pruner x", "pruner must be one of median, halving, none, got 'x'."),
-        ("--config tiny.yaml --space space.yaml --storage no/x", "storage must be a journal file or a database that"),
-        ("--config tiny.yaml --space space.yaml --storage a://b", "storage must be a journal file or a database that"),
-        ("--config tiny.yaml --space space.yaml --storage tiny.yaml", "storage must be a journal file or a database "),
+        ("--config tiny.yaml --space space.yaml --storage no/x", "storage must be the URL of a database that can be"),
+        ("--config tiny.yaml --space space.yaml --storage a://b", "storage must be the URL of a database that can be"),
+        ("--config tiny.yaml --space space.yaml --storage tiny.yaml", "storage must be the URL of a database "),
     ],
 )
 def test_invalid_words_are_one_sentence(
@@ -149,7 +149,7 @@ def test_missing_optuna_names_the_extra(
 
 def test_published_space_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
     """The last word is wrong on purpose: it is read after the space has been checked."""
-    words = ["--config", "tiny.yaml", "--space", "td3.yaml", "--storage", "no/journal"]
+    words = ["--config", "tiny.yaml", "--space", "td3.yaml", "--storage", "no/database"]
     assert main(["sweep", *words]) == 2
     assert "storage must be" in capsys.readouterr().err
 
@@ -196,11 +196,7 @@ def test_killed_run_and_killed_sweep_continue(folder: Path, capsys: pytest.Captu
     assert min(printed) == 1
     assert sum(printed) <= len(printed) + 2  # each kill repeats at most the evaluation that was not yet saved
     assert evaluations() == [100.0 * number + 50 for number in range(1, 15)]  # none is missing or repeated
-    (study,) = optuna.load_study(
-        study_name=None,
-        storage=optuna.storages.JournalStorage(
-            optuna.storages.journal.JournalFileBackend(str(run.parent / "study.journal"))
-        ),
-    ).get_trials()
+    database = f"sqlite:///{run.parent / 'study.db'}"
+    (study,) = optuna.load_study(study_name=None, storage=database).get_trials()
     assert study.state.name == "COMPLETE"
     assert sorted(study.intermediate_values) == [int(step) for step in evaluations()]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from td3_lightning.tuning.statistics import bootstrap_interval, interquartile_mean, mean_and_std
+from td3_lightning.reporting.statistics import bootstrap_interval, interquartile_mean
 
 
 def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:
@@ -34,10 +34,3 @@ def test_interval_of_a_curve_draws_whole_runs() -> None:
     low, high = bootstrap_interval(runs)
     assert low.shape == high.shape == (2,)
     assert (low[1] - low[0], high[1] - high[0]) == (10, 10)
-
-
-def test_spread_is_the_sample_standard_deviation() -> None:
-    assert mean_and_std([1, 2, 3, 4]) == (2.5, math.sqrt(5 / 3))
-    mean, std = mean_and_std([3])
-    assert mean == 3
-    assert math.isnan(std)
