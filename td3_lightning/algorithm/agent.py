@@ -17,14 +17,14 @@ from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, refuse
+from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, refuse, shown
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
-from td3_lightning.serialization.checkpoint_file import FORMAT, read_checkpoint
-from td3_lightning.serialization.checkpoint_schema import CLOCKS
+from td3_lightning.serialization.callback_paths import contain_paths
+from td3_lightning.serialization.checkpoint_file import CLOCKS, FORMAT, read_checkpoint
 from td3_lightning.serialization.observation_parts import flat_rows
 from td3_lightning.serialization.primitives import to_primitives
-from td3_lightning.serialization.restoration import check_restoration, stored_arguments
+from td3_lightning.serialization.stored_settings import stored_arguments
 
 AgentType = TypeVar("AgentType", bound="Agent")
 
@@ -216,10 +216,9 @@ class Agent(L.LightningModule):
         """
         checkpoint = read_checkpoint(checkpoint_path)
         given = {**({} if hparams_file is None else _settings_in(Path(hparams_file))), **kwargs}
-        module = cls(**{**stored_arguments(cls, checkpoint, checkpoint_path, given), **given})
+        module = cls(**{**stored_arguments(cls, checkpoint, given), **given})
         if strict is not None:
             module.strict_loading = strict
-        check_restoration(checkpoint, module, module.strict_loading)  # a subclass may override the hook below
         module.on_load_checkpoint(checkpoint)
         module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading)
         return module if map_location is None else module.to(map_location)
@@ -246,7 +245,10 @@ class Agent(L.LightningModule):
         A run that continues trains the trained weights, not the averaged or copied ones that `state_dict` contains.
         `WeightAveraging` restores the averaged and the trained weights itself.
         """
-        check_restoration(checkpoint, self, self.strict_loading)
+        self.check_checkpoint(checkpoint)
+        if (trainer := self._trainer_if_any()) is not None:
+            folder = str(Path(str(trainer.ckpt_path)).parent)
+            contain_paths(checkpoint.get("callbacks", {}), trainer.callbacks, folder)
         if self._is_in_fit():
             _restore_trained_policy(checkpoint)
             if "current_model_state" in checkpoint and not self._averages_weights():
@@ -259,6 +261,17 @@ class Agent(L.LightningModule):
         _restore(self.noise_generator, checkpoint["target_noise"])
         _restore(self.act_generator, checkpoint.get("act_noise", []))
 
+    def check_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raise `UsageError` for the checkpoint of an agent with other action bounds."""
+        held = checkpoint["hyper_parameters"]
+        for name in ("action_low", "action_high"):
+            own = list(getattr(self.settings, name))
+            if list(held[name]) != own:
+                raise UsageError(
+                    f"{name} must be {shown(held[name])}, as in the checkpoint, got {shown(own)}. Use the environment "
+                    "in which the checkpoint was trained."
+                )
+
     def _averages_weights(self) -> bool:
         """Return whether a callback of the Trainer averages the weights."""
         callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]
@@ -266,10 +279,15 @@ class Agent(L.LightningModule):
 
     def _is_in_fit(self) -> bool:
         """Return whether a Trainer trains the module, or is about to train it."""
+        trainer = self._trainer_if_any()
+        return trainer is not None and trainer.state.fn == "fit"
+
+    def _trainer_if_any(self) -> Any:
+        """Return the Trainer, or None."""
         try:
-            return self.trainer is not None and self.trainer.state.fn == "fit"
+            return self.trainer
         except RuntimeError:  # Lightning raises it for a module without a Trainer
-            return False
+            return None
 
 
 def _settings_in(file: Path) -> dict[str, Any]:

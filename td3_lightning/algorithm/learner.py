@@ -13,12 +13,11 @@ from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.network_checks import check_actor, check_weight_types
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
-from td3_lightning.errors import UsageError, refuse
+from td3_lightning.errors import UsageError, refuse, shown
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
-from td3_lightning.serialization.checkpoint_schema import ALGORITHMS
-from td3_lightning.serialization.restoration import changes_policy
 
+ALGORITHMS = ("TD3", "TD7")  # without a name, a checkpoint holds the first
 ACTOR, CRITICS = 0, 1  # places in `configure_optimizers`
 
 
@@ -65,8 +64,20 @@ class Learner(Agent):
         """Add the name of the agent, and that of its class if it changes the policy."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["algorithm"] = self.algorithm
-        if changes_policy(type(self)):
+        if _changes_policy(type(self)):
             checkpoint["policy_class"] = type(self).__name__
+
+    def check_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raise `UsageError` for the checkpoint of another agent, of a subclass, or of other action bounds."""
+        held, owner = checkpoint.get("algorithm", ALGORITHMS[0]), checkpoint.get("policy_class")
+        if held != self.algorithm:
+            raise UsageError(f"The checkpoint must be of {self.algorithm}, got one of {shown(held)}. Use its class.")
+        if owner is not None and owner not in [base.__name__ for base in type(self).__mro__]:
+            raise UsageError(
+                f"The checkpoint of a {owner} must be loaded by that class, which changes the policy, got "
+                f"{type(self).__name__}. Use {owner}.load_from_checkpoint, or a Trainer with {owner}."
+            )
+        super().check_checkpoint(checkpoint)
 
     def compute_gradients(self, loss: Tensor, network: nn.Module) -> None:
         """Compute the loss's gradients in the network's own parameters only, averaged over all processes."""
@@ -149,3 +160,9 @@ class Learner(Agent):
         optimizer = cast(list[LightningOptimizer], self.optimizers())[index]
         self.prepare_step(optimizer, lr)
         optimizer.step()
+
+
+def _changes_policy(kind: type) -> bool:
+    """Return whether the class of an agent has other networks or computes other actions than this package's class."""
+    own = next(base for base in kind.__mro__ if base.__module__.split(".")[0] == __name__.split(".")[0])
+    return any(getattr(kind, name) is not getattr(own, name) for name in ("build_networks", "forward", "act"))

@@ -14,7 +14,7 @@ from torch import Tensor
 from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_best_name
 from td3_lightning.checkpointing.last import barrier_on_error, same_folder, save_on_all_ranks, saving, warn_unsaved
 from td3_lightning.errors import refuse
-from td3_lightning.serialization.checkpoint_schema import CLOCKS
+from td3_lightning.serialization.checkpoint_file import CLOCKS
 
 
 class BestCheckpoint(ModelCheckpoint):

@@ -1,4 +1,4 @@
-"""CheckpointIO plugin that writes atomically and reads with all checks."""
+"""CheckpointIO plugin that writes atomically and reads safely."""
 
 import zipfile
 from pathlib import Path
@@ -9,11 +9,9 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from td3_lightning.atomic_files import atomic_write, remove
 from td3_lightning.errors import UsageError
-from td3_lightning.serialization import values as form
-from td3_lightning.serialization.archive import MAX_CONTAINERS, MAX_PICKLE_BYTES, has_too_many_containers
+from td3_lightning.serialization.archive import MAX_PICKLE_BYTES
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.serialization.primitives import to_primitives
-from td3_lightning.serialization.values import InvalidValueError
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -35,7 +33,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             UsageError: A value could not be loaded again, or the values are too many.
         """
         plain = {name: to_primitives(value, name) for name, value in checkpoint.items()}
-        _check_hyperparameters(plain.get("hyper_parameters", {}))
         atomic_write(Path(path), lambda file: _write(plain, file))
 
     def load_checkpoint(
@@ -61,28 +58,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def _write(checkpoint: dict[str, Any], file: BinaryIO) -> None:
-    """Write a checkpoint, and raise `UsageError` if it has so many plain values that it could not be loaded again."""
+    """Write a checkpoint; raise `UsageError` if it has more plain values than `read_checkpoint` accepts."""
     torch.save(checkpoint, file)
     with zipfile.ZipFile(file) as archive:
-        (record,) = (record for record in archive.infolist() if record.filename.endswith("/data.pkl"))
-        size = record.file_size
-        # A container has one byte or more, so few checkpoints must be read again.
-        is_refused = MAX_CONTAINERS < size <= MAX_PICKLE_BYTES and has_too_many_containers(archive.read(record))
-    if is_refused:
-        raise UsageError(
-            f"A checkpoint must hold at most {MAX_CONTAINERS:,} lists and mappings, got more. Store the lists of your "
-            "callbacks and your module as tensors."
-        )
+        size = sum(record.file_size for record in archive.infolist() if record.filename.endswith("/data.pkl"))
     if size > MAX_PICKLE_BYTES:
         raise UsageError(
             f"A checkpoint must hold at most {MAX_PICKLE_BYTES:,} bytes besides its tensors, got {size:,}. "
             "Store the lists of your callbacks and your module as tensors."
         )
-
-
-def _check_hyperparameters(values: Any) -> None:
-    """Raise `UsageError` for hyperparameters with which `read_checkpoint` would refuse the checkpoint."""
-    try:
-        form.plain(values, "hyper_parameters")
-    except InvalidValueError as error:
-        raise UsageError(f"{error}. Use a list instead, or ignore the argument in save_hyperparameters.") from error

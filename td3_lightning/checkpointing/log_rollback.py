@@ -10,10 +10,6 @@ from td3_lightning.errors import UsageError
 from td3_lightning.reporting.logger import RunLogger, check_log_dirs_differ
 from td3_lightning.reporting.paths import check_links
 from td3_lightning.reporting.run_dir import LockingCallback, RunLock, continues_in, run_exists_error
-from td3_lightning.serialization import values as form
-from td3_lightning.serialization.checkpoint_schema import file_name
-
-POSITION = form.fields({"rows": form.count, "events": form.by_name(form.count, file_name)})
 
 
 class LogRollback(LockingCallback):
@@ -22,8 +18,6 @@ class LogRollback(LockingCallback):
     Rows that a killed process logged after its last checkpoint are removed, so no row appears twice. A new run in the
     folder of another run is refused, and so is a run in a folder that another process uses.
     """
-
-    check_state = staticmethod(form.fields({}, {"position": POSITION}))  # the state may be untrusted
 
     def __init__(self) -> None:
         self._loggers: list[RunLogger] = []
@@ -53,8 +47,11 @@ class LogRollback(LockingCallback):
         return {"position": self._loggers[0].position()} if self._loggers else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Note the position of the log in the checkpoint."""
+        """Note the position of the log. An untrusted checkpoint must not name files of other folders."""
         self._position = state_dict.get("position", {})
+        for name in self._position.get("events", {}):
+            if Path(name).name != name or "\\" in name:
+                raise UsageError(f"The checkpoint is refused: {name!r} is not a file of its log folder.")
 
     @rank_zero_only
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

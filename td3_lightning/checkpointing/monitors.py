@@ -11,7 +11,7 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.file_names import metrics_of
 from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import UsageError, shown
-from td3_lightning.serialization.checkpoint_schema import CLOCKS
+from td3_lightning.serialization.checkpoint_file import CLOCKS
 from td3_lightning.training.data_module import ReplayData
 
 RETURNS = ("eval/return_mean", "eval/return_std", "eval/return_min", "eval/return_max", "eval/length_mean")

@@ -17,7 +17,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.cli.settings import FILENAME_SETTING, LEAVES, check_kept, kept, requires_config
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
-from td3_lightning.serialization.values import plain
+from td3_lightning.serialization.stored_settings import plain
 
 
 class SaveConfig(SaveConfigCallback):

@@ -1,7 +1,8 @@
 """Settings that a checkpoint holds: read, checked and compared with the configuration."""
 
+import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,9 @@ from typing import Any
 import yaml
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.cli.agent_class import AGENTS, DEFAULT
-from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line
+from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, shown
 from td3_lightning.reporting.run_dir import config_of
-from td3_lightning.serialization.checkpoint_schema import require_parts
-from td3_lightning.serialization.optimizer_states import check_optimizers
-from td3_lightning.serialization.schema import Named, NotNamedError, check_arguments
-from td3_lightning.serialization.values import (
-    InvalidValueError,
-    by_name,
-    fields,
-    integer,
-    mapping,
-    number,
-    optional,
-    plain,
-    text,
-)
-from td3_lightning.serialization.weights import check_sizes_of, check_weights
+from td3_lightning.serialization.stored_settings import Named, NotNamedError, check_claims, check_names, plain
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 
@@ -80,11 +65,7 @@ def saved_settings(
         if command != "fit":
             settings = _kept_by_others(settings)
         check_kept(settings, named)
-        _check_same_agent(settings.get("model", {}), checkpoint)
-        require_parts(checkpoint, training=command == "fit")
-        check_sizes_of(settings.get("model", {}), checkpoint["state_dict"], "model")
-    except InvalidValueError as error:
-        raise UsageError(f"{path} is refused: {error}. Use a checkpoint that a run has saved.") from error
+        check_claims(settings.get("model", {}), checkpoint["state_dict"])
     except NotNamedError as error:
         raise UsageError(
             f'{path} names "{one_line(error.named)[:100]}" in {error.setting}, which may be code or a file that is not '
@@ -115,18 +96,27 @@ def requires_config(settings: Mapping[str, Any]) -> bool:
 
 
 def check_kept(settings: Mapping[str, Any], named: Named) -> None:
-    """Check the settings that a resumed run takes from its checkpoint.
+    """Check that the settings that a resumed run takes from its checkpoint name no code and no file of others.
+
+    The parser checks their types.
 
     Args:
         settings: The settings, as `kept` returns them, as plain values.
         named: Returns whether the user has named a value.
 
     Raises:
-        InvalidValueError: A setting has the wrong type.
         NotNamedError: A setting names code or a file that the user has not named.
     """
-    for key, value in settings.items():
-        CHECKS[key](value, key, named)
+    free = {key: dict(held) if isinstance(held, dict) else held for key, held in settings.items()}
+    if isinstance(free.get("data"), dict) and isinstance(dataset := free["data"].get("dataset"), dict):
+        free["dataset"] = free["data"]["dataset"] = dict(dataset)  # only numbers are read from a dataset
+    for section, name, form in CHECKED:
+        value = free[section].pop(name, None) if isinstance(free.get(section), dict) else None
+        is_free = value is None or (isinstance(value, str) and form.fullmatch(value))
+        if not is_free and not named(str(value), f"{section}.{name}"):
+            raise NotNamedError(str(value), f"{section}.{name}")
+    for section, value in free.items():
+        check_names(value, section, named)
 
 
 def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
@@ -145,97 +135,21 @@ def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
     return named
 
 
-def _check_seed(value: Any, setting: str, named: Named) -> None:
-    integer(value, setting)
-    if not 0 <= value < 2**32:
-        raise InvalidValueError(setting, "an integer from 0 to 2**32 - 1", value)
-
-
-def _check_model(value: Any, setting: str, named: Named) -> None:
-    """Check the agent's settings against its class, which must be one of `AGENTS`."""
-    mapping(value, setting)
-    path = value.get("class_path", DEFAULT)
-    if not isinstance(path, str) or path not in AGENTS:
-        raise InvalidValueError(f"{setting}.class_path", " or ".join(AGENTS), path)
-    arguments = {name: held for name, held in value.items() if name != "class_path"}
-    check_arguments(arguments, AGENTS[path], setting, named)
-
-
-def _check_data(value: Any, setting: str, named: Named) -> None:
-    mapping(value, setting)
-    arguments = {key: held for key, held in value.items() if key != "env_id"}
-    dataset = value.get("dataset")
-    if isinstance(dataset, dict) and DATASET_ID.fullmatch(str(dataset.get("name"))):  # only numbers are read from it
-        arguments["dataset"] = {key: held for key, held in dataset.items() if key != "name"}
-    check_arguments(arguments, ReplayData, setting, named)
-    env_id = value.get("env_id")
-    text(env_id, f"{setting}.env_id")
-    if not ENV_ID.fullmatch(env_id) and not named(env_id, f"{setting}.env_id"):  # "module:Id" imports the module
-        raise NotNamedError(env_id, f"{setting}.env_id")
-
-
-def _check_best(value: Any, setting: str, named: Named) -> None:
-    """Check the settings of the best checkpoints. A stored file name must not lead out of the run's folder."""
-    mapping(value, setting)
-    for name in ("monitor", "filename"):
-        text(value.get(name, ""), f"{setting}.{name}")
-    check_arguments(
-        {key: held for key, held in value.items() if key in ("mode", "save_top_k")}, BestCheckpoint, setting, named
-    )
-    monitor, filename = value.get("monitor", "a"), value.get("filename", "a")
-    if not (0 < len(monitor) <= MAX_METRIC and monitor.isprintable()):  # only a key: the name of any number in `info`
-        raise InvalidValueError(f"{setting}.monitor", f"one line of 1 to {MAX_METRIC} characters", monitor)
-    if not (filename.isprintable() and FILENAME.fullmatch(filename)) and not named(filename, FILENAME_SETTING):
-        raise InvalidValueError(f"{setting}.filename", "a file name without a folder, with metrics in braces", filename)
-
-
-def _check_word(value: Any, name: str) -> None:
-    """Check for a number, a bool, or a short word or duration, for example "bf16-mixed" or "00:12:00:00"."""
-    if isinstance(value, str):
-        if not re.fullmatch("[0-9a-z:., -]{1,40}", value):
-            raise InvalidValueError(name, "a number or a word", value)
-    elif not isinstance(value, bool):
-        number(value, name)
-
-
-def _check_interval(value: Any, name: str) -> None:
-    """Check for a number, a duration such as "00:12:00:00", or a mapping such as {minutes: 30}."""
-    if isinstance(value, dict):
-        by_name(integer)(value, name)
-    else:
-        _check_word(value, name)
-
-
 DATASET_ID = re.compile(r"[\w-]+(/[\w-]+)*")
 ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-MAX_METRIC = 200  # characters of the name of a metric
 FILENAME_SETTING = "checkpoint.filename"
 FILENAME = re.compile(
     r"(?!last(-1)?$)(?!\.)([^{}/\\]|\{([^][{}:.]|\.(?!_)){1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+"  # {name:format}
 )
 
-TRAINER = {
-    **dict.fromkeys(("precision", "float32_matmul_precision", "deterministic"), optional(_check_word)),
-    **dict.fromkeys(("check_val_every_n_epoch", "log_every_n_steps"), optional(integer)),
-    **dict.fromkeys(("limit_train_batches", "limit_val_batches"), optional(number)),
-    "val_check_interval": optional(_check_interval),
-}
-
-CHECKS: dict[str, Callable[[Any, str, Named], None]] = {
-    "model": _check_model,
-    "data": _check_data,
-    "collector": lambda value, setting, named: check_arguments(value, Collector, setting, named),
-    "seed_everything": _check_seed,
-    "checkpoint": _check_best,
-    "trainer": lambda value, setting, named: fields({}, TRAINER)(value, setting),
-}
-
-
-def _check_same_agent(model: Mapping[str, Any], checkpoint: Mapping[str, Any]) -> None:
-    """Check that the configuration in a checkpoint names the agent whose weights it holds."""
-    held = AGENTS[model.get("class_path", DEFAULT)].algorithm
-    if model and held != checkpoint.get("algorithm", "TD3"):
-        raise InvalidValueError("algorithm", f"{held!r}, as in config.model", checkpoint.get("algorithm"))
+# Settings whose text may contain what a name of code or of a file contains, and the form that it must have.
+CHECKED = (
+    ("data", "env_id", ENV_ID),  # "module:Id" imports the module
+    ("dataset", "name", DATASET_ID),
+    ("checkpoint", "monitor", re.compile(r"[^\x00-\x1f\x7f]{1,200}")),  # only a key
+    ("checkpoint", "filename", FILENAME),
+    ("trainer", "val_check_interval", re.compile("[0-9:.]{1,40}")),
+)
 
 
 def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
@@ -250,12 +164,11 @@ def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
         of_env = other.keys() & ENV_SIZES
         fix = "Use the environment in which the checkpoint was trained." if of_env else "Remove the setting."
         raise UsageError(f"{'; '.join(other.values())}. {fix}")
-    try:
-        check_weights(checkpoint, model, model.strict_loading)
-        if "optimizer_states" in checkpoint:
-            check_optimizers(checkpoint["optimizer_states"], list(model.configure_optimizers()))
-    except InvalidValueError as error:
-        raise UsageError(f"The checkpoint is refused: {error}. Use a checkpoint that a run has saved.") from error
+
+
+def _require_mapping(value: Any, name: str) -> None:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"The checkpoint is refused: its {name} must be a mapping, got {shown(value)}.")
 
 
 def kept(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,8 +177,11 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, names in KEPT.items():
         if config.get(key) is not None:
             if names is not None or key in SECTIONS:
-                mapping(config[key], key)
+                _require_mapping(config[key], key)
             kept[key] = {name: config[key][name] for name in names if name in config[key]} if names else config[key]
+    for key, kind in (("data", ReplayData), ("collector", Collector)):  # without settings that an earlier version had
+        known = inspect.signature(kind).parameters
+        kept |= {key: {name: held for name, held in kept[key].items() if name in known}} if key in kept else {}
     return kept
 
 

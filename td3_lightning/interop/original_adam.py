@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from td3_lightning.errors import UsageError, shown
-from td3_lightning.serialization.values import MAX_COUNT, InvalidValueError, check_tensor
 
 Tensors = Sequence[Tensor]  # weight, bias, weight, bias, ... of consecutive layers
 
@@ -78,40 +77,23 @@ def shapes(tensors: Tensors) -> list[tuple[int, ...]]:
 
 def is_dense(value: Any) -> bool:
     """Return whether a value is an ordinary tensor of floats."""
-    try:
-        check_tensor(value, "a weight")
-    except InvalidValueError:
-        return False
-    return bool(value.is_floating_point())
+    return isinstance(value, Tensor) and value.layout is torch.strided and value.is_floating_point()
 
 
 def _is_adams(state: Mapping[Any, Any]) -> bool:
     """Return whether a mapping is a state of Adam, with the moments of all parameters or of none."""
-    entries, groups = state.get("state"), state.get("param_groups")
-    if not isinstance(entries, dict) or not isinstance(groups, list):
+    try:
+        entries, groups = state["state"], state["param_groups"]
+        moments = [entry[name] for entry in entries.values() for name in MOMENTS]
+        steps = [float(entry["step"]) for entry in entries.values()]
+        return (
+            entries.keys() == set(range(len(entries)))
+            and all(map(is_dense, moments))
+            and all(step >= 0 for step in steps)
+            and all(isinstance(group, dict) for group in groups)
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
         return False
-    is_complete = entries.keys() == set(range(len(entries))) and all(map(_is_entry, entries.values()))
-    return is_complete and all(map(_is_group, groups))
-
-
-def _is_entry(entry: Any) -> bool:
-    """Return whether a value holds the moments and the steps of one parameter."""
-    if not isinstance(entry, dict) or not all(is_dense(entry.get(name)) for name in MOMENTS):
-        return False
-    step = entry.get("step")
-    if isinstance(step, Tensor):
-        step = step.item() if step.numel() == 1 else None
-    return isinstance(step, int | float) and 0 <= step <= MAX_COUNT
-
-
-def _is_group(group: Any) -> bool:
-    """Return whether a value holds settings of Adam that can be compared."""
-    if not isinstance(group, dict):
-        return False
-    betas = group.get("betas", ())
-    if not isinstance(betas, list | tuple) or not all(isinstance(beta, int | float) for beta in betas):
-        return False
-    return not any(isinstance(group.get(name), Tensor) and group[name].numel() != 1 for name in ADAM_SETTINGS)
 
 
 def _rearranged(entries: Mapping[int, Mapping[str, Any]], rearrange: Rearrange) -> dict[int, dict[str, Any]]:

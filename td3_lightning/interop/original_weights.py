@@ -17,11 +17,10 @@ from torch import Tensor
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.atomic_files import atomic_write_all
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, shown
 from td3_lightning.interop.metadata import check_trained, is_imported
 from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
 from td3_lightning.serialization.archive import BEGIN, check_archive, check_old_file
-from td3_lightning.serialization.values import brief
 
 NETWORKS = {"actor": "actor", "critic": "critics", "actor_target": "actor_target", "critic_target": "critics_target"}
 # Layer names and file suffix of each program. `number` counts the layers of all critics, `place` is the index in a
@@ -193,7 +192,7 @@ def _in_order(state: Mapping[str, Tensor], network: str, critics: int, file: Pat
 def _dense(value: Any, name: str, file: Path) -> Tensor:
     """Return an ordinary tensor of floats, or raise `UsageError`."""
     if not is_dense(value):
-        raise UsageError(f"{name} in {file} must be a dense tensor of floats, got {brief(value)}. Export it again.")
+        raise UsageError(f"{name} in {file} must be a dense tensor of floats, got {shown(value)}. Export it again.")
     return value  # type: ignore[no-any-return]
 
 

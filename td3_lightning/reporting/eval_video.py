@@ -14,7 +14,6 @@ from td3_lightning.errors import require_int
 from td3_lightning.reporting.frames import FrameReader, frames_per_second
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.video import check_renders, make_filmed_env
-from td3_lightning.serialization import values as form
 from td3_lightning.training.data_module import ReplayData
 
 MIN_DURATION = 20  # milliseconds per frame; browsers show shorter ones for 100
@@ -35,8 +34,6 @@ class EvalVideo(Callback):
     Raises:
         UsageError: A setting is too small.
     """
-
-    check_state = staticmethod(form.fields({"evaluations": form.count}))  # the state may be untrusted
 
     def __init__(self, every_n_evaluations: int = 5, height: int = 160, max_frames: int = 200) -> None:
         super().__init__()

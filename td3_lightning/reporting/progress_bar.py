@@ -11,7 +11,6 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from td3_lightning.reporting.console import echo, printable
 from td3_lightning.schedules import varies
-from td3_lightning.serialization import values as form
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import updates_in_epoch
@@ -25,8 +24,6 @@ class Progress(ProgressBar):
     Args:
         refresh_seconds: Minimum time between two updates of the bar, in seconds.
     """
-
-    check_state = staticmethod(form.fields({"best": form.fields({}, {"return": form.number, "env_steps": form.count})}))
 
     def __init__(self, refresh_seconds: float = 0.2) -> None:
         super().__init__()

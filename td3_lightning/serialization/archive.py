@@ -5,7 +5,7 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import torch
@@ -20,9 +20,7 @@ ITEM_BYTES = {
 }
 
 BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
-MAX_PICKLE_BYTES = 16 * 2**20  # bytes of data.pkl, which holds no tensors; usually a few 100 kB
-MAX_CONTAINERS = 1_000_000  # lists and mappings, each of which is one byte of a pickle
-MAX_COLLISIONS = 1000  # elements of a set with the hash of another one
+MAX_PICKLE_BYTES = 4 * 2**20  # of data.pkl, which holds no tensors; usually a few 100 kB
 END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
 LOCATOR, END_64 = b"PK\x06\x07", b"PK\x06\x06"  # starts of the 20 and 56 bytes before them in a file of torch
 
@@ -32,7 +30,7 @@ def check_archive(file: BinaryIO) -> str | None:
 
     Every record is stored without compression, no record claims more bytes than the file has, all checksums match,
     and no tensor claims more elements than its record holds. So the tensors take no more memory than
-    the file's size. The number of other objects is limited.
+    the file's size.
 
     Raises:
         Exception: The file is not a zip archive, or is damaged; zipfile raises many kinds.
@@ -111,15 +109,6 @@ def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | 
     return None
 
 
-def has_too_many_containers(pickled: bytes) -> bool:
-    """Return whether a pickle has more than `MAX_CONTAINERS` lists and mappings, so that it could not be loaded."""
-    try:
-        PickleScanner(io.BytesIO(pickled)).load()
-    except pickle.UnpicklingError:
-        return True
-    return False
-
-
 class InertObject:
     """Replace every class that a pickle refers to, and every mapping, so that nothing is imported or run."""
 
@@ -144,15 +133,6 @@ class InertMapping(InertObject):
         """Accept no arguments."""
 
 
-class InertSet(InertObject):
-    """Replace a set, and check that a set of its elements can be built in a short time."""
-
-    def __init__(self, elements: Collection[Hashable] = ()) -> None:
-        """Check the hashes of the elements."""
-        if len(elements) - len(set(map(hash, elements))) > MAX_COLLISIONS:
-            raise pickle.UnpicklingError("too many elements of a set have the same hash")
-
-
 class InertBytes(InertObject):
     """Replace the function that encodes text as bytes. Other encodings than pickle's may take hours."""
 
@@ -174,7 +154,6 @@ NAMES: dict[tuple[str, str], type[InertObject]] = {
     ("torch._utils", "_rebuild_tensor_v3"): InertObject,
     ("torch._utils", "_rebuild_parameter"): InertObject,
     ("_codecs", "encode"): InertBytes,
-    **{(module, "set"): InertSet for module in ("builtins", "__builtin__")},
     **{(module, "complex"): InertObject for module in ("builtins", "__builtin__")},
 }
 
@@ -198,22 +177,14 @@ class PickleScanner(pickle._Unpickler):  # the C version allocates as much memor
             *(pickle.BINFLOAT, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
         )
     } | {
-        pickle.EMPTY_DICT[0]: lambda scanner: scanner.append_container(InertMapping()),
-        pickle.EMPTY_LIST[0]: lambda scanner: scanner.append_container([]),
+        pickle.EMPTY_DICT[0]: lambda scanner: scanner.append(InertMapping()),
+        pickle.EMPTY_LIST[0]: lambda scanner: scanner.append([]),
     }
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
         self.storages: dict[str, int] = {}
-        self._containers = 0
         self._classes: dict[tuple[str, str], type[InertObject]] = {}
-
-    def append_container(self, container: Any) -> None:
-        """Push a new list or mapping, and count it."""
-        self._containers += 1
-        if self._containers > MAX_CONTAINERS:
-            raise pickle.UnpicklingError(f"more than {MAX_CONTAINERS:,} lists and mappings")
-        self.append(container)  # type: ignore[attr-defined]  # of the base class while it loads
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class that does nothing; raise `UnpicklingError` for a name that no checkpoint needs."""

@@ -17,7 +17,7 @@ VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.d
 
 MAX_INT_BITS = 255 * 8  # of the largest integer, with its sign, that torch's safe unpickler reads
 
-SERIES: dict[type, type] = {list: list, tuple: tuple, set: set, frozenset: set, deque: list}  # what they become
+SERIES: dict[type, type] = {list: list, tuple: tuple, deque: list}  # what they become
 
 
 def to_primitives(value: Any, name: str) -> Any:
@@ -98,7 +98,7 @@ def _plain_mapping(value: Mapping[Any, Any], name: str) -> Any:
 
 def _plain_series(value: Any, name: str) -> Any:
     plain = [to_primitives(held, f"{name}.{index}") for index, held in enumerate(value)]
-    if type(value) in (list, tuple, set) and all(one is held for one, held in zip(plain, value, strict=True)):
+    if type(value) in (list, tuple) and all(one is held for one, held in zip(plain, value, strict=True)):
         return value
     return next(made for kind, made in SERIES.items() if isinstance(value, kind))(plain)
 

@@ -38,8 +38,11 @@ def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         folder: Folder of the files.
 
     Raises:
-        UnfitError: A file is missing or has changed; raised while the rows are iterated.
+        UnfitError: A file is missing or has changed; raised while the rows are iterated. Or it is named twice.
     """
+    named = [segment["name"] for ring in state["rings"] for segment in ring.get("segments", [])]
+    if len(set(named)) < len(named):  # it would be read again and again
+        raise UnfitError(folder, "holds each segment file once, but the checkpoint names one twice")
     width = state["layout"]["obs_dim"] + state["layout"]["action_dim"] + 2
     rings = [
         {**ring, "rows": chain(_read_rows(folder, ring.get("segments", []), width), ring["rows"])}

@@ -12,11 +12,11 @@ import torch
 import yaml
 
 from td3_lightning import TD3, TD7, Collector, Pixels, ReplayData, UsageError
+from td3_lightning.algorithm.learner import ALGORITHMS
 from td3_lightning.cli.agent_class import AGENTS, with_class_flags
 from td3_lightning.cli.app import main
 from td3_lightning.cli.checks import check_pixel_encoder
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from td3_lightning.serialization.checkpoint_schema import ALGORITHMS
 
 LAST = Path("lightning_logs/td7/version_0/checkpoints/last.ckpt")
 SETTINGS: dict[str, Any] = {

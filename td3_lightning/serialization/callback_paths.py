@@ -1,4 +1,4 @@
-"""Checks of callback states in a checkpoint, and removal of paths that lead out of the run's folder."""
+"""Removal of paths in the state of a ModelCheckpoint that lead out of its folder."""
 
 import os
 import re
@@ -6,80 +6,25 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, Timer, WeightAveraging
-from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
-
-from td3_lightning.serialization import values as form
-from td3_lightning.serialization.values import InvalidValueError
 
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")
 MAX_LENGTH = 255  # of a file name; the regular expression below takes long for long texts
 RESERVED = ("last.ckpt", "last-1.ckpt")  # written by LastCheckpoint
 
 
-def score(value: Any, name: str) -> None:
-    """Check for a tensor of one number."""
-    if not isinstance(value, Tensor):
-        raise InvalidValueError(name, "a tensor of one number", value)
-    form.scalar(value, name)
-
-
-def stopping_reason(value: Any, name: str) -> None:
-    """Check for the value of an `EarlyStoppingReason`."""
-    if type(value) is not int or value not in [reason.value for reason in EarlyStoppingReason]:
-        raise InvalidValueError(name, "a reason to stop", value)
-
-
-MODEL_CHECKPOINT = form.fields(
-    {"best_model_score": form.optional(score), "current_score": form.optional(score), "best_model_path": form.text},
-    {
-        "kth_value": score,
-        "kth_best_model_path": form.text,
-        "last_model_path": form.text,
-        "best_k_models": form.by_name(score),
-        "dirpath": form.optional(form.text),
-    },
-)
-
-LIGHTNING: dict[type, form.Check] = {
-    ModelCheckpoint: MODEL_CHECKPOINT,
-    WeightAveraging: form.fields({"latest_update_step": form.integer}),
-    EarlyStopping: form.fields(
-        {"wait_count": form.count, "stopped_epoch": form.count, "best_score": score, "patience": form.count},
-        {"stopping_reason": stopping_reason, "stopping_reason_message": form.optional(form.text)},
-    ),
-    Timer: form.fields({}, {"time_elapsed": form.by_name(form.number)}),
-}
-
-
-def check_callbacks(states: dict[str, Any], callbacks: Iterable[Callback], loaded_from: str) -> None:
-    """Check the states of callbacks, and drop paths that lead elsewhere, in place.
-
-    A callback has its check in `check_state(state, name)`, a static method. Those of Lightning are checked here.
+def contain_paths(states: dict[str, Any], callbacks: Iterable[Callback], loaded_from: str) -> None:
+    """Replace the states of all ModelCheckpoints in a checkpoint by `contained` ones, in place.
 
     Args:
-        states: The states in a checkpoint.
+        states: States of callbacks in a checkpoint.
         callbacks: The Trainer's.
         loaded_from: The checkpoint's folder.
-
-    Raises:
-        InvalidValueError: A state does not have the required form.
     """
     for callback in callbacks:
-        state = states.get(callback.state_key)
-        if not state:
-            continue
-        for kind in type(callback).__mro__:
-            check = vars(kind).get("check_state", LIGHTNING.get(kind))
-            if check is not None:
-                check(state, f"callbacks.{kind.__name__}")
-                break
-        if isinstance(callback, ModelCheckpoint):
+        if isinstance(callback, ModelCheckpoint) and (state := states.get(callback.state_key)):
             states[callback.state_key] = contained(state, callback, loaded_from)
-
-
-# Paths.
 
 
 def contained(state: dict[str, Any], callback: ModelCheckpoint, loaded_from: str) -> dict[str, Any]:

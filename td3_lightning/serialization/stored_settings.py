@@ -1,0 +1,184 @@
+"""Settings that a checkpoint holds: plain, of this package, and no larger than the checkpoint.
+
+A checkpoint may be untrusted. Its settings name only classes of this package, Gymnasium's wrappers, and what the user
+names too. The constructors that receive them check their types and ranges.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+from torch import Tensor
+
+from td3_lightning.errors import UsageError, shown
+from td3_lightning.serialization.configurable import Configurable, known_classes
+
+Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote this text for this setting
+
+MAX_VALUES = 20_000  # values in the settings of a checkpoint
+MAX_SIZE = 30_000_000  # of a setting that is not a width of a layer, such as the numbers in stacked frames
+MAX_STACK = 1_000  # observations that a wrapper stacks
+
+# A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
+SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
+NUMERIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf", re.IGNORECASE)
+
+# RecordVideo writes files to a path in its arguments; the converters import other frameworks.
+WRAPPERS = frozenset(
+    name
+    for name in gym.wrappers.__all__
+    if isinstance(kind := vars(gym.wrappers).get(name), type)
+    and issubclass(kind, gym.Wrapper)
+    and name != "RecordVideo"
+)
+
+
+class NotNamedError(UsageError):
+    """A checkpoint names code or a file that the user did not name."""
+
+    def __init__(self, named: str, setting: str) -> None:
+        super().__init__(f"{setting} names {named!r}")
+        self.named, self.setting = named, setting
+
+
+def plain(value: Any, name: str) -> Any:
+    """Return a copy of settings that holds only dict, list, str, int, float, bool and None.
+
+    Tuples become lists, other mappings become dicts.
+
+    Raises:
+        UsageError: The value holds something else, or too many values.
+    """
+    budget = iter(range(MAX_VALUES))
+
+    def copied(held: Any) -> Any:
+        if next(budget, None) is None:
+            raise UsageError(f"{name} must hold at most {MAX_VALUES:,} values. Save other settings.")
+        if isinstance(held, list | tuple):
+            return [copied(one) for one in held]
+        if isinstance(held, Mapping) and all(isinstance(key, str | int | float | None) for key in held):
+            return {key: copied(one) for key, one in held.items()}
+        if held is None or isinstance(held, bool | int | float | str):
+            return held
+        raise UsageError(
+            f"{name} must be made of numbers, strings, lists and mappings to be saved, got {shown(held)}. Use a list "
+            "instead, or ignore the argument in save_hyperparameters."
+        )
+
+    return copied(value)
+
+
+def check_names(value: Any, setting: str, named: Named) -> None:
+    """Check that plain settings name no class and no file, except allowed ones and those that the user names.
+
+    Raises:
+        NotNamedError: A text names code or a file.
+    """
+    if isinstance(value, dict) and isinstance(path := value.get("class_path"), str):
+        if not is_allowed(path) and not named(path, setting):
+            raise NotNamedError(path, setting)
+        value = {key: held for key, held in value.items() if key != "class_path"}
+    if isinstance(value, str):
+        if SUSPICIOUS.search(value) and not NUMERIC.fullmatch(value) and not named(value, setting):
+            raise NotNamedError(value, setting)
+    elif isinstance(value, list):
+        for held in value:
+            check_names(held, setting, named)
+    elif isinstance(value, dict):
+        for key, held in value.items():
+            check_names(key, setting, named)
+            check_names(held, f"{setting}.{key}", named)
+            if key == "stack_size" and isinstance(held, int) and held > MAX_STACK:
+                raise NotNamedError(f"stack_size {held}", setting)
+
+
+def is_allowed(path: str) -> bool:
+    """Return whether a checkpoint may name a class: of this package, or a wrapper of Gymnasium."""
+    module, _, name = path.rpartition(".")
+    if module == "gymnasium.wrappers":
+        return name in WRAPPERS
+    if not re.fullmatch(r"td3_lightning(\.[a-z][a-z0-9_]*)*", module):
+        return False
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return False
+    return isinstance(found, type) and found.__module__.startswith("td3_lightning.") and not inspect.isabstract(found)
+
+
+def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
+    """Return the hyperparameters in a checkpoint that a class's constructor takes.
+
+    Args:
+        kind: The class.
+        checkpoint: The checkpoint, as `read_checkpoint` returns it.
+        given: Names of the arguments that the user gives.
+
+    Raises:
+        UsageError: One names a class that is not imported, or is larger than the checkpoint.
+    """
+    stored = plain(checkpoint["hyper_parameters"], "hyper_parameters")
+    known = {name for constructor in _constructors(kind) for name in inspect.signature(constructor).parameters}
+    own = {name: value for name, value in stored.items() if name in known and name not in set(given)}
+    imported = known_classes(Configurable)
+    try:
+        check_names(own, "hyper_parameters", lambda path, _: path in imported)
+    except NotNamedError as error:
+        raise UsageError(
+            f"The checkpoint names {error.named!r} in {error.setting}, which is not part of td3_lightning. If you "
+            "trust it, import it as an Encoder or another Configurable before you load the checkpoint, or pass the "
+            "argument yourself."
+        ) from error
+    check_claims(own, checkpoint["state_dict"])
+    return own
+
+
+def _constructors(kind: type) -> Iterator[Callable[..., None]]:
+    """Yield a class's constructor, and those of its bases that receive its other arguments."""
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            constructor = vars(base)["__init__"]
+            yield constructor
+            kinds = [parameter.kind for parameter in inspect.signature(constructor).parameters.values()]
+            if inspect.Parameter.VAR_KEYWORD not in kinds:
+                return
+
+
+def check_claims(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Check that networks of these settings have no more weights than the checkpoint, before they are built.
+
+    Raises:
+        UsageError: A size exceeds that of the checkpoint.
+    """
+    held = sum(weight.numel() for weight in weights.values())
+    inputs = [] if settings.get("encoder") else [settings.get("obs_dim", 1)]
+    first = [*inputs, *(settings.get("hidden_dims") or [])[:1]]
+    embedded = [[width, settings["zs_dim"]] for width in settings.get("hidden_dims", ()) if "zs_dim" in settings]
+    for widths in [first, *embedded, *_lists(settings)]:
+        sizes = [size for size in widths if isinstance(size, int)]
+        if max(sum(a * b for a, b in pairwise(sizes)), sum(sizes[1:])) > held:
+            raise UsageError(f"The checkpoint is refused: it holds {held:,} weights, too few for layers {widths}.")
+    if max((abs(size) for size in _integers(settings)), default=0) > MAX_SIZE or settings.get("num_critics", 1) > held:
+        raise UsageError("The checkpoint is refused: a setting is larger than any network that it holds.")
+
+
+def _lists(value: Any) -> Iterator[list[Any]]:
+    """Yield all lists in nested settings."""
+    if isinstance(value, list):
+        yield value
+    for held in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _lists(held)
+
+
+def _integers(value: Any) -> Iterator[int]:
+    """Yield the integers in nested settings that are no schedule's clock."""
+    if isinstance(value, int):
+        yield value
+    held = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in held:
+        if key not in ("steps", "begin", "end", "start"):
+            yield from _integers(one)
