@@ -7,7 +7,6 @@ from typing import IO, Any, Protocol, TypeVar
 import lightning as L
 import numpy as np
 import torch
-import yaml
 from lightning.pytorch.callbacks import WeightAveraging
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, refuse, shown
+from td3_lightning.errors import UsageError, shown
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.callback_paths import contain_paths
@@ -196,7 +195,6 @@ class Agent(L.LightningModule):
         cls: type[AgentType],
         checkpoint_path: str | Path | IO[bytes],
         map_location: Any = None,
-        hparams_file: str | Path | None = None,
         strict: bool | None = None,
         weights_only: bool | None = None,
         **kwargs: Any,
@@ -206,17 +204,15 @@ class Agent(L.LightningModule):
         Args:
             checkpoint_path: A local file, or a file opened for reading.
             map_location: Device for the agent, such as "cuda"; None is the CPU.
-            hparams_file: YAML file with settings that override the checkpoint's.
             strict: Whether the weights must have the agent's names; None is the class's `strict_loading`.
             weights_only: Not used, because it is always true.
-            **kwargs: Settings that override both.
+            **kwargs: Settings that override the checkpoint's.
 
         Raises:
-            UsageError: The checkpoint is damaged, malformed, or of another agent, or hparams_file holds no settings.
+            UsageError: The checkpoint is damaged, malformed, or of another agent.
         """
         checkpoint = read_checkpoint(checkpoint_path)
-        given = {**({} if hparams_file is None else _settings_in(Path(hparams_file))), **kwargs}
-        module = cls(**{**stored_arguments(cls, checkpoint, given), **given})
+        module = cls(**{**stored_arguments(cls, checkpoint, kwargs), **kwargs})
         if strict is not None:
             module.strict_loading = strict
         module.on_load_checkpoint(checkpoint)
@@ -288,20 +284,6 @@ class Agent(L.LightningModule):
             return self.trainer
         except RuntimeError:  # Lightning raises it for a module without a Trainer
             return None
-
-
-def _settings_in(file: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file."""
-    try:
-        settings = yaml.safe_load(file.read_text()) or {}
-    except OSError as error:
-        got = f"{file} ({error.strerror})"
-        raise UsageError(f"hparams_file must be a readable file, got {got}. Use the path of a YAML file.") from error
-    except (yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
-        raise UsageError(f"{file} must be valid YAML, got an error: {one_line(error)}. Correct it.") from error
-    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        raise refuse(f"hparams_file {file}", "a mapping", settings, "Write one setting per line.")
-    return settings
 
 
 def _restore_trained_policy(checkpoint: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback
 import recorded
 from nodes import LIMIT
 from processes import wait_for
-from td3_lightning import TD3, Replay, ReplayData, UsageError
+from td3_lightning import TD3, Replay, ReplayData
 from td3_lightning.__main__ import script
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
@@ -150,21 +150,6 @@ def test_policy_loads_from_a_checkpoint_alone(last):
     action = policy.act(np.zeros(3, dtype=np.float32))
     assert action.shape == (1,)
     assert policy.env_steps == 14
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("tau: 2025-31-12", "must be valid YAML, got an error: month must be in 1..12. Correct it."),
-        ("tau: !!bool x", "must be valid YAML, got an error: 'x'. Correct it."),
-        ("- 1", "must be a mapping, got [1]. Write one setting per line."),
-    ],
-)
-def test_file_without_settings_is_refused_in_one_sentence(content, message, last):
-    Path("hparams.yaml").write_text(content)
-    with pytest.raises(UsageError) as caught:
-        TD3.load_from_checkpoint(last, hparams_file="hparams.yaml")
-    assert str(caught.value).endswith(f"hparams.yaml {message}")
 
 
 def test_fit_prints_a_description_of_the_run(capsys):
