@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from td3_lightning.replay.batch import Batch
     from td3_lightning.replay.buffer import Replay
     from td3_lightning.replay.pixels import Pixels
-    from td3_lightning.reporting.episode_lines import PrintEpisodes
     from td3_lightning.reporting.eval_video import EvalVideo
     from td3_lightning.reporting.learning_curve import Curve
-    from td3_lightning.reporting.progress_bar import Progress
+    from td3_lightning.reporting.progress_bar import PrintEpisodes, Progress
     from td3_lightning.schedules import Constant, Linear, Schedule
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
@@ -60,7 +59,7 @@ _MODULES = {
     "Pixels": "replay.pixels",
     "Policy": "interop.policy",
     "PolicyCheckpoint": "training.policy_checkpoint",
-    "PrintEpisodes": "reporting.episode_lines",
+    "PrintEpisodes": "reporting.progress_bar",
     "Progress": "reporting.progress_bar",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",

@@ -41,7 +41,6 @@ from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.suggestions import check_time_limit
 from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
 from td3_lightning.errors import ExitOnSignal, UsageError, one_line
-from td3_lightning.reporting import added_loggers
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.learning_curve import Curve
 from td3_lightning.reporting.logger import RunLogger
@@ -233,8 +232,6 @@ class CommandLine(LightningCLI):
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)
-        if self.subcommand in ("fit", "validate", "test"):
-            added_loggers.connect(self.trainer.loggers)
         self._meet()
 
     def _meet(self) -> None:

@@ -1,6 +1,8 @@
 """Show episodes of the policy as animations in TensorBoard."""
 
 import io
+import math
+from itertools import pairwise
 from typing import Any
 
 import lightning as L
@@ -11,12 +13,11 @@ from PIL import Image
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_int
-from td3_lightning.reporting.frames import FrameReader, frames_per_second
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.video import check_renders, make_filmed_env
+from td3_lightning.reporting.video import Frame, check_renders, frames_per_second, make_filmed_env
 from td3_lightning.training.data_module import ReplayData
 
-MIN_DURATION = 20  # milliseconds per frame; browsers show shorter ones for 100
+MIN_DURATION = 2  # hundredths of a second per frame, the unit of GIF; browsers show shorter ones for 10
 
 
 class EvalVideo(Callback):
@@ -69,10 +70,9 @@ class EvalVideo(Callback):
         """Play the episode and return it as a GIF."""
         camera, env = make_filmed_env(data, {})
         try:
-            fps = frames_per_second(env.metadata.get("render_fps"))
-            camera.film = film = Animation(data.env_id, self.height, self.max_frames)
+            camera.film = film = Animation(self.height, self.max_frames)
             Episode(env, data.eval_seeds.start).play(module.act)
-            return film.as_gif(fps)
+            return film.as_gif(frames_per_second(env))
         finally:
             env.close()
 
@@ -89,30 +89,34 @@ class Animation:
     """Keep at most `max_frames` images of an episode: each one, then every second one, and so on.
 
     Args:
-        name: Name of the environment in errors.
         height: Largest height in pixels.
         max_frames: Largest number of images.
     """
 
-    def __init__(self, name: str, height: int, max_frames: int) -> None:
+    def __init__(self, height: int, max_frames: int) -> None:
         self.height, self.max_frames = height, max_frames
         self.images: list[Image.Image] = []
-        self._reader, self._every, self._seen = FrameReader(name), 1, 0
+        self._every, self._seen = 1, 0
 
-    def write(self, rendered: Any) -> None:
-        """Add an image or a list of images."""
-        for frame in self._reader.read(rendered):
-            if self._seen % self._every == 0:
-                image = Image.fromarray(frame)
-                image.thumbnail((image.width, self.height))
-                self.images.append(image)
-            self._seen += 1
-            if len(self.images) > self.max_frames:
-                self.images, self._every = self.images[::2], 2 * self._every
+    def write(self, frame: Frame) -> None:
+        """Add a frame."""
+        if self._seen % self._every == 0:
+            image = Image.fromarray(frame)
+            image.thumbnail((image.width, self.height))
+            self.images.append(image)
+        self._seen += 1
+        if len(self.images) > self.max_frames:
+            self.images, self._every = self.images[::2], 2 * self._every
 
     def as_gif(self, fps: float) -> bytes:
-        """Encode the images as a GIF that takes as long as the episode, at the given frames per second."""
-        file, duration = io.BytesIO(), max(round(1000 * self._every / fps), MIN_DURATION)
-        first, *later = self.images
-        first.save(file, format="GIF", save_all=True, append_images=later, duration=duration, loop=0)
+        """Encode the images as a GIF that takes as long as the episode, at the given frames per second.
+
+        Images are left out if they would follow each other too fast.
+        """
+        stride = math.ceil(MIN_DURATION * fps / 100 / self._every)
+        images = self.images[::stride]
+        ends = [round(100 * number * stride * self._every / fps) for number in range(len(images) + 1)]
+        durations = [10 * (end - start) for start, end in pairwise(ends)]  # milliseconds
+        file, (first, *later) = io.BytesIO(), images
+        first.save(file, format="GIF", save_all=True, append_images=later, duration=durations, loop=0)
         return file.getvalue()

@@ -20,8 +20,8 @@ Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
 READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)  # of a file that is damaged or no metrics.csv
 MAX_LINE = 1_000_000  # characters
-MAX_LINES = 10_000_000
-MAX_CHARACTERS = 500_000_000  # of a file, decompressed
+MAX_LINES = 2_000_000
+MAX_CHARACTERS = 100_000_000  # of a file, decompressed
 MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
 

@@ -19,7 +19,7 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.recorded_policy import TransitionRecorder
 
 BLUE, GREY = "#2f6db5", "#bbbbbb"
-MAX_MISSING_WEIGHT = 0.05  # of the rewards after a truncation, in the discounted return of a drawn step
+MAX_ESTIMATED_WEIGHT = 0.25  # of the rewards after a truncation, in the discounted return of a drawn step
 
 
 class LineRecorder(TransitionRecorder):
@@ -38,14 +38,24 @@ class LineRecorder(TransitionRecorder):
         return super().step(action)
 
 
-def discounted_returns(episode: RecordedEpisode, gamma: float) -> NDArray[np.float64]:
-    """Return the discounted sums of rewards from each step on, (n,), without the last steps if truncated."""
-    returns, total = np.zeros(len(episode.reward)), 0.0
-    for step in reversed(range(len(returns))):
-        total = episode.reward[step] + gamma * total
-        returns[step] = total
-    missing = gamma ** np.arange(len(returns), 0, -1.0)
-    return returns if episode.terminated else returns[missing <= MAX_MISSING_WEIGHT]
+def discounted_returns(episode: RecordedEpisode, gamma: float, last: float) -> NDArray[np.float64]:
+    """Return the discounted sums of rewards from each step on, (n,).
+
+    The rewards after a truncation are not known. The return of the last step is replaced by its estimate, and the steps
+    in which the estimate has a large weight are left out.
+
+    Args:
+        episode: The episode.
+        gamma: Discount.
+        last: Estimate of the return of the last step.
+    """
+    returns = np.array(episode.reward, np.float64)
+    if not episode.terminated:
+        returns[-1] = last
+    for step in reversed(range(len(returns) - 1)):
+        returns[step] += gamma * returns[step + 1]
+    weights = gamma ** np.arange(len(returns) - 1, -1, -1.0)
+    return returns if episode.terminated else returns[weights <= MAX_ESTIMATED_WEIGHT]
 
 
 def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Path) -> Iterator[Path]:
@@ -87,9 +97,11 @@ def draw_values(module: TD3, data: ReplayData, episodes: Sequence[RecordedEpisod
     Points above the diagonal are overestimates. Both axes are in the environment's units of reward.
     """
     gamma = data.replay.gamma_schedule(module.env_steps)
-    observed = [discounted_returns(each, gamma) for each in episodes]
-    estimated = [_estimates(module, each)[: len(kept)] for each, kept in zip(episodes, observed, strict=True)]
-    x, y = np.concatenate(observed), np.concatenate(estimated) / (data.replay.reward_scale * module.reward_factor)
+    scale = data.replay.reward_scale * module.reward_factor
+    estimated = [_estimates(module, each) / scale for each in episodes]
+    observed = [discounted_returns(each, gamma, one[-1]) for each, one in zip(episodes, estimated, strict=True)]
+    x = np.concatenate(observed)
+    y = np.concatenate([one[: len(kept)] for one, kept in zip(estimated, observed, strict=True)])
     figure, axes = _figure("observed discounted return", "estimate of the first critic")
     if len(x):
         ends = [min(x.min(), y.min()), max(x.max(), y.max())]

@@ -1,19 +1,25 @@
 """Show the progress of a run, and print a line for each evaluation."""
 
 import math
+import shutil
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.reporting.console import echo, printable
 from td3_lightning.schedules import varies
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import updates_in_epoch
+
+MIN_BAR = 10  # columns
 
 
 class Progress(ProgressBar):
@@ -174,7 +180,7 @@ class Progress(ProgressBar):
             self._bar = Tqdm(
                 total=self._total,
                 initial=done,
-                desc=printable(text),
+                desc=_fitting(printable(text)),
                 disable=None,
                 file=sys.stdout,
                 dynamic_ncols=True,
@@ -184,10 +190,10 @@ class Progress(ProgressBar):
         if self._total is not None:
             self._bar.total = max(self._total, done)  # tqdm shows no bar beyond the total
         self._bar.n, self._last_draw = done, time.monotonic()
-        self._bar.set_description_str(printable(text))
+        self._bar.set_description_str(_fitting(printable(text)))
 
     def _status(self, module: Any) -> str:
-        """Describe the state of the run. Narrow terminals cut the end, so the most important numbers come first."""
+        """Describe the state of the run, the most important numbers first. A narrow terminal leaves out the end."""
         of_all = f"/{self._total:,}" if self._total else ""
         parts = [f"{module.clock:,}{of_all} {module.clock_name}"]
         if self.best:
@@ -196,15 +202,47 @@ class Progress(ProgressBar):
             parts.append(f"last {_short(self._collector.last_return)}")
         steps, began = self._first_update or (module.clock, 0.0)
         speed = (module.clock - steps) / max(time.monotonic() - began, 1e-9)
-        if speed:
-            parts.append(f"{speed:,.0f}/s")
         if speed and self._total:
             left = max(self._total - module.clock, 0) / speed
             parts.append(f"{Tqdm.format_interval(left)} left")
+        if speed:
+            parts.append(f"{speed:,.0f}/s")
         return ", ".join([*parts, f"episodes {module.episodes:,}"])
 
     def _num_episodes(self, trainer: L.Trainer) -> int:
         return int(sum(trainer.num_test_batches if trainer.testing else trainer.num_val_batches))
+
+
+class PrintEpisodes(Logger):
+    """Print the return and the length of each training episode, and `env_steps`, above the progress bar.
+
+    Add it to `trainer.logger`. The Collector passes the numbers of each episode to all loggers.
+    """
+
+    name = "PrintEpisodes"
+    version = None
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Print a line if the metrics are those of an episode; `step` is env_steps."""
+        if "train/return" not in metrics:
+            return
+        length = metrics.get("train/length", float("nan"))
+        line = f"episode: return {metrics['train/return']:,.2f}, length {length:,.0f}, {step or 0:,} env_steps"
+        with Tqdm.external_write_mode(file=sys.stdout):
+            echo(line)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Print nothing."""
+
+
+def _fitting(text: str) -> str:
+    """Leave out the last parts of a text that do not fit beside the bar."""
+    room = shutil.get_terminal_size().columns - len("100%|| ") - MIN_BAR
+    parts = text.split(", ")
+    while len(parts) > 1 and len(", ".join(parts)) > room:
+        parts.pop()
+    return ", ".join(parts)
 
 
 def _short(value: float) -> str:

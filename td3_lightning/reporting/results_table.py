@@ -11,8 +11,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.markup import escape
 from rich.table import Table
 
-from td3_lightning.reporting.best_evaluation import short
 from td3_lightning.reporting.console import show
+from td3_lightning.reporting.summary import short
 
 
 class Results(Callback):
@@ -63,16 +63,22 @@ def results_table(episodes: Sequence[Mapping[str, float]]) -> Table:
     """Build a table with a row for each metric: mean ± standard deviation, min and max.
 
     A metric whose values are all 0 or 1 is shown as a count, for example "3 of 3". The standard deviation is left out
-    if there is only one value.
+    if there is only one value. Metrics with the same values share a row. A metric that some episodes do not report is
+    marked with the number of those that do.
     """
     table = Table("per episode", *("mean ± std", "min", "max"))
     for column in table.columns[1:]:
         column.justify = "right"
+    rows: dict[tuple[float | None, ...], list[str]] = {}  # names by the values of all episodes
     for name in dict.fromkeys(name for episode in episodes for name in episode):
-        values = np.array([episode[name] for episode in episodes if name in episode])
-        if name not in ("return", "length") and np.isin(values, (0.0, 1.0)).all():
-            table.add_row(escape(name), f"{values.sum():.0f} of {len(values)}", "", "")
+        rows.setdefault(tuple(episode.get(name) for episode in episodes), []).append(name)
+    for held, names in rows.items():
+        values = np.array([value for value in held if value is not None])
+        partly = "" if len(values) == len(held) else f" (reported by {len(values)} of {len(held)} episodes)"
+        label = escape(", ".join(names) + partly)
+        if names[0] not in ("return", "length") and np.isin(values, (0.0, 1.0)).all():
+            table.add_row(label, f"{values.sum():.0f} of {len(values)}", "", "")
         else:
             spread = f" ± {values.std():,.2f}" if len(values) > 1 else ""
-            table.add_row(escape(name), f"{values.mean():,.2f}{spread}", short(values.min()), short(values.max()))
+            table.add_row(label, f"{values.mean():,.2f}{spread}", short(values.min()), short(values.max()))
     return table

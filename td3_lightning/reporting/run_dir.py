@@ -1,7 +1,6 @@
 """Find and lock run folders: `lightning_logs/name/version_N`, with the checkpoints in `checkpoints`."""
 
 import contextlib
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -10,6 +9,11 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from td3_lightning.errors import UsageError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no locks of folders
+    fcntl = None  # type: ignore[assignment]
 
 
 def run_dir_of(checkpoint: Path) -> Path | None:
@@ -85,7 +89,7 @@ class RunLock:
             time.sleep(0.1)
 
     def _try_lock(self) -> bool:
-        if self._descriptor is not None:
+        if self._descriptor is not None and fcntl is not None:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

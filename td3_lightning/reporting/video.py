@@ -1,23 +1,24 @@
 """Record videos of greedy episodes without a window."""
 
+import contextlib
 import copy
-import os
-import signal
-import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import imageio_ffmpeg
+import numpy as np
+from numpy.typing import NDArray
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.episode import Episode
-from td3_lightning.errors import ExitOnSignal, RunError, UsageError, one_line
-from td3_lightning.reporting.frames import Frame, FrameReader, frames_per_second
+from td3_lightning.errors import RunError, UsageError
 from td3_lightning.reporting.paths import absolute
 from td3_lightning.training.data_module import ReplayData
+
+Frame = NDArray[np.uint8]  # (height, width, 3)
 
 
 class Video(NamedTuple):
@@ -34,70 +35,69 @@ class Mp4:
     Args:
         path: Absolute path of the file. ffmpeg would read the relative path "12:30.mp4" as a protocol.
         fps: Frames per second.
-        name: Name of the environment in errors.
     """
 
-    def __init__(self, path: Path, fps: float, name: str) -> None:
+    def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps, self.frames = path, fps, 0
-        self._reader = FrameReader(name)
-        self._encoder: Generator[None, Frame | None, None] | None = None
+        self._encoder: subprocess.Popen[bytes] | None = None
+        self._shape: tuple[int, ...] = ()
 
-    def write(self, rendered: Any) -> None:
-        """Encode an image or a list of images."""
-        for frame in self._reader.read(rendered):
-            try:
-                self._encode(frame)
-            except (OSError, RuntimeError) as error:  # ffmpeg failed or is missing
-                said = one_line(str(error).split("FFMPEG COMMAND")[0])
-                raise RunError(
-                    f"ffmpeg failed to write to {self.path.parent}: {said}. See the output of ffmpeg above."
-                ) from error
-            self.frames += 1
-
-    def _encode(self, frame: Frame) -> None:
+    def write(self, frame: Frame) -> None:
+        """Encode a frame."""
         if self._encoder is None:
-            height, width = frame.shape[:2]
-            # The default, blocks of 16 pixels, would stretch the image.
-            self._encoder = imageio_ffmpeg.write_frames(
-                str(self.path), (width, height), fps=self.fps, quality=7, macro_block_size=1
-            )
-            self._encoder.send(None)
-        self._encoder.send(frame)
+            self._shape, self._encoder = frame.shape, self._start(*frame.shape[:2])
+        if frame.shape != self._shape:
+            raise UsageError(f"render() must return images of one size, got {frame.shape} after {self._shape}.")
+        assert self._encoder.stdin is not None
+        with contextlib.suppress(OSError):  # `finish` reports that ffmpeg has ended
+            self._encoder.stdin.write(frame.tobytes())
+        self.frames += 1
+
+    def _start(self, height: int, width: int) -> "subprocess.Popen[bytes]":
+        source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self.fps:g}", "-i", "-"]
+        even = ["-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2", "-pix_fmt", "yuv420p", "-crf", "20"]  # as h264 requires
+        line = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", *source, *even, str(self.path)]
+        # In its own session, so that Ctrl-C lets it finish the file.
+        return subprocess.Popen(line, stdin=subprocess.PIPE, start_new_session=True)
 
     def finish(self) -> None:
         """Close the file, and raise `RunError` unless it is complete."""
-        self.close()
-        if not _is_complete(self.path):
+        if self.close() != 0:
             raise RunError(
                 f"ffmpeg must write a complete video, got none in {self.path.parent} after {self.frames} frames. Check "
-                "the free space of the disk, and that render() returns an image."
+                "its output above and the free space of the disk."
             )
 
-    def close(self) -> None:
-        """Wait until the encoder has finished the file."""
-        if self._encoder is not None:
-            self._encoder.close()
+    def close(self) -> int:
+        """Wait until the encoder has finished the file, and return its exit code."""
+        if self._encoder is None:
+            return 1
+        with contextlib.suppress(OSError):
+            self._encoder.communicate()
+        return self._encoder.wait()
 
 
-def _is_complete(path: Path) -> bool:
-    """Return whether an mp4 file has its index. ffmpeg writes the index last."""
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        while header := file.read(8):
-            size, kind = int.from_bytes(header[:4]), header[4:]
-            if kind == b"moov":
-                return path.stat().st_size >= file.tell() - 8 + size
-            size = int.from_bytes(file.read(8)) - 8 if size == 1 else size
-            file.seek(max(size - 8, 0), os.SEEK_CUR)
-    return False
+def as_frame(rendered: Any) -> Frame:
+    """Check a rendered image, (height, width, 3) of uint8.
+
+    Raises:
+        UsageError: It is not an image.
+    """
+    frame = np.asarray(rendered)
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or not frame.size:
+        got = "None" if rendered is None else f"shape {frame.shape} of {frame.dtype}"
+        raise UsageError(
+            f"render() must return an image of shape (height, width, 3) and type uint8, got {got}. Use a wrapper that "
+            "overrides render()."
+        )
+    return frame
 
 
 class Film(Protocol):
     """Destination of rendered frames."""
 
-    def write(self, rendered: Any) -> None:
-        """Add an image or a list of images."""
+    def write(self, frame: Frame) -> None:
+        """Add a frame."""
 
 
 class Camera(gym.Wrapper):
@@ -115,7 +115,7 @@ class Camera(gym.Wrapper):
         """Step the environment and record a frame."""
         result = self.env.step(action)
         if self.film is not None:
-            self.film.write(self.env.render())
+            self.film.write(as_frame(self.env.render()))
         return result
 
 
@@ -140,35 +140,18 @@ def record_each(
     folder = absolute("folder", folder)  # before the environment can change the working directory
     camera, env = make_filmed_env(data, env_kwargs or {})
     folder.mkdir(parents=True, exist_ok=True)
-    fps = frames_per_second(env.metadata.get("render_fps"))
-    seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
+    fps = frames_per_second(env)
     try:
-        with exit_on_signals():
-            films = (Mp4(folder / f".episode-{number}.mp4", fps, data.env_id) for number in range(1, episodes + 1))
-            for seed, film in zip(seeds, films, strict=True):
-                yield _film(module, camera, Episode(env, seed), film)
+        for number in range(episodes):
+            film = Mp4(folder / f".episode-{number + 1}.mp4", fps)
+            yield _film(module, camera, Episode(env, data.test_seeds.start + number), film)
     finally:
         env.close()
 
 
-@contextmanager
-def exit_on_signals() -> Iterator[None]:
-    """Convert SIGTERM and SIGHUP to exceptions, so that incomplete videos are deleted."""
-    previous = {}
-    if threading.current_thread() is threading.main_thread():
-        previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-        previous = {number: handler for number, handler in previous.items() if handler is signal.SIG_DFL}
-    for number in previous:
-        signal.signal(number, _end)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _end(number: int, frame: object) -> None:
-    raise ExitOnSignal(128 + number)
+def frames_per_second(env: gym.Env) -> float:
+    """Return the `render_fps` of an environment, 30 if it has none."""
+    return float(env.metadata.get("render_fps") or 30)
 
 
 def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:

@@ -97,8 +97,10 @@ def _wait_for_locks(folder: Path) -> None:
 
 def _is_locked(folder: Path) -> bool:
     """Return whether a process has the lock of a run's folder, see `RunLock`."""
-    import fcntl
-
+    try:
+        import fcntl
+    except ImportError:  # Windows has no locks of folders
+        return False
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

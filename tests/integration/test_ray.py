@@ -77,9 +77,9 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    for name in ("RAY_gcs_rpc_server_connect_timeout_s", "TD3_LIGHTNING_START_TIMEOUT"):  # for a busy machine
-        monkeypatch.setenv(name, "120")
-    monkeypatch.setenv("PYTHONPATH", str(Path(td3_lightning.__file__).parents[1]))
+    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "120")  # for a busy machine
+    paths = [str(Path(td3_lightning.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     Path("tiny.yaml").write_text(TINY)
     Path("space.yaml").write_text("model.actor_lr: {low: 1e-5, high: 1e-3, log: true}\n")
     with socket.socket() as free:

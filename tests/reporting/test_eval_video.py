@@ -95,13 +95,27 @@ def test_resumed_run_counts_the_evaluations_before(make_trainer: Any, tmp_path: 
 
 
 def test_long_episodes_are_thinned_out_evenly() -> None:
-    animation = Animation("a", 16, 10)
+    animation = Animation(16, 10)
     for step in range(100):
-        animation.write(np.full((16, 16), step, np.uint8))
+        animation.write(np.full((16, 16, 3), step, np.uint8))
     shown = [image.getpixel((0, 0))[0] for image in animation.images]  # type: ignore[index]
     assert shown == [0, 16, 32, 48, 64, 80, 96]
-    image: Any = Image.open(io.BytesIO(animation.as_gif(1000)))
-    assert image.info["duration"] == 20  # the shortest that browsers show
+
+
+@pytest.mark.parametrize("fps", [10, 50, 62.5, 67, 125, 1000])
+def test_animation_takes_as_long_as_the_episode(fps: float) -> None:
+    """A GIF counts hundredths of a second, and browsers show one hundredth as ten."""
+    animation = Animation(16, 200)
+    for step in range(200):
+        animation.write(np.full((16, 16, 3), step, np.uint8))
+    image: Any = Image.open(io.BytesIO(animation.as_gif(fps)))
+    durations = []
+    for frame in range(image.n_frames):
+        image.seek(frame)
+        durations.append(image.info["duration"])
+    assert min(durations) >= 20
+    longest = max(durations)
+    assert 1000 * 200 / fps - 10 <= sum(durations) <= 1000 * 200 / fps + longest
 
 
 def test_environment_must_render_images(make_trainer: Any, tmp_path: Path) -> None:

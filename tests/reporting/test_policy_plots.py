@@ -32,14 +32,13 @@ def recorded(action: list[list[float]], reward: list[float], terminated: bool = 
 
 def test_discounted_returns_are_exact_after_a_termination() -> None:
     episode = recorded([[0.0]] * 3, [1.0, 2.0, 4.0], terminated=True)
-    assert discounted_returns(episode, 0.5) == pytest.approx([1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 4])
+    assert discounted_returns(episode, 0.5, 100.0) == pytest.approx([1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 4])
 
 
-def test_steps_before_a_truncation_are_left_out() -> None:
+def test_estimate_of_the_last_step_continues_a_truncated_episode() -> None:
     episode = recorded([[0.0]] * 10, [1.0] * 10)
-    kept = discounted_returns(episode, 0.5)  # the weight of what is missing is 0.5 ** steps to the end
-    assert len(kept) == 6
-    assert kept[0] == pytest.approx(2 * (1 - 0.5**10))
+    kept = discounted_returns(episode, 0.5, 2.0)  # the return of an endless episode
+    assert kept == pytest.approx([2.0] * 8)  # the estimate has the weight 0.5 in the step before the last one
 
 
 def test_recorder_stores_copies_of_each_step() -> None:
@@ -64,7 +63,8 @@ def test_values_are_in_the_units_of_the_environment() -> None:
     _, points = axes.lines
     assert np.unique(points.get_ydata()) == pytest.approx([-20.0])
     assert axes.get_title().startswith("mean estimate -20.00")
-    assert len(points.get_xdata()) == len(discounted_returns(episode, 0.9)) < 200
+    assert len(points.get_xdata()) == len(discounted_returns(episode, 0.9, -20.0)) < 200
+    assert len(discounted_returns(episode, 0.99, -2.0)) == 62  # the default discount; the estimate's weight is 0.25
 
 
 def test_each_action_has_a_histogram_over_its_range() -> None:

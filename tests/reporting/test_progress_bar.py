@@ -18,11 +18,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from matplotlib.figure import Figure
 
 import toys
-from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning import TD3, Collector, PrintEpisodes, ReplayData
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.learning_curve import Curve, draw_curve, running_mean, write_curve
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.progress_bar import Progress
+from td3_lightning.reporting.progress_bar import Progress, _fitting
 from td3_lightning.reporting.results_table import Results, results_table
 
 
@@ -265,7 +265,10 @@ def shown(run: Any, *args: Any, **kwargs: Any) -> str:
     return screen.getvalue()
 
 
-def test_bar_counts_env_steps_of_the_whole_run(make_trainer: Any, counter: Any) -> None:
+def test_bar_counts_env_steps_of_the_whole_run(
+    make_trainer: Any, counter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     module, data = counter()
     trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
     out = shown(trainer.fit, module, datamodule=data)
@@ -273,11 +276,11 @@ def test_bar_counts_env_steps_of_the_whole_run(make_trainer: Any, counter: Any) 
     assert re.fullmatch(r"0%\| +\| warm-up", drawn[0])
     bars = [text for text in drawn if "%|" in text and "/47 env_steps" in text]
     assert re.fullmatch(r"15%\|\S+ +\| 7/47 env_steps, last 15\.0, episodes 1", bars[0])
-    assert re.fullmatch(r"17%\|\S+ +\| 8/47 env_steps, last 15\.0, [\d,]+/s, \S+ left, episodes 1", bars[1])
+    assert re.fullmatch(r"17%\|\S+ +\| 8/47 env_steps, last 15\.0, \S+ left, [\d,]+/s, episodes 1", bars[1])
     assert any("evaluation: episode 2 of 2, 27/47 env_steps" in bar for bar in bars)
     # 47 steps contain nine whole episodes of five steps. The return of the ninth is 10 * 8 * 5 + 15.
     assert re.fullmatch(
-        r"100%\|\S+\| 47/47 env_steps, best 140\.0, last 415\.0, [\d,]+/s, 00:00 left, episodes 9", bars[-1]
+        r"100%\|\S+\| 47/47 env_steps, best 140\.0, last 415\.0, 00:00 left, [\d,]+/s, episodes 9", bars[-1]
     )
     assert sum("the best so far" in text for text in drawn) == 2
 
@@ -318,7 +321,7 @@ def test_speed_after_a_resume_within_an_epoch(make_trainer: Any, counter: Any, t
         callbacks = [Progress(0.0), Collector(7), callback]
         trainer = make_trainer(enable_progress_bar=True, callbacks=callbacks)
         out = shown(trainer.fit, module, datamodule=data, ckpt_path=ckpt_path)
-    rates = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+)/s, ", out)]
+    rates = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+)/s", out)]
     assert len(rates) > 5
     assert min(rates) > 1  # the time since the start of the machine would give 0
 
@@ -354,11 +357,41 @@ def test_bar_of_an_unlimited_run_has_no_total(make_trainer: Any, counter: Any) -
     assert "left" not in out
 
 
+@pytest.mark.parametrize(("columns", "end"), [(80, ", 1:23:45 left"), (60, ""), (200, ", episodes 5,000")])
+def test_bar_keeps_its_width_on_a_narrow_terminal(columns: int, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = "1,000/1,000,000 env_steps, best 123.4, last -5.0, 1:23:45 left, 1,234/s, episodes 5,000"
+    fitting = _fitting(text)
+    assert text.startswith(fitting)
+    assert fitting.endswith(end)
+    assert len(f"100%|| {fitting}") <= columns - 10
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_bar_fits_a_terminal(make_trainer: Any, counter: Any, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    module, data = counter()
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
+    out = shown(trainer.fit, module, datamodule=data)
+    bars = [text for text in re.split(r"[\r\n]", out) if "%|" in text]
+    assert max(len(bar.rstrip()) for bar in bars) <= columns
+    assert min(bar.count("|") and len(bar.split("|")[1]) for bar in bars) >= 10
+
+
 def test_progress_shows_episodes_of_test(make_trainer: Any, counter: Any) -> None:
     module, data = counter(test_episodes=3)
     trainer = make_trainer(enable_progress_bar=True, callbacks=[Progress(0.0)])
     out = shown(trainer.test, module, datamodule=data, verbose=False)
     assert "episode 3 of 3, return 115.0" in out
+
+
+def test_every_training_episode_prints_one_line(make_trainer: Any, counter: Any, capsys: Any) -> None:
+    module, data = counter()
+    make_trainer(callbacks=[Collector(10)], logger=PrintEpisodes()).fit(module, datamodule=data)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("episode: return ")]
+    assert len(lines) == module.episodes > 0
+    PrintEpisodes().log_metrics({"train/return": -1234.567, "train/length": 200.0}, 12_345)
+    assert capsys.readouterr().out == "episode: return -1,234.57, length 200, 12,345 env_steps\n"
 
 
 # Results.
@@ -386,8 +419,18 @@ def test_table_values() -> None:
         ["return", "1,244.58 ± 471.40", "911.25", "1,911.25"],
         ["frames", "826.00 ± 0.82", "825", "827"],
         ["lap", "2 of 3", "", ""],
-        ["late", "3.00 ± 1.00", "2", "4"],
+        ["late (reported by 2 of 3 episodes)", "3.00 ± 1.00", "2", "4"],
     ]
+
+
+def test_success_that_only_some_episodes_report_is_marked() -> None:
+    episodes = [{"return": 1.0, "success": 1.0}, {"return": 0.0}, {"return": 2.0, "success": 1.0}]
+    assert cells(episodes)[1] == ["success (reported by 2 of 3 episodes)", "2 of 2", "", ""]
+
+
+def test_metrics_with_the_same_values_share_a_row() -> None:
+    episodes = [{"return": 9.0, "lap": 1.0, "lap_finished": 1.0}, {"return": 5.0, "lap": 0.0, "lap_finished": 0.0}]
+    assert [row[:2] for row in cells(episodes)] == [["return", "7.00 ± 2.00"], ["lap, lap_finished", "1 of 2"]]
 
 
 def test_table_of_one_episode_has_no_spread() -> None:
@@ -408,13 +451,12 @@ def test_results_are_printed_after_test_and_validate(
     out = capsys.readouterr().out
     assert f"3 episodes, seeds {seed} to {seed + 2}, after 12,345 env_steps of training" in out
     found = [re.split(r" *│ *", line.strip("│ \n")) for line in out.splitlines() if "│" in line]
-    assert found[:4] == [
+    assert found[:3] == [
         ["return", "65.00 ± 40.82", "15", "115"],
-        ["length", "5.00 ± 0.00", "5", "5"],
-        ["steps", "5.00 ± 0.00", "5", "5"],
+        ["length, steps", "5.00 ± 0.00", "5", "5"],
         ["even", "0 of 3"],
     ]
-    assert found[4][0] == "wall time (s)"
+    assert found[3][0] == "wall time (s)"
     getattr(trainer, stage)(module, datamodule=data, verbose=False)
     assert "3 episodes" in capsys.readouterr().out
 

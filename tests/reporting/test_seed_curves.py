@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -133,6 +134,20 @@ def test_number_of_characters_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_CHARACTERS", most)
         with nullcontext() if most == len(CSV) else pytest.raises(UsageError, match=f"more than {most:,} characters"):
             read_curves([file], "eval/return_mean")
+
+
+@pytest.mark.parametrize(
+    ("row", "rows", "got"), [("1,2", 3_000_000, "2,000,000 lines"), ("1,2" + "0" * 100_000, 1200, "100,000,000 char")]
+)
+def test_small_compressed_file_takes_little_time(row: str, rows: int, got: str, tmp_path: Path) -> None:
+    """A file of 1 MB can hold 1 GB."""
+    with gzip.open(tmp_path / "run.csv.gz", "wt", 1) as file:
+        file.write("env_steps,x\n")
+        file.writelines(f"{row}\n" for _ in range(rows))
+    began = time.process_time()
+    with pytest.raises(UsageError, match=f"got an error: more than {got}"):
+        read_curves([tmp_path / "run.csv.gz"], "x")
+    assert time.process_time() - began < 30
 
 
 def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:

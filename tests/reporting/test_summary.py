@@ -14,8 +14,7 @@ import pytest
 from nodes import LIMIT
 from processes import wait_for
 from td3_lightning.cli.app import main
-from td3_lightning.reporting.best_evaluation import read_best
-from td3_lightning.reporting.summary import RunSummary, command
+from td3_lightning.reporting.summary import RunSummary, command, read_best
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.loop_counters import completed_epochs
 

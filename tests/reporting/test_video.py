@@ -19,9 +19,9 @@ import toys
 from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.cli.error_messages import user_message
-from td3_lightning.envs.lifetime import must_pass
 from td3_lightning.envs.wrappers import ActionRepeat
-from td3_lightning.reporting.video import exit_on_signals, record_each
+from td3_lightning.errors import RunError
+from td3_lightning.reporting.video import Mp4, as_frame, record_each
 from tests.cli.test_app import SMALL
 
 
@@ -158,6 +158,21 @@ def test_unknown_env_kwargs_are_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "rendered", [None, np.zeros((20, 30), np.uint8), np.zeros((20, 30, 3), np.float32), np.zeros((0, 30, 3), np.uint8)]
+)
+def test_images_of_another_kind_are_refused(rendered: Any) -> None:
+    with pytest.raises(UsageError, match=r"^render\(\) must return an image of shape \(height, width, 3\)"):
+        as_frame(rendered)
+
+
+def test_video_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    film = Mp4(Path("/dev/full"), 25)
+    film.write(np.zeros((48, 64, 3), np.uint8))
+    with pytest.raises(RunError, match=r"^ffmpeg must write a complete video, got none in /dev after 1 frames"):
+        film.finish()
+
+
 # Signals.
 
 SLOW = """
@@ -178,18 +193,6 @@ class Slow(tests.reporting.test_video.Painter):
 
 gym.register("Slow-v0", Slow, disable_env_checker=True)
 """
-
-
-def test_signal_while_filming_is_not_an_environment_error() -> None:
-    """A process of a SLURM job has no other handler."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        with pytest.raises(SystemExit) as caught, exit_on_signals():
-            os.kill(os.getpid(), signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert caught.value.code == 143
-    assert must_pass(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.replay.episodes import RecordedEpisode
-from td3_lightning.reporting.best_evaluation import read_best
 from td3_lightning.reporting.learning_curve import write_curve
 from td3_lightning.reporting.logger import RunLogger
+from td3_lightning.reporting.summary import read_best
 from td3_lightning.training.recorded_policy import record_episodes
 
 pytest.importorskip("minari")
