@@ -19,7 +19,7 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.make import Wrapper, wrapper_class
 from td3_lightning.envs.noise import MAX_STD, ActionNoise, Noise, ObservationNoise
-from td3_lightning.errors import UsageError, require_float, require_floats
+from td3_lightning.errors import UsageError, require_float
 from td3_lightning.reporting.pictures import write_picture
 from td3_lightning.reporting.statistics import half_width
 from td3_lightning.training.data_module import ReplayData
@@ -66,19 +66,17 @@ def noise_levels(observation_noise: Sequence[float], action_noise: Sequence[floa
     Raises:
         UsageError: A level is out of range, or the lists differ in length.
     """
-    levels = [
-        require_floats(name, values)
-        for name, values in (("observation_noise", observation_noise), ("action_noise", action_noise))
-    ]
-    for name, values in zip(("observation_noise", "action_noise"), levels, strict=True):
+    levels = {"observation_noise": observation_noise, "action_noise": action_noise}
+    for name, values in levels.items():
         for value in values:
             require_float(name, value, least=0, most=MAX_STD, fix="Use 0 for no noise.")
-    if not levels[0] or len(levels[0]) != len(levels[1]):
+    counts = [len(values) for values in levels.values()]
+    if counts[0] != counts[1] or not counts[0]:
         raise UsageError(
-            "observation_noise and action_noise must have the same number of levels, got "
-            f"{len(levels[0])} and {len(levels[1])}. Use one number of each per level."
+            f"observation_noise and action_noise must have the same number of levels, got {counts[0]} and {counts[1]}. "
+            "Use one number of each per level."
         )
-    return [Level(*pair) for pair in zip(*levels, strict=True)]
+    return [Level(*pair) for pair in zip(*levels.values(), strict=True)]
 
 
 def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Sequence[int]) -> Iterator[Measurement]:

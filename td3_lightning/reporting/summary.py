@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,7 +43,7 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
         widths = f"{widths} and {_widths(critics)}"
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     megabytes = replay.capacity * replay.transition_bytes / 1e6
-    return [
+    lines = [
         f"environment  {data.env_id}: observations of {data.obs_dim} numbers, actions of {len(data.action_low)}",
         f"networks     {widths}, 1 actor and {model.hparams['num_critics']} critics: {weights:,} weights",
         f"replay       {replay.capacity:,} rows of {replay.transition_bytes} bytes: {megabytes:,.1f} MB when full",
@@ -50,6 +51,12 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
         f"seed         {seed}",
         f"logs         {_logs(trainer, start)}",
     ]
+    return [part for line in lines for part in wrapped(line)]
+
+
+def wrapped(line: str) -> list[str]:
+    """Break a line of the header at the 80 columns of a terminal, and indent what follows."""
+    return textwrap.wrap(line, 80, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
 
 
 def _widths(dims: Sequence[int]) -> str:

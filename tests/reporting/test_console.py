@@ -11,8 +11,7 @@ import termios
 
 import pytest
 
-from td3_lightning.reporting.console import echo, make_streams_tolerant, printable, show
-from td3_lightning.reporting.results_table import results_table
+from td3_lightning.reporting.console import make_streams_tolerant, printable
 from tests.cli.test_app import FIT, PENDULUM, PROGRAM, SMALL, environment, folder, last, trained  # noqa: F401  # the fixtures
 
 WITH_BAR = [word for word in SMALL if "progress_bar" not in word]
@@ -128,18 +127,6 @@ def test_unencodable_characters_are_replaced(encoding, text, expected, monkeypat
     assert printable(text) == expected
     monkeypatch.setattr(sys, "stdout", None)
     assert printable(text) == text.replace("\udcff", "?")
-
-
-def test_functions_print_what_the_stream_can_show(monkeypatch):
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
-    echo("a ±", "b")
-    show(results_table([{"return": 1.0, "length": 2.0}] * 2))
-    sys.stdout.flush()
-    shown = raw.getvalue()
-    assert shown.startswith(b"a +- b\n")
-    assert b"mean +- std" in shown
-    assert b"1.00 +- 0.00" in shown
 
 
 def test_strict_streams_become_tolerant_and_others_stay(monkeypatch):

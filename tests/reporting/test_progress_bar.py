@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from matplotlib.figure import Figure
 import toys
 from td3_lightning import TD3, Collector, PrintEpisodes, ReplayData
 from td3_lightning.errors import UsageError
-from td3_lightning.reporting.learning_curve import Curve, draw_curve, running_mean, write_curve
+from td3_lightning.reporting.learning_curve import Curve, draw_curve, running_mean
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.progress_bar import Progress, _fitting
 from td3_lightning.reporting.results_table import Results, results_table
@@ -109,19 +108,6 @@ def test_running_mean_values() -> None:
     np.testing.assert_allclose(running_mean(values, 9), [1, 2, 4, 3, 2.6])
 
 
-def test_curve_of_a_long_run_is_fast(tmp_path: Path) -> None:
-    header = "env_steps,train/return,train/length,train/critic_loss,eval/return_mean,eval/return_min,eval/return_max\n"
-    body = "".join(f"{n * 50},{n % 97},200,,,,\n" for n in range(20_000))
-    evaluations = "".join(f"{n * 5000},,,,{n},{n - 3},{n + 3}\n" for n in range(200))
-    path = tmp_path / "metrics.csv"
-    path.write_text(header + body + evaluations)
-    write_curve(path)
-    began = time.process_time()
-    write_curve(path)
-    assert time.process_time() - began < 1.0  # 0.2 s on the development machine
-    assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
-
-
 def test_curve_is_drawn_after_every_evaluation(
     make_trainer: Any, tmp_path: Path, counter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,18 +156,6 @@ def test_unwritable_curve_warns_once_and_run_continues(make_trainer: Any, tmp_pa
         trainer.fit(module, datamodule=data)
     assert len([warning for warning in caught if "curve.png" in str(warning.message)]) == 1
     assert module.env_steps == 67
-
-
-def test_damaged_metrics_warn_and_run_continues(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
-    folder = tmp_path / "a" / "version_0"
-    folder.mkdir(parents=True)
-    (folder / "metrics.csv").write_text("env_steps,train/return\nx,1\n")
-    module, data = counter()
-    logger = RunLogger(str(tmp_path), "a", version=0)
-    trainer = make_trainer(logger=logger, callbacks=[Collector(7), Curve()])
-    with pytest.warns(UserWarning, match=r"^Cannot write curve\.png: could not convert string to float: 'x'\. The run"):
-        trainer.fit(module, datamodule=data)
-    assert module.env_steps == 27
 
 
 # Progress.
@@ -310,32 +284,6 @@ def test_bar_of_a_second_stage_is_full_at_its_end(make_trainer: Any, counter: An
         trainer.save_checkpoint(tmp_path / ("second.ckpt" if ckpt_path else "first.ckpt"))
 
 
-def test_speed_after_a_resume_within_an_epoch(make_trainer: Any, counter: Any, tmp_path: Path) -> None:
-    class Save(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            if trainer.global_step < 10:
-                trainer.save_checkpoint(tmp_path / "within.ckpt")
-
-    for callback, ckpt_path in ((Save(), None), (L.Callback(), tmp_path / "within.ckpt")):
-        module, data = counter()
-        callbacks = [Progress(0.0), Collector(7), callback]
-        trainer = make_trainer(enable_progress_bar=True, callbacks=callbacks)
-        out = shown(trainer.fit, module, datamodule=data, ckpt_path=ckpt_path)
-    rates = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+)/s", out)]
-    assert len(rates) > 5
-    assert min(rates) > 1  # the time since the start of the machine would give 0
-
-
-def test_bar_is_not_drawn_before_refresh_seconds(make_trainer: Any, counter: Any) -> None:
-    module, data = counter()
-    callbacks = [Progress(refresh_seconds=1000.0), Collector(7)]
-    trainer = make_trainer(enable_progress_bar=True, max_epochs=1, callbacks=callbacks)
-    out = shown(trainer.fit, module, datamodule=data)
-    assert "evaluation:" not in out
-    assert " 8/27" not in out
-    assert "100%" in out
-
-
 def test_disabled_bar_is_silent_and_tracks_the_best(make_trainer: Any, counter: Any, capsys: Any) -> None:
     progress = Progress()
     progress.disable()
@@ -431,13 +379,6 @@ def test_success_that_only_some_episodes_report_is_marked() -> None:
 def test_metrics_with_the_same_values_share_a_row() -> None:
     episodes = [{"return": 9.0, "lap": 1.0, "lap_finished": 1.0}, {"return": 5.0, "lap": 0.0, "lap_finished": 0.0}]
     assert [row[:2] for row in cells(episodes)] == [["return", "7.00 ± 2.00"], ["lap, lap_finished", "1 of 2"]]
-
-
-def test_table_of_one_episode_has_no_spread() -> None:
-    assert cells([{"return": 911.25, "frames": 825.0}]) == [
-        ["return", "911.25", "911.25", "911.25"],
-        ["frames", "825.00", "825", "825"],
-    ]
 
 
 @pytest.mark.parametrize(("stage", "seed"), [("test", 50_000), ("validate", 10_000)])

@@ -13,7 +13,6 @@ import pytest
 import torch
 import yaml
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
-from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from processes import wait_for
@@ -21,7 +20,7 @@ from td3_lightning import TD3, Collector
 from td3_lightning.cli.app import main
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.run_dir import RunLock, newest_last, run_dir_of
+from td3_lightning.reporting.run_dir import RunLock, newest_last
 from tests.cli.test_app import PENDULUM, SMALL, run
 
 RUNS = Path("lightning_logs", "here")
@@ -158,13 +157,6 @@ def test_updates_after_the_last_evaluation_are_saved():
         assert all(torch.equal(end["state_dict"][name], weight) for name, weight in ends[0]["state_dict"].items())
 
 
-def test_resume_with_the_name_of_the_run():
-    fit("--name", "here", "--ckpt_path", LAST, epochs=2)
-    fit("--name", "here", "--ckpt_path", "last", epochs=3)
-    assert versions() == ["version_0"]
-    assert steps() == [14, 18, 22]
-
-
 def test_other_model_checkpoint_does_not_write_last(capsys):
     fit("--trainer.callbacks=ModelCheckpoint", epochs=2)
     (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("checkpoint"))
@@ -250,16 +242,6 @@ def test_new_name_copy_and_empty_replay_start_new_runs(folder):
     )
 
 
-def test_existing_checkpoint_name_gets_a_number():
-    fit("--name=new", "--checkpoint.filename=best", "--checkpoint.save_top_k=-1", epochs=3)
-    folder = Path("lightning_logs/new/version_0/checkpoints")
-    names = ["best.ckpt", "best-v1.ckpt", "best-v2.ckpt"]
-    clocks = [torch.load(folder / name, weights_only=True)["clocks"]["env_steps"] for name in names]
-    assert clocks == [14, 18, 22]
-    fit("--ckpt_path", folder / "last.ckpt", "--checkpoint.filename=best", "--checkpoint.save_top_k=-1", epochs=4)
-    assert torch.load(folder / "best-v3.ckpt", weights_only=True)["clocks"]["env_steps"] == 26
-
-
 def test_lightning_callbacks_log_at_env_steps():
     fit("--name=new", "--trainer.callbacks+=LearningRateMonitor", "--trainer.log_every_n_steps=2", epochs=2)
     with Path("lightning_logs/new/version_0/metrics.csv").open(newline="") as file:
@@ -333,33 +315,12 @@ def test_last_is_the_most_recent_run_of_the_name():
     assert newest_last(Path("lightning_logs"), "here").parts[2] == "version_1"
 
 
-def test_last_without_a_run_is_refused(capsys):
-    assert "got none in lightning_logs/nowhere. Use the --name" in refusal(
-        capsys, "--ckpt_path", "last", "--name", "nowhere"
-    )
-
-
 def test_finished_run_does_not_train_and_says_so(capsys):
     before = {path: path.read_bytes() for path in RUNS.rglob("*") if path.is_file() and path.name != "config.yaml"}
     fit("--ckpt_path", LAST, epochs=1)
     assert "The run was complete after 14 env_steps, so nothing was trained" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before
     assert versions() == ["version_0"]
-
-
-def test_early_stopped_run_stays_stopped(capsys):
-    Path("here.yaml").write_text(
-        PENDULUM + "trainer: {callbacks: [{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: "
-        "{monitor: eval/return_mean, mode: max, stopping_threshold: -1.0e+9}}]}\n"
-    )
-    fit(epochs=5)
-    last = RUNS / "version_1/checkpoints/last.ckpt"
-    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 4
-    fit("--ckpt_path", last, epochs=5)
-    assert "nothing was trained" in capsys.readouterr().out
-    Path("here.yaml").write_text(PENDULUM)
-    fit("--ckpt_path", last, epochs=5)
-    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 20
 
 
 def test_max_time_counts_all_attempts(capsys):
@@ -376,23 +337,6 @@ def test_max_time_counts_all_attempts(capsys):
     assert updates() == reached
     fit("--ckpt_path", last, "--trainer.max_time=00:00:00:04", epochs=100_000)
     assert updates() > reached
-
-
-class Weary(Callback):
-    """Stop a run as a time limit does."""
-
-    def on_train_batch_end(self, trainer, *_):
-        trainer.should_stop = trainer.fit_loop.epoch_loop.total_batch_idx == 5
-
-
-def test_resume_after_another_callback_stopped_the_run():
-    early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=eval/return_mean"]
-    early += ["--trainer.callbacks.mode=max", "--trainer.callbacks.patience=99"]
-    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
-    fit("--trainer.callbacks+=tests.reporting.test_run_dir.Weary", *early, epochs=3)
-    assert torch.load(last, weights_only=True)["clocks"]["updates"] == 6
-    fit("--ckpt_path", last, *early, epochs=3)
-    assert torch.load(last, weights_only=True)["clocks"]["updates"] > 6
 
 
 STOPPING = "trainer: {{callbacks: [{{class_path: {}, init_args: {{{}}}}}]}}\n"
@@ -473,13 +417,6 @@ def test_simultaneous_runs_use_different_folders(folder):
     assert versions() == ["version_0", "version_2"]  # the other runs logged nothing
 
 
-@pytest.mark.parametrize("name", ["a/b", "./a", "a/"])
-def test_name_with_slashes_can_be_resumed(name):
-    for last in ([], ["--ckpt_path=last"]):
-        fit("--name", name, *last, epochs=len(last) + 1)
-    assert [path.name for path in Path("lightning_logs", name).iterdir()] == ["version_0"]
-
-
 def test_checkpoint_folder_is_locked(capsys, monkeypatch):
     folder = Path("kept")
     folder.mkdir()
@@ -504,9 +441,3 @@ def test_missing_permission_is_found_before_warmup(capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: "version" not in str(path) and access(path, mode))
     monkeypatch.setattr(Collector, "on_train_start", None)  # would be called next
     assert "got no write permission for" in refusal(capsys)
-
-
-def test_run_dir_of_a_checkpoint(folder):
-    assert run_dir_of(LAST) == folder / RUNS / "version_0"
-    assert run_dir_of(folder / "checkpoints" / "last.ckpt") is None
-    assert run_dir_of(LAST.parent.parent / "last.ckpt") is None

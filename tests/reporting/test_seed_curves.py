@@ -3,7 +3,6 @@
 import gzip
 import re
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -69,18 +68,8 @@ HEADER = "env_steps,eval/return_mean\n"
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (
-            "1,1\n2,1e308\n",
-            "eval/return_mean in .* must be at most 1e+100 to be drawn, got 1e+308. Use another --metric.",
-        ),
-        ("1,-2e100\n", "eval/return_mean in .* must be at most 1e+100 to be drawn, got -2e+100. Use another --metric."),
-        (
-            "1,1\n1e300,1\n",
-            "eval/return_mean in .* must be at most 1e+100 to be drawn, got 1e+300. Use another --metric.",
-        ),
-        ("3,1\n5,1\n2,1\n", ".* must have a clock that never decreases, got 2 after 5. Sort its rows."),
-        ("nan,1\n2,1\n", ".* must have a number as clock in each row with eval/return_mean, got none. Remove the row."),
-        (",1\n2,1\n", ".* must have a number as clock in each row with eval/return_mean, got none. Remove the row."),
+        ("3,1\n5,1\n2,1\n", ".* must have a clock that never decreases, got another order. Sort its rows."),
+        ("nan,1\n2,1\n", ".* must have a clock that never decreases, got another order. Sort its rows."),
         ("1,nan\n2,inf\n", "metric must be a column with values in .*, got 'eval/return_mean'. Use another --metric."),
     ],
 )
@@ -115,25 +104,6 @@ def test_damaged_metrics_are_refused(name: str, content: bytes, reason: str, tmp
     with pytest.raises(UsageError, match=f"{name} must be the metrics of a run, got an error: .*{reason}") as error:
         read_curves([tmp_path / name], "eval/return_mean")
     assert str(error.value).endswith(". Use a metrics.csv.")
-
-
-def test_number_of_lines_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "metrics.csv"
-    file.write_text(CSV)
-    monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_LINES", 4)
-    assert len(read_curves([file], "eval/return_mean")[0]) == 2
-    monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_LINES", 3)
-    with pytest.raises(UsageError, match=r"metrics.csv must be .*got an error: more than 3 lines\. Use a metrics"):
-        read_curves([file], "eval/return_mean")
-
-
-def test_number_of_characters_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "metrics.csv"
-    file.write_text(CSV)
-    for most in (len(CSV), len(CSV) - 1):
-        monkeypatch.setattr("td3_lightning.reporting.metrics_csv.MAX_CHARACTERS", most)
-        with nullcontext() if most == len(CSV) else pytest.raises(UsageError, match=f"more than {most:,} characters"):
-            read_curves([file], "eval/return_mean")
 
 
 @pytest.mark.parametrize(
@@ -208,8 +178,3 @@ def test_runs_without_common_steps_are_refused() -> None:
     parts = [curve((0, 1), (10, 2)), curve((11, 3), (20, 4))]
     with pytest.raises(UsageError, match=r"^The runs of car must have env_steps in common, got none\. Use --group"):
         draw_seed_curves({"car": parts}, "eval/return_mean", "title")
-
-
-def test_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text(CSV, encoding="utf-8-sig")
-    assert read_curves([tmp_path], "eval/return_mean")[0].tolist() == [[100, 1], [200, 3]]

@@ -14,7 +14,7 @@ import pytest
 from nodes import LIMIT
 from processes import wait_for
 from td3_lightning.cli.app import main
-from td3_lightning.reporting.summary import RunSummary, command, read_best
+from td3_lightning.reporting.summary import RunSummary, command, read_best, wrapped
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.loop_counters import completed_epochs
 
@@ -182,3 +182,12 @@ def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
     epochs = completed_epochs(read_checkpoint(last))
     assert main([*words, f"--trainer.max_epochs={epochs + 2}"]) == 0
     assert completed_epochs(read_checkpoint(last)) == epochs + 2
+
+
+def test_header_fits_80_columns() -> None:
+    line = "environment  some_robots/LongNameOfATask-v12: observations of 1,234 numbers, actions of 17 in 2 groups"
+    first, second = wrapped(line)
+    assert len(first) <= 80
+    assert second.startswith(" " * 13)
+    assert " ".join(" ".join([first, second]).split()) == " ".join(line.split())
+    assert wrapped("seed         0") == ["seed         0"]
