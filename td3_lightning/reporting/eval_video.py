@@ -7,12 +7,13 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.episode import Episode
-from td3_lightning.errors import require_int
+from td3_lightning.errors import UsageError, require_int
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.video import Frame, check_renders, frames_per_second, make_filmed_env
 from td3_lightning.training.data_module import ReplayData
@@ -57,8 +58,12 @@ class EvalVideo(Callback):
             return
         logger = next((each for each in trainer.loggers if isinstance(each, RunLogger)), None)
         if logger is not None and trainer.is_global_zero:
-            with isolate_rng():  # a constructor may use the global generators
-                gif = self._record(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # as above
+            try:
+                with isolate_rng():  # a constructor may use the global generators
+                    gif = self._record(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # as above
+            except UsageError as error:
+                rank_zero_warn(f"EvalVideo shows no episode: {error} The run continues.")
+                return
             logger.log_gif("eval/episode", gif, pl_module.clock)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

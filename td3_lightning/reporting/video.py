@@ -78,19 +78,19 @@ class Mp4:
 
 
 def as_frame(rendered: Any) -> Frame:
-    """Check a rendered image, (height, width, 3) of uint8.
+    """Convert a rendered image, (height, width, 3 or 4) of integers, to (height, width, 3) of uint8.
 
     Raises:
         UsageError: It is not an image.
     """
     frame = np.asarray(rendered)
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or not frame.size:
+    if frame.dtype.kind not in "iu" or frame.ndim != 3 or frame.shape[2] not in (3, 4) or not frame.size:
         got = "None" if rendered is None else f"shape {frame.shape} of {frame.dtype}"
         raise UsageError(
-            f"render() must return an image of shape (height, width, 3) and type uint8, got {got}. Use a wrapper that "
-            "overrides render()."
+            f"render() must return an image of shape (height, width, 3) with integers from 0 to 255, got {got}. Use a "
+            "wrapper that overrides render()."
         )
-    return frame
+    return np.ascontiguousarray(frame[..., :3], np.uint8)
 
 
 class Film(Protocol):

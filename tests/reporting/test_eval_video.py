@@ -87,6 +87,16 @@ def test_videos_do_not_change_the_run(make_trainer: Any, tmp_path: Path) -> None
     assert brightness == [1, 3, 5]  # of the steps
 
 
+def test_image_of_another_kind_does_not_end_the_run(
+    make_trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Careless, "render", lambda env: np.zeros((40, 60), np.uint8))
+    with pytest.warns(UserWarning, match=r"^EvalVideo shows no episode: render\(\) must return .* The run continues\."):
+        agent = fit(make_trainer, tmp_path, EvalVideo(every_n_evaluations=1), epochs=2)
+    assert agent.updates == 26
+    assert gifs(tmp_path) == {}
+
+
 def test_resumed_run_counts_the_evaluations_before(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, EvalVideo(every_n_evaluations=2), epochs=1)
     assert gifs(tmp_path) == {}

@@ -166,6 +166,12 @@ def test_images_of_another_kind_are_refused(rendered: Any) -> None:
         as_frame(rendered)
 
 
+def test_alpha_channel_is_dropped() -> None:
+    frame = as_frame(np.arange(2 * 3 * 4).reshape(2, 3, 4))
+    assert frame.dtype == np.uint8
+    assert frame[1, 2].tolist() == [20, 21, 22]
+
+
 def test_video_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
     film = Mp4(Path("/dev/full"), 25)
     film.write(np.zeros((48, 64, 3), np.uint8))
