@@ -75,7 +75,8 @@ class EvalVideo(Callback):
         """Play the episode and return it as a GIF."""
         camera, env = make_filmed_env(data, {})
         try:
-            camera.film = film = Animation(self.height, self.max_frames)
+            film = Animation(self.height, self.max_frames)
+            camera.film = film.write
             Episode(env, data.eval_seeds.start).play(module.act)
             return film.as_gif(frames_per_second(env))
         finally:

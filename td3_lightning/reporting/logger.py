@@ -17,8 +17,8 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import sync
-from td3_lightning.errors import UsageError, refuse
-from td3_lightning.reporting.metrics_csv import CLOCKS, MAX_COLUMNS, MetricsFile, select_columns
+from td3_lightning.errors import UsageError, refuse, to_float
+from td3_lightning.reporting.metrics_csv import CLOCKS, MetricsFile, column_of
 from td3_lightning.reporting.paths import absolute, is_below
 
 WRITE_ERRORS = (OSError, UnicodeError)  # the second if the file system cannot encode the name of the folder
@@ -51,7 +51,6 @@ class RunLogger(TensorBoardLogger):
         self.axis = CLOCKS[0]  # name of the clock, and of the first column of metrics.csv
         self.clock: Callable[[], int] | None = None  # returns the clock during training
         self._warnings = WarningCache()
-        self._is_full = False  # metrics.csv has reached MAX_COLUMNS
         self._created: list[Path] = []  # folders that this process created, the innermost first
 
     def _get_next_version(self) -> int:
@@ -112,7 +111,7 @@ class RunLogger(TensorBoardLogger):
             if self.metrics.is_deleted():
                 self._recreate()
         skipped = (CLOCKS[0], self.axis)
-        values = self._select_columns({name: value for name, value in metrics.items() if name not in skipped})
+        values = {column_of(name): to_float(value) for name, value in metrics.items() if name not in skipped}
         with self._warn_on_disk_error():
             self.metrics.append({self.axis: step, **values})
         with self._warn_on_disk_error():
@@ -152,17 +151,6 @@ class RunLogger(TensorBoardLogger):
         self.has_logged = True
         with self._warn_on_disk_error():
             self.experiment.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
-
-    def _select_columns(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Convert the metrics that fit into the columns of the file. Warn once about the others."""
-        values, excess = select_columns(metrics, self.metrics.columns)
-        if excess and not self._is_full:
-            self._is_full = True
-            rank_zero_warn(
-                f"metrics.csv must have at most {MAX_COLUMNS} columns, got the new metric {excess[0]}. It and later "
-                "new metrics are not logged. Use the same names in every episode's info."
-            )
-        return values
 
     def _recreate(self) -> None:
         rank_zero_warn(f"{self.log_dir} was deleted during the run. A new log is started there.")

@@ -5,7 +5,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError, one_line, to_float
+from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.paths import check_link
 
 Points = NDArray[np.float64]  # (n, 2), clock and value
@@ -22,7 +22,6 @@ READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)  # of a fil
 MAX_LINE = 1_000_000  # characters
 MAX_LINES = 2_000_000
 MAX_CHARACTERS = 100_000_000  # of a file, decompressed
-MAX_COLUMNS = 500  # An environment that reports new names in every episode would add columns without end.
 
 
 class MetricsFile:
@@ -93,30 +92,6 @@ class MetricsFile:
         text = "".join([_line(columns), *(row + padding for row in old)])
         atomic_write(self.path, lambda file: file.write(text.encode()))
         self.columns = columns
-
-
-def select_columns(metrics: Mapping[str, Any], columns: Collection[str]) -> tuple[dict[str, float], list[str]]:
-    """Convert the metrics that fit into the columns of a file.
-
-    Args:
-        metrics: Names and values of the metrics.
-        columns: Columns that the file has.
-
-    Returns:
-        The columns and values to write, and the columns that exceed the limit.
-    """
-    values: dict[str, float] = {}
-    excess: list[str] = []
-    room = MAX_COLUMNS - len(columns)
-    for name, value in metrics.items():
-        column = column_of(name)
-        if column not in columns and column not in values:
-            if room <= 0:
-                excess.append(column)
-                continue
-            room -= 1
-        values[column] = to_float(value)
-    return values, excess
 
 
 def column_of(name: object) -> str:

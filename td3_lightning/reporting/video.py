@@ -3,9 +3,9 @@
 import contextlib
 import copy
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import imageio_ffmpeg
@@ -93,13 +93,6 @@ def as_frame(rendered: Any) -> Frame:
     return np.ascontiguousarray(frame[..., :3], np.uint8)
 
 
-class Film(Protocol):
-    """Destination of rendered frames."""
-
-    def write(self, frame: Frame) -> None:
-        """Add a frame."""
-
-
 class Camera(gym.Wrapper):
     """Record a frame after every step of the environment, also inside a repeated action.
 
@@ -109,13 +102,13 @@ class Camera(gym.Wrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.film: Film | None = None  # destination of the frames
+        self.film: Callable[[Frame], None] | None = None  # destination of the frames
 
     def step(self, action: Any) -> Any:
         """Step the environment and record a frame."""
         result = self.env.step(action)
         if self.film is not None:
-            self.film.write(as_frame(self.env.render()))
+            self.film(as_frame(self.env.render()))
         return result
 
 
@@ -156,7 +149,7 @@ def frames_per_second(env: gym.Env) -> float:
 
 def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
     """Play an episode. Give the video its final name after it is complete."""
-    camera.film = film
+    camera.film = film.write
     try:
         total = episode.play(module.act)["return"]
         film.finish()

@@ -8,7 +8,6 @@ import torch
 import yaml
 from lightning.pytorch.loggers.logger import Logger
 
-from td3_lightning.reporting import metrics_csv
 from td3_lightning.reporting.learning_curve import write_curve
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import column_of
@@ -159,25 +158,6 @@ def test_logger_in_the_runs_folder_is_refused(kind, folder, capsys):  # noqa: F8
 
 
 # Many names and large numbers.
-
-
-def test_new_metric_names_in_every_row_are_limited(tmp_path, monkeypatch, recwarn):
-    monkeypatch.setattr(metrics_csv, "MAX_COLUMNS", 20)
-    logger = RunLogger(str(tmp_path), "a", 0)
-    for step in range(200):
-        logger.log_metrics({"train/return": float(step), f"train/goal_{step}": 1.0}, step)
-    rows = list(csv.DictReader(logger.metrics.path.open(newline="")))
-    assert len(rows) == 200
-    assert len(rows[0]) == 20
-    assert [row["train/return"] for row in rows] == [str(step) for step in range(200)]
-    again = RunLogger(str(tmp_path), "a", 0)
-    again.log_metrics({"train/return": 1.0, "new": 2.0}, 200)
-    assert len(again.metrics.columns) == 20
-    said = [str(each.message) for each in recwarn if "must have at most" in str(each.message)]
-    assert len(said) == 2  # one for each logger
-    assert "got the new metric train/goal_18" in said[0]
-    logger.finalize("success")
-    again.finalize("success")
 
 
 @pytest.mark.parametrize(
