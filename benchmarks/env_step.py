@@ -1,9 +1,8 @@
 """python -m benchmarks.env_step: time of a step of the training environments, and steps per second with workers.
 
 The first table compares the CPU time of environments from `gymnasium.make` with that of the training environments. The
-second one compares numbers of processes, for environments that compute for a given time. Gymnasium's AsyncVectorEnv has
-one process per environment. All measurements take turns, and the tables show the best window of each, because other
-load on the machine slows down all of them.
+second one compares this process with workers, for environments that compute for a given time. All measurements take
+turns, and the tables show the best window of each, because other load on the machine slows down all of them.
 """
 
 import argparse
@@ -22,15 +21,14 @@ from benchmarks.busy import Busy
 from benchmarks.machine import describe, limit_cores
 from td3_lightning.envs.make import make_wrapped
 from td3_lightning.envs.spaces import check_box
-from td3_lightning.envs.vector_env import TrainingVectorEnv
-
-TIMEOUT = 600.0  # seconds, the default of data.step_timeout
+from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
+from td3_lightning.envs.workers import Workers
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Measure, and print the conditions and the tables."""
     options = parse(args)
-    conditions = describe("env_step", limit_cores(max([1, *options.workers])))
+    conditions = describe("env_step", limit_cores(max(1, options.workers)))
     print("\n".join(f"- {name}: {text}" for name, text in conditions.items()))
     with exit_on_usage_errors():
         print(f"\n{cost_table(options)}" if options.num_envs else "")
@@ -43,18 +41,11 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.env_step", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--env", default="HalfCheetah-v5", help="environment of the first table")
     parser.add_argument("--num_envs", type=positive_int, nargs="*", default=[1, 64], help="numbers of environments")
-    parser.add_argument("--workers", type=non_negative_int, nargs="*", default=[0, 1, 2], help="numbers of processes")
-    parser.add_argument(
-        "--worker_envs", type=positive_int, help="environments of the second table; the most workers by default"
-    )
+    parser.add_argument("--workers", type=non_negative_int, default=2, help="processes of the second table; 0 omits it")
     parser.add_argument("--milliseconds", type=float, nargs="*", default=[0.05, 1, 5, 20], help="costs of a step")
     parser.add_argument("--windows", type=positive_int, default=200, help="windows of each measurement")
     parser.add_argument("--seconds", type=positive_float, default=0.01, help="length of a window")
-    options = parser.parse_args(args)
-    least = max([1, *options.workers])
-    if options.worker_envs is not None and options.worker_envs < least:
-        parser.error(f"argument --worker_envs: must be at least {least}, the most workers, got {options.worker_envs}.")
-    return options
+    return parser.parse_args(args)
 
 
 def cost_table(options: argparse.Namespace) -> str:
@@ -64,7 +55,7 @@ def cost_table(options: argparse.Namespace) -> str:
         "|---:|---:|---:|---:|---:|",
     ]
     for num_envs in options.num_envs:
-        ours = TrainingVectorEnv(partial(make_wrapped, options.env, {}, (), TIMEOUT), num_envs)
+        ours = TrainingVectorEnv(EnvList(partial(make_wrapped, options.env, {}, ()), num_envs))
         alone = [gym.make(options.env) for _ in range(num_envs)]
         check_box(alone[0], "actions", options.env)
         for seed, env in enumerate(alone):
@@ -92,18 +83,16 @@ def step_alone(envs: Sequence[gym.Env], action: NDArray[np.float32]) -> None:
 
 def worker_table(options: argparse.Namespace) -> str:
     """Return a table of the environment steps per second."""
-    num_envs = options.worker_envs or max(*options.workers, 1)
-    columns = [f"{workers} workers" if workers else "in process" for workers in options.workers] + ["AsyncVectorEnv"]
-    rows = [f"| ms per step | {' | '.join(columns)} |", "|---:|" + "---:|" * len(columns)]
+    rows = [f"| ms per step | in process | {options.workers} workers |", "|---:|---:|---:|"]
     for milliseconds in options.milliseconds:
         make = partial(Busy, milliseconds)
-        envs: dict[str, Any] = {str(each): TrainingVectorEnv(make, num_envs, each, TIMEOUT) for each in options.workers}
-        action = actions(envs[str(options.workers[0])])
-        envs["AsyncVectorEnv"] = gym.vector.AsyncVectorEnv([make] * num_envs)
+        in_process, workers = EnvList(make, options.workers), Workers(make, range(options.workers), "Busy")
+        envs = {"in process": TrainingVectorEnv(in_process), "workers": TrainingVectorEnv(workers)}
+        action = actions(envs["in process"])
         for each in envs.values():
             each.reset()
         fastest = measure({name: partial(each.step, action) for name, each in envs.items()}, options, time.perf_counter)
-        speeds = [f"{num_envs / seconds:,.0f}" for seconds in fastest.values()]
+        speeds = [f"{options.workers / seconds:,.0f}" for seconds in fastest.values()]
         rows.append(f"| {milliseconds:g} | {' | '.join(speeds)} |")
         for each in envs.values():
             each.close()
@@ -112,7 +101,7 @@ def worker_table(options: argparse.Namespace) -> str:
 
 def actions(envs: TrainingVectorEnv) -> NDArray[np.float32]:
     """Return random actions."""
-    box: Any = envs.group.spaces[0][1]
+    box: Any = envs.vector.single_action_space
     return np.random.default_rng(0).uniform(box.low, box.high, (envs.num_envs, *box.shape)).astype(np.float32)
 
 

@@ -19,13 +19,21 @@ from benchmarks.speed import SB3, choose
 from benchmarks.workloads import WITH_WORKERS
 
 ALONE = "learner alone"
+BASELINES = {  # the implementations to measure
+    "alone": Baseline(ALONE, "ours_workers", flags=("--data.updates_per_step", "1000")),
+    **{
+        kind: Baseline(kind, "ours_workers", flags=("--data.vector_env", kind))
+        for kind in ("sync", "async", "overlapped")
+    },
+    "sb3": Baseline("Stable-Baselines3, SubprocVecEnv", "sb3_workers", SB3),
+}
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the comparison, and print its conditions and its table."""
     options = parse(args)
     cores = limit_cores(options.cores)
-    chosen = choose(list(baselines(options.workers)), baselines(options.workers), options.baselines_python)
+    chosen = choose(list(BASELINES), BASELINES, options.baselines_python)
     measured = {
         workload: measure(chosen, workload, options.windows, options.seconds, options.threads)
         for workload in options.workloads
@@ -44,7 +52,6 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks.env_workers", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--workloads", nargs="+", choices=WITH_WORKERS, default=list(WITH_WORKERS), help="default: all")
-    parser.add_argument("--workers", type=positive_int, default=2, help="worker processes of td3_lightning")
     parser.add_argument("--windows", type=positive_int, default=5, help="windows for each implementation")
     parser.add_argument("--seconds", type=positive_float, default=3.0, help="length of a window")
     parser.add_argument("--threads", type=positive_int, default=1, help="threads of each learner")
@@ -53,20 +60,6 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         "--baselines-python", type=interpreter, default=sys.executable, help="interpreter with the baselines' packages"
     )
     return parser.parse_args(args)
-
-
-def baselines(workers: int) -> dict[str, Baseline]:
-    """Return the implementations to measure."""
-    flags = "--data.env_workers", str(workers)
-    return {
-        "alone": Baseline(ALONE, "ours_workers", flags=("--data.updates_per_step", "1000")),
-        "process": Baseline("in process", "ours_workers"),
-        "lockstep": Baseline(f"lockstep, {workers} workers", "ours_workers", flags=flags),
-        "overlapped": Baseline(
-            f"overlapped, {workers} workers", "ours_workers", flags=(*flags, "--data.env_mode", "overlapped")
-        ),
-        "sb3": Baseline("Stable-Baselines3, SubprocVecEnv", "sb3_workers", SB3),
-    }
 
 
 def table(measured: dict[str, list[Measurement]], titles: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ class ScoreCallback(Callback):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
         """Evaluate if it is due."""
         data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without a type
-        self.scorer.evaluate(pl_module.env_steps * self.frames, pl_module.act, data.make_eval_env)
+        self.scorer.evaluate(pl_module.env_steps * self.frames, pl_module.act, data.make_env)
 
     def on_validation_start(self, *_: Any) -> None:
         """Pause the stopwatch."""

@@ -2,9 +2,8 @@
 
 import contextlib
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
-
-from td3_lightning.envs.registration import register_environments
 
 if TYPE_CHECKING:
     from td3_lightning.algorithm.encoders import Encoder, Trunk
@@ -125,4 +124,5 @@ def __dir__() -> list[str]:
 with contextlib.suppress(ModuleNotFoundError):  # optional: registers faster update rules
     importlib.import_module(f"{__name__}.fast")
 
-register_environments()
+if "gymnasium" in sys.modules:  # an exported policy does not need it
+    importlib.import_module(f"{__name__}.envs")

@@ -31,7 +31,6 @@ from td3_lightning import (
 )
 from td3_lightning.algorithm.pixel_encoder import Convolutions
 from td3_lightning.envs.car_racing import CarRacing
-from td3_lightning.envs.lifetime import StepTimeout
 from td3_lightning.envs.wrappers import ActionRepeat, SymmetricActionBounds
 from td3_lightning.errors import as_float, require_float, require_int
 from td3_lightning.replay.pixels import Pixels
@@ -87,16 +86,8 @@ def solved(**settings: Any) -> StopWhenSolved:
     return StopWhenSolved(**{"threshold": 1.0, **settings})
 
 
-def two_workers(**settings: Any) -> ReplayData:
-    return data(num_envs=2, **settings)
-
-
 def trunk(**settings: Any) -> Trunk:
     return Trunk(**{"widths": [4], **settings})
-
-
-def deadline(**settings: Any) -> StepTimeout:
-    return StepTimeout(Counter(), **settings)
 
 
 INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument, and name in the error
@@ -104,7 +95,6 @@ INTEGERS: list[tuple[Callable[..., Any], str, str]] = [  # constructor, argument
     *((td7, name, name) for name in ("obs_dim", "zs_dim", "num_critics", "policy_freq", "target_update_freq")),
     *((data, name, name) for name in ("num_envs", "capacity", "batch_size", "n_step", "steps_per_epoch")),
     *((data, name, name) for name in ("eval_episodes", "test_episodes")),
-    (two_workers, "env_workers", "env_workers"),
     *((replay, name, name) for name in ("obs_dim", "action_dim", "capacity", "batch_size", "batches_per_epoch")),
     *((replay, name, name) for name in ("n_step", "num_envs", "history")),
     *((Collector, name, name) for name in ("warmup_steps", "random_steps", "collect")),
@@ -125,14 +115,13 @@ NUMBERS: list[tuple[Callable[..., Any], str, str]] = [
     (td3, "bc_weight", "bc_weight"),
     *((td7, name, name) for name in ("encoder_lr", "actor_lr", "critic_lr", "tau", "policy_noise", "noise_clip")),
     *((td7, name, name) for name in ("max_grad_norm", "bc_weight")),
-    *((data, name, name) for name in ("gamma", "reward_scale", "updates_per_step", "step_timeout", "priority_alpha")),
+    *((data, name, name) for name in ("gamma", "reward_scale", "updates_per_step", "priority_alpha")),
     *((replay, name, name) for name in ("gamma", "reward_scale", "priority_alpha")),
     (Collector, "exploration_noise", "exploration_noise"),
     *((line, name, f"Linear.{name}") for name in ("start", "end")),
     (Constant, "value", "Constant.value"),
     (CarRacing, "missed_cost", "missed_cost"),
     (bound, "bound", "bound of SymmetricActionBounds"),
-    (deadline, "seconds", "step_timeout"),
     (noisy_actions, "std", "std of ActionNoise"),
     (noisy_observations, "std", "std of ObservationNoise"),
     (PolicyCheckpoint, "reset_weight", "reset_weight"),

@@ -169,7 +169,7 @@ class CommandLine(LightningCLI):
         """Require a checkpoint if the command loads one, and make all paths absolute."""
         self.settings = self.config[self.subcommand]
         require_checkpoint(str(self.subcommand), self.checkpoint)
-        for name in ("env_kwargs", "train_kwargs", "eval_kwargs"):
+        for name in ("env_kwargs", "train_kwargs"):
             check_time_limit(f"data.{name}", self.settings.data[name])
         self.given = self.settings.clone()  # config.yaml keeps the paths as the user wrote them
         self.settings.model.pop("class_path")  # the parser was made for the class

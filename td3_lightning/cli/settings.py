@@ -76,10 +76,10 @@ def saved_settings(
 
 
 def _kept_by_others(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that other commands than `fit` take from a checkpoint. Only `fit` makes `vector_env`."""
+    """Return the settings that other commands than `fit` take from a checkpoint. Only `fit` uses `vector_env`."""
     settings = {key: value for key, value in settings.items() if KEPT[key] is None}
     data = settings.get("data", {})
-    return settings | {"data": {name: data[name] for name in data if name not in ("vector_env", "vector_kwargs")}}
+    return settings | {"data": {name: data[name] for name in data if name != "vector_env"}}
 
 
 def requires_config(settings: Mapping[str, Any]) -> bool:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
 from td3_lightning.envs.checked import CheckedEnv
@@ -12,7 +15,10 @@ from td3_lightning.envs.reports import ReportNames, scalar_info
 from td3_lightning.errors import EnvError, UsageError
 
 MAX_EPISODE_STEPS = 100_000  # in an environment without a time limit
-STATISTICS = {"obs_rms": "NormalizeObservation", "return_rms": "NormalizeReward"}  # attributes of Gymnasium's wrappers
+NORMALIZERS = (
+    *(NormalizeObservation, NormalizeReward),
+    *(vector_wrappers.NormalizeObservation, vector_wrappers.NormalizeReward),
+)
 Policy = Callable[[NDArray[Any]], NDArray[Any]]
 
 
@@ -51,44 +57,26 @@ class Episode:
 def _check_has_time_limit(env: CheckedEnv) -> None:
     if env.spec is None or env.spec.max_episode_steps is None:
         raise EnvError(
-            f"{env.name} has not ended its episode of seed {env.first_seed} after {env.steps:,} steps, and has no time "
+            f"{env.name} has not ended its episode of seed {env.seed} after {env.steps:,} steps, and has no time "
             "limit. Use --data.env_kwargs.max_episode_steps 1000, or gymnasium.wrappers.TimeLimit in data.wrappers."
         )
 
 
-def check_keeps_no_statistics(env: gym.Env | gym.vector.VectorEnv, setting: str = "data.wrappers") -> None:
-    """Raise `UsageError` for a wrapper that normalizes with running statistics.
+def check_keeps_no_statistics(env: gym.Env | VectorEnv, setting: str = "data.wrappers") -> None:
+    """Raise `UsageError` for a wrapper of Gymnasium that normalizes with running statistics.
 
     Args:
         env: An environment or a vector environment with its wrappers.
         setting: Name of the setting that adds the wrappers.
     """
-    for name in _running_statistics(env):
-        raise UsageError(
-            f"{setting} must not update running statistics, got {name}: evaluations do not share "
-            "its statistics, and checkpoints do not contain them. Use --model.normalize_observations true, or "
-            "--model.normalize_rewards true."
-        )
-
-
-def _running_statistics(env: Any) -> Iterator[str]:
-    """Yield the names of wrappers of an environment that update running statistics."""
-    if STATISTICS.keys() & vars(env).keys() and getattr(env, "update_running_mean", True):
-        yield type(env).__name__
-    if isinstance(env, gym.vector.AsyncVectorEnv):
-        yield from _running_statistics_of_processes(env)
-    inner = [env.env] if isinstance(env, gym.Wrapper | gym.vector.VectorWrapper) else []
-    for each in env.envs if isinstance(env, gym.vector.SyncVectorEnv) else inner:
-        yield from _running_statistics(each)
-
-
-def _running_statistics_of_processes(envs: gym.vector.AsyncVectorEnv) -> Iterator[str]:
-    """Yield the names of Gymnasium's wrappers that update running statistics in the processes of a vector env."""
-    for attribute, name in STATISTICS.items():
-        if any(envs.call("has_wrapper_attr", attribute)):
-            has_switch = all(envs.call("has_wrapper_attr", "update_running_mean"))
-            if not has_switch or any(envs.get_attr("update_running_mean")):
-                yield name
+    while isinstance(env, gym.Wrapper | VectorWrapper):
+        if isinstance(env, NORMALIZERS) and env.update_running_mean:
+            raise UsageError(
+                f"{setting} must not update running statistics, got {type(env).__name__}: evaluations do not share "
+                "its statistics, and checkpoints do not contain them. Use --model.normalize_observations true, or "
+                "data.reward_scale."
+            )
+        env = env.env
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ class Episodes:
 
     env: gym.Env
     seeds: Sequence[int]
-    names: ReportNames | None = None
+    names: ReportNames
 
     def __len__(self) -> int:
         return len(self.seeds)

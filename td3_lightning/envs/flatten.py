@@ -6,8 +6,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from td3_lightning.errors import UsageError
-from td3_lightning.serialization.observation_parts import describe_space, flatten
+from td3_lightning.serialization.observation_parts import describe_space
 
 
 def with_flat_observations(env: gym.Env) -> gym.Env:
@@ -24,21 +23,6 @@ def with_flat_observations(env: gym.Env) -> gym.Env:
 
 class FlatObservations(gym.wrappers.FlattenObservation):
     """Concatenate the parts of each observation. Only this package adds this wrapper, after those of the user."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self._parts = describe_space(env.observation_space)
-
-    def observation(self, observation: Any) -> Any:
-        """Return the numbers of an observation. Gymnasium would move those of a wrong part into the place of another.
-
-        Raises:
-            ValueError: A part is missing or has another shape than its space, or a discrete one is out of range.
-        """
-        try:
-            return flatten(self._parts, observation, "observation").astype(self.observation_space.dtype)
-        except UsageError as error:  # the environment is wrong, not its user
-            raise ValueError(str(error)) from error
 
 
 def observation_parts(env: gym.Env) -> dict[str, Any] | None:

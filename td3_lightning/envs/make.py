@@ -1,62 +1,61 @@
-"""Make environments with their wrappers."""
+"""Make environments with their wrappers, and explain why one cannot be made."""
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.error import UnregisteredEnv
+from gymnasium.vector import VectorEnv
 
-from td3_lightning.envs.constructor_errors import explain_constructor_error
+from td3_lightning.envs.checked import advice, name_of
 from td3_lightning.envs.flatten import with_flat_observations
-from td3_lightning.envs.lifetime import Lifetime, StepTimeout, close_env, must_pass, name_of
 from td3_lightning.envs.wrappers import PyBulletWarmReset, RebuildBox2DWorld
-from td3_lightning.errors import EnvError, UsageError, described, one_line, refuse, require_int
+from td3_lightning.errors import EnvError, UsageError, described, is_ours, one_line, refuse, shown
 
+log = logging.getLogger(__name__)
 Wrapper = Callable[[gym.Env], gym.Env]
 EnvMaker = Callable[..., gym.Env]
-
 
 if TYPE_CHECKING:
     EnvId = str | EnvMaker
 else:
     EnvId = str  # the command line and its configurations accept only ids
 
+EXTRAS = {  # packages that may be missing, and the extra that installs them
+    "pybullet_envs_gymnasium": "bullet",
+    "pybullet": "bullet",
+    "mujoco": "mujoco",
+    "gymnasium_robotics": "robotics",
+    "shimmy": "robotics",
+}
 
-def make_wrapped(
-    source: EnvId, settings: Mapping[str, Any], wrappers: Iterable[Wrapper], step_timeout: float | None
-) -> gym.Env:
-    """Make an environment with wrappers, flat observations and a time limit for each call.
+
+def make_wrapped(source: EnvId, settings: Mapping[str, Any], wrappers: Iterable[Wrapper]) -> gym.Env:
+    """Make an environment with wrappers and flat observations.
 
     Args:
         source: Id of the environment, or a function that makes it.
         settings: Keyword arguments of the environment.
         wrappers: Wrappers, innermost first.
-        step_timeout: Time limit of a step or a reset in seconds. None means no limit.
 
     Raises:
         UsageError: The environment or a wrapper does not accept its arguments.
         EnvError: The environment or a wrapper raised something else.
     """
     env = make(source, settings)
-    try:
-        env = _with_reproducible_resets(env)
-        for wrapper in wrappers:
-            env = wrapped(env, wrapper)
-        env = with_flat_observations(env)
-        return Lifetime(env) if step_timeout is None else StepTimeout(env, step_timeout)
-    except BaseException:  # a wrapper may raise anything
-        close_env(env, env_name(source))
-        raise
-
-
-def _with_reproducible_resets(env: gym.Env) -> gym.Env:
-    """Wrap environments whose first episodes depend on what the simulator did before."""
-    module = type(env.unwrapped).__module__
+    module = type(env.unwrapped).__module__  # episodes of these depend on what the simulator did before
     if module == "gymnasium.envs.box2d.bipedal_walker":
-        return RebuildBox2DWorld(env)
-    return PyBulletWarmReset(env) if module.startswith("pybullet_envs_gymnasium.") else env
+        env = RebuildBox2DWorld(env)
+    elif module.startswith("pybullet_envs_gymnasium."):
+        env = PyBulletWarmReset(env)
+    for wrapper in wrappers:
+        env = wrapped(env, wrapper)
+    return with_flat_observations(env)
 
 
 def make(source: EnvId, settings: Mapping[str, Any]) -> gym.Env:
@@ -73,16 +72,56 @@ def make(source: EnvId, settings: Mapping[str, Any]) -> gym.Env:
     if not callable(source) and not isinstance(source, str):
         fix = 'Use "Pendulum-v1" or lambda: MyEnv().'
         raise refuse("env_id", "an id or a function that returns an environment", source, fix)
-    _check_episode_steps(settings)
     try:
         env = gym.make(source, **settings) if isinstance(source, str) else source(**settings)
-    except BaseException as error:  # an environment may call sys.exit
-        if must_pass(error):
+    except Exception as error:
+        if is_ours(error):
             raise
-        raise explain_constructor_error(source, env_name(source), settings, error) from error
+        raise _explain(source, settings, error) from error
     if not isinstance(env, gym.Env):
         raise refuse(f"{env_name(source)}()", "a gymnasium.Env", env, "Return an environment from the function.")
     return env
+
+
+def _explain(source: EnvId, settings: Mapping[str, Any], error: Exception) -> Exception:
+    """Return an error that names the cause of a failed construction, and a fix."""
+    name, said = env_name(source), one_line(error).removesuffix(".")[:200]
+    if isinstance(error, UnregisteredEnv | gym.error.DeprecatedEnv | gym.error.VersionNotFound):
+        return refuse("env_id", f"the id of a registered environment ({said})", source, _suggest_id(name))
+    if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
+        return UsageError(f"{name} requires a package that cannot be imported ({said}). {_install(name, error)}")
+    if isinstance(error, TypeError | gym.error.Error | AssertionError) and settings:
+        given = f"the arguments {shown(dict(settings))} ({said})"
+        return UsageError(f"{name} cannot be made with {given}. Change data.env_kwargs or data.train_kwargs.")
+    fix = advice(error, "Correct the environment or its arguments.")
+    return EnvError(f"{name} raised {described(error)} in its constructor. {fix}")
+
+
+def _suggest_id(env_id: str) -> str:
+    """Suggest the id of an environment."""
+    module, colon, name = env_id[:100].rpartition(":")  # no id is longer
+    if not colon and "Bullet" in name:
+        return f"Use pybullet_envs_gymnasium:{name} with the extra bullet."
+    if not colon and name.startswith(("Fetch", "Hand", "Adroit", "PointMaze", "AntMaze")):
+        return f"Use gymnasium_robotics:{name} with the extra robotics."
+    if not colon and name.startswith("dm_control/"):
+        return f"Use shimmy:{name} with the extra robotics."
+    close = get_close_matches(name, gym.registry, n=1, cutoff=0.8)
+    similar = f"Use {module}{colon}{close[0]}" if close else "Use Pendulum-v1, for example"
+    return f"{similar}, or my_module:{name} if your own module my_module registers it."
+
+
+def _install(name: str, error: Exception) -> str:
+    """Advise how to install the package that an environment requires, or which version of the environment to use."""
+    if "moved to" in str(error):  # v2 and v3 of Gymnasium's MuJoCo tasks
+        known = [each for each in gym.registry if each.startswith(f"{name.rpartition('-v')[0]}-v")]
+        return f"Use {known[-1]}."
+    causes = [error, error.__cause__, error.__context__]
+    missing = [str(cause.name).split(".")[0] for cause in causes if isinstance(cause, ImportError) and cause.name]
+    extras = [EXTRAS[each] for each in [*missing, *(word for word in EXTRAS if word in str(error))] if each in EXTRAS]
+    if extras:
+        return f"Use pip install -c constraints.txt -e '.[{extras[0]}]'."
+    return "Install it, or use my_module:Id-v0 with the name of your own module."
 
 
 def wrapped(env: gym.Env, wrapper: Wrapper) -> gym.Env:
@@ -90,20 +129,15 @@ def wrapped(env: gym.Env, wrapper: Wrapper) -> gym.Env:
 
     Raises:
         UsageError: The wrapper does not fit the environment.
-        EnvError: A wrapper from another package raised an exception.
     """
     made_by = wrapper_class(wrapper)
     name = getattr(made_by, "__name__", type(wrapper).__name__)
     try:
         outer = _with_arrays(wrapper, made_by)(env)
-    except BaseException as error:  # a wrapper may call sys.exit
-        if must_pass(error):
+    except Exception as error:
+        if is_ours(error):
             raise
-        gymnasiums = str(getattr(made_by, "__module__", "")).startswith("gymnasium.")
-        if isinstance(error, gym.error.Error | AssertionError | ValueError) or gymnasiums:
-            said = one_line(error) or type(error).__name__
-            raise UsageError(f"{name} does not fit {name_of(env)} ({said}). Change data.wrappers.") from error
-        raise EnvError(f"{name} raised {described(error)} around {name_of(env)}. Change data.wrappers.") from error
+        raise UsageError(f"{name} does not fit {name_of(env)} ({described(error)}). Change data.wrappers.") from error
     if not isinstance(outer, gym.Env):
         raise refuse(f"the result of {name}", "a gymnasium.Env", outer, "Return the wrapped environment.")
     return outer
@@ -113,13 +147,6 @@ def env_name(source: str | Callable[..., Any]) -> str:
     """Name an environment by its id or by the function that makes it."""
     made_by = source.func if isinstance(source, functools.partial) else source
     return made_by if isinstance(made_by, str) else getattr(made_by, "__name__", type(made_by).__name__)
-
-
-def _check_episode_steps(settings: Mapping[str, Any]) -> None:
-    steps = settings.get("max_episode_steps")
-    if steps is not None and steps != -1:
-        fix = "Use -1 for no limit." if isinstance(steps, int) else ""
-        require_int("max_episode_steps", steps, least=1, fix=fix)
 
 
 def wrapper_class(wrapper: Wrapper) -> Any:
@@ -146,3 +173,11 @@ def _array(numbers: Any) -> Any:
     array = np.array(numbers, np.float64)
     exact = array.astype(np.float32)
     return exact if np.array_equal(exact, array) else array
+
+
+def close_env(env: gym.Env | VectorEnv, name: str) -> None:
+    """Close an environment. Log a warning on failure, because the work of the run is already done."""
+    try:
+        env.close()
+    except Exception as error:  # an environment may raise anything
+        log.warning("%s raised %s in close(). The run is not affected.", name, described(error))

@@ -9,7 +9,7 @@ import numpy as np
 from td3_lightning.errors import to_float
 
 log = logging.getLogger(__name__)
-
+MAX_NAMES = 100  # names from infos that a run logs
 LOGGED = {  # names that training and evaluation log themselves
     *("return", "length", "return_mean", "return_std", "return_min", "return_max", "length_mean"),
     *("episode_return", "running_mean", "critic_loss", "actor_loss", "q_mean", "actor_lr", "critic_lr", "noise"),
@@ -18,14 +18,9 @@ LOGGED = {  # names that training and evaluation log themselves
     *("policy_freq", "target_update_freq", "max_grad_norm", "bc_weight", "n_step", "gamma", "updates_per_step"),
 }
 
-MAX_NAMES = 100  # names from infos that a run logs
-
 
 class ReportNames:
-    """Limit the number of names that a run reports.
-
-    Without a limit, an environment with new info keys in every episode would add columns to the logs without end.
-    """
+    """Limit the number of names that a run reports, because every new name adds a column to the logs."""
 
     def __init__(self) -> None:
         self._known: set[str] = set(LOGGED)
@@ -38,11 +33,7 @@ class ReportNames:
             room = len(LOGGED) + MAX_NAMES - len(self._known)
             self._known.update(new[:room])
             if len(new) > room and not self._full:
-                log.warning(
-                    "info must have at most %d names, got more. %s and later names are not logged.",
-                    MAX_NAMES,
-                    new[room],
-                )
+                log.warning("info must have at most %d names, got more. Later names are not logged.", MAX_NAMES)
                 self._full = True
         return {name: value for name, value in report.items() if name in self._known}
 
@@ -79,7 +70,4 @@ def split_info(info: Any, envs: Sequence[int], num_envs: int) -> list[dict[str, 
 
 def _item(value: Any) -> Any:
     """Return the number in an array or a tensor without axes, of any library, also on a GPU; other values unchanged."""
-    try:
-        return value.item() if getattr(value, "shape", None) == () else value
-    except Exception:  # a tensor on the meta device, or a user's type
-        return None
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value

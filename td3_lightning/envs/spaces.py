@@ -1,6 +1,6 @@
 """Checks of the spaces of an environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -78,26 +78,17 @@ def check_are_new(envs: Sequence[gym.Env], env_id: str) -> None:
         )
 
 
-def check_same_spaces(
-    spaces: tuple[gym.Space[Any], gym.Space[Any]],
-    eval_env: gym.Env,
-    env_id: str,
-    train_kwargs: Mapping[str, Any],
-    eval_kwargs: Mapping[str, Any],
-) -> None:
-    """Raise `UsageError` if a training environment has other spaces than the evaluation environment."""
-    shape, expected_shape = spaces[0].shape, eval_env.observation_space.shape
-    actions, expected_actions = spaces[1], eval_env.action_space
-    for what, got, expected, is_same in (
+def check_same_spaces(obs_space: gym.Space[Any], action_space: gym.Space[Any], eval_env: gym.Env, env_id: str) -> None:
+    """Raise `UsageError` if the training environments have other spaces than the evaluation environment."""
+    shape, expected_shape, expected = obs_space.shape, eval_env.observation_space.shape, eval_env.action_space
+    for what, got, needed, is_same in (
         ("observations", shape, expected_shape, shape == expected_shape),
-        ("actions", actions, expected_actions, _has_same_bounds(actions, expected_actions)),
+        ("actions", action_space, expected, _has_same_bounds(action_space, expected)),
     ):
         if not is_same:
-            training = f"train_kwargs {dict(train_kwargs)}" if train_kwargs else "the training environment"
-            evaluation = f"eval_kwargs {dict(eval_kwargs)}" if eval_kwargs else "the evaluation environment"
             raise UsageError(
-                f"{env_id} must have the same {what} in training and evaluation, got {got} with {training} and "
-                f"{expected} with {evaluation}. Use data.env_kwargs for what changes both."
+                f"{env_id} must have the same {what} in training and evaluation, got {got} in training and {needed} in "
+                "evaluation. Use data.env_kwargs, not data.train_kwargs, for what changes both."
             )
 
 

@@ -1,154 +1,118 @@
-"""The setting `data.vector_env`: where the vector environment comes from."""
+"""The setting `data.vector_env`: what steps the training environments."""
 
 import importlib
-import re
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+from gymnasium.vector import VectorEnv, VectorWrapper
 
-from td3_lightning.envs.constructor_errors import explain_constructor_error
-from td3_lightning.envs.gymnasium_vector import GymnasiumVector
-from td3_lightning.envs.lifetime import must_pass
+from td3_lightning.envs.checked_vector import CheckedVector
 from td3_lightning.envs.make import EnvId, env_name
-from td3_lightning.errors import UsageError, described, one_line, refuse, shown
-
-VectorMaker = Callable[..., gym.vector.VectorEnv]
-
+from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
+from td3_lightning.envs.workers import Workers, signals_blocked
+from td3_lightning.errors import EnvError, UsageError, described, is_ours, one_line, refuse, shown
+from td3_lightning.seeding import derive_seed
 
 if TYPE_CHECKING:
-    VectorName = str | VectorMaker
+    VectorName = str | Callable[..., VectorEnv]
 else:
     VectorName = str  # the command line and its configurations accept only names
 
-
-MAKERS = {"envpool": "td3_lightning.envs.envpool:SeededEnvPool"}
-FORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # as in the entry points of packages
-FIX = "Use gymnasium:make_vec, for example."
-UNSUPPORTED = {  # settings, and what to use instead
-    "env_workers": "Use 0, because the vector environment steps all environments.",
-    "wrappers": "Use them in the function of data.vector_env and in the registered environment of data.env_id.",
-    "pixels": "Omit it, and use an environment that observes numbers.",
-}
+OWN = ("sync", "async", "overlapped")  # how this package steps single environments
+INTERNAL = {"env_id", "players", "elapsed_step"}  # what EnvPool adds to each info
 
 
-@dataclass(frozen=True)
-class VectorSource:
-    """Make a vector environment by `maker(env_id, num_envs=num_envs, **settings)`.
+def make_training_envs(
+    kind: VectorName, make: Callable[[], gym.Env], num_envs: int, name: str, source: EnvId, settings: Mapping[str, Any]
+) -> TrainingVectorEnv:
+    """Make the training environments.
 
     Args:
-        maker: "envpool", "module:function", or a function.
-        env_id: Id of the environment, or the function that makes it.
-        settings: Keyword arguments of the maker.
+        kind: The setting `data.vector_env`.
+        make: Function that makes a single environment with its wrappers, for the kinds in `OWN`.
+        num_envs: Number of environments.
+        name: Name of the environment in error messages.
+        source: Id of the environment, or the function that makes it, for the other kinds.
+        settings: Keyword arguments of the environment, for the other kinds.
 
     Raises:
-        UsageError: The maker has another form.
+        UsageError: The environments cannot be made with these settings.
+        EnvError: A constructor raised something else.
     """
-
-    maker: VectorName
-    env_id: EnvId
-    settings: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        is_name = isinstance(self.maker, str) and (self.maker in MAKERS or FORM.fullmatch(self.maker))
-        if not is_name and not callable(self.maker):
-            raise refuse("data.vector_env", "envpool or module:function", self.maker, FIX)
-
-    def make(self, num_envs: int, timeout: float | None) -> GymnasiumVector:
-        """Make the training environments.
-
-        Args:
-            num_envs: Number of environments.
-            timeout: Time limit of a step or a reset in seconds. None means no limit.
-
-        Raises:
-            UsageError: The maker does not exist, does not accept its arguments, or does not return what is required.
-            EnvError: The maker raised something else.
-        """
-        name, maker = f"{env_name(self.env_id)} of {env_name(self.maker)}", self._find()
-        try:
-            with _signals_for_workers():
-                env = maker(self.env_id, num_envs=num_envs, **self.settings)
-        except BaseException as error:  # a maker may call sys.exit
-            if must_pass(error):
-                raise
-            if isinstance(error, gym.error.Error | ValueError | TypeError | AssertionError):
-                arguments = f"{num_envs} environments and the arguments {shown(dict(self.settings))}"
-                said = one_line(error).removesuffix(".")
-                raise UsageError(
-                    f"{name} cannot be made with {arguments} ({said}). Change data.vector_env, data.vector_kwargs or "
-                    "data.env_kwargs."
-                ) from error
-            raise explain_constructor_error(maker, name, self.settings, error) from error
-        return GymnasiumVector(env, num_envs, name, timeout)
-
-    def _find(self) -> VectorMaker:
-        """Import the maker."""
-        if not isinstance(self.maker, str):
-            return self.maker
-        module, _, names = MAKERS.get(self.maker, self.maker).partition(":")
-        try:
-            found: Any = importlib.import_module(module)
-            for name in names.split("."):
-                found = getattr(found, name)
-        except Exception as error:  # a module of the user may raise anything
-            constraint = f"a function that can be imported ({described(error)})"
-            raise refuse("data.vector_env", constraint, self.maker, FIX) from error
-        if not callable(found):
-            raise refuse("data.vector_env", "the name of a function", self.maker, FIX)
-        return found  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _signals_for_workers() -> Iterator[None]:
-    """Let workers that a vector environment starts ignore the signals that stop a run, and end on SIGTERM.
-
-    They inherit blocked signals and default handlers. This process receives a blocked signal afterwards.
-    """
-    if threading.current_thread() is not threading.main_thread():  # Python allows handlers only there
-        yield
-        return
-    stopping = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
-    handler = signal.getsignal(signal.SIGTERM)
-    if handler is not None:  # None is a handler that Python did not set
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if kind == "sync":
+        return TrainingVectorEnv(EnvList(make, num_envs))
+    if kind in OWN:
+        seeds = [derive_seed("environment worker", index) for index in range(num_envs)]
+        return TrainingVectorEnv(Workers(make, seeds, name))
+    name, maker = f"{name} of {env_name(kind)}", find_maker(kind)
     try:
-        yield
-    finally:
-        if handler is not None:
-            signal.signal(signal.SIGTERM, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        with signals_blocked():  # workers of the vector environment inherit this
+            env = maker(source, num_envs=num_envs, **settings)
+    except Exception as error:
+        if is_ours(error):
+            raise
+        arguments = f"{num_envs} environments and the arguments {shown(dict(settings))}"
+        if isinstance(error, gym.error.Error | ValueError | TypeError | AssertionError):
+            said = one_line(error).removesuffix(".")
+            raise UsageError(
+                f"{name} cannot be made with {arguments} ({said}). Change data.vector_env, data.env_kwargs or "
+                "data.train_kwargs."
+            ) from error
+        raise EnvError(f"{name} raised {described(error)} in its constructor. Correct it.") from error
+    return TrainingVectorEnv(CheckedVector(env, num_envs, name))
 
 
-def vector_source(
-    vector_env: VectorName | None,
-    env_id: EnvId,
-    settings: Mapping[str, Any],
-    vector_kwargs: Mapping[str, Any] | None,
-    others: Mapping[str, Any],
-) -> VectorSource | None:
-    """Return the source of `data.vector_env`, or None without one.
-
-    Args:
-        vector_env: The setting.
-        env_id: Id of the environment, or the function that makes it.
-        settings: Keyword arguments of the environment.
-        vector_kwargs: Additional keyword arguments of the maker, which override `settings`.
-        others: Values of the settings in `UNSUPPORTED`.
+def find_maker(kind: VectorName) -> Callable[..., VectorEnv]:
+    """Return the function that makes a vector environment.
 
     Raises:
-        UsageError: The settings do not fit together.
+        UsageError: The setting has another form, or names no function.
     """
-    if vector_env is None:
-        if vector_kwargs:
-            raise UsageError("data.vector_kwargs requires data.vector_env, got none. Add --data.vector_env.")
-        return None
-    for name, fix in UNSUPPORTED.items():
-        if others[name]:
-            raise UsageError(f"data.{name} must not be set with data.vector_env, got {shown(others[name])}. {fix}")
-    return VectorSource(vector_env, env_id, {**settings, **(vector_kwargs or {})})
+    if callable(kind):
+        return kind
+    if kind == "envpool":
+        return SeededEnvPool
+    module, _, name = kind.partition(":") if isinstance(kind, str) else ("", "", "")
+    try:
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    except Exception as error:  # a module of the user may raise anything
+        choices = f"{', '.join(OWN)}, envpool or the module:function of a vector environment ({one_line(error)})"
+        raise refuse("data.vector_env", choices, kind, "Use sync, or gymnasium:make_vec, for example.") from error
+
+
+class SeededEnvPool(VectorWrapper):
+    """Make a new pool at each reset with a seed, because EnvPool takes its seed at construction.
+
+    Args:
+        env_id: EnvPool's id of the environment, for example "HalfCheetah-v5".
+        num_envs: Number of environments.
+        settings: EnvPool's options, for example `num_threads` or `max_episode_steps`.
+
+    Raises:
+        UsageError: EnvPool is not installed.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, **settings: Any) -> None:
+        try:
+            import envpool
+        except ImportError as error:
+            raise UsageError(
+                f"data.vector_env envpool requires EnvPool, which cannot be imported ({one_line(error)}). Use "
+                "pip install -c constraints.txt -e '.[envpool]'."
+            ) from error
+        self._make = partial(envpool.make_gymnasium, env_id, num_envs=num_envs, **settings)
+        super().__init__(self._make())
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environments, in a new pool if there is a seed. Environment i has the seed `seed + i`."""
+        if seed is not None:
+            self.env.close()
+            self.env = self._make(seed=seed)
+        return self.env.reset(options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environments, and return their infos without EnvPool's own entries."""
+        *results, info = self.env.step(actions)
+        return *results, {name: value for name, value in info.items() if name not in INTERNAL}

@@ -68,7 +68,7 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
         folder: Folder of values.png, actions.png and, for CarRacing, track.png.
     """
     folder.mkdir(parents=True, exist_ok=True)  # fails before the episodes
-    recorder = LineRecorder(data.make_eval_env())
+    recorder = LineRecorder(data.make_env())
     try:
         seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
         recorded = [play(module, recorder, seed) for seed in seeds]

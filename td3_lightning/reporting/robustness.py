@@ -92,7 +92,7 @@ def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Se
     noisy = copy.copy(data)
     for level in levels:
         noisy.wrappers = _with_noise(data.wrappers, level)
-        env = noisy.make_eval_env()
+        env = noisy.make_env()
         try:
             yield Measurement(level, [Episode(env, seed).play(policy) for seed in seeds])
         finally:

@@ -186,5 +186,5 @@ def make_filmed_env(data: ReplayData, env_kwargs: dict[str, Any]) -> tuple[Camer
 
     filmed = copy.copy(data)
     filmed.wrappers = [film, *data.wrappers]
-    env = filmed.make_eval_env(**{**env_kwargs, "render_mode": "rgb_array"})
+    env = filmed.make_env(**{**env_kwargs, "render_mode": "rgb_array"})
     return cameras[0], env

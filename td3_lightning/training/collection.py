@@ -5,8 +5,8 @@ from typing import Any, Literal
 import lightning as L
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.envs.env_group import Step
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
+from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import EnvError, refuse, require_int
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.data_settings import MAX_STEPS

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.vector_env import Step
 from td3_lightning.schedules import Schedule
 from td3_lightning.training.collection import Collection
 from td3_lightning.training.data_module import ReplayData
@@ -24,7 +24,7 @@ class Collector(Callback):
     """Collect transitions with random actions, then with the policy plus Gaussian noise.
 
     As in the paper, each environment step is followed by storing the transition, sampling a batch and an update. With
-    `data.env_mode: overlapped`, the next step begins before the update and runs at the same time.
+    `data.vector_env: overlapped`, the next step begins before the update and runs at the same time.
 
     Args:
         warmup_steps: Environment steps before the first update.
@@ -109,7 +109,7 @@ class Collector(Callback):
         """Begin the next step in mode overlapped, and update the agent's statistics of observations and rewards."""
         TD3.on_train_batch_start(pl_module, batch, batch_idx)  # as above
         data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # as above
-        if data.env_mode == "overlapped" and not data.envs.is_stepping:
+        if data.is_overlapped and not data.envs.is_stepping:
             data.envs.begin(self.exploration.act(pl_module, data.envs.obs))
         self.upkeep.unseen.pass_to(pl_module)
 

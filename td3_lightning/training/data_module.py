@@ -1,5 +1,6 @@
 """Data module with the environments and the replay buffer."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,15 +12,15 @@ import lightning as L
 import torch
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
+from td3_lightning.envs.checked import name_of
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
 from td3_lightning.envs.flatten import observation_parts
 from td3_lightning.envs.frame_stack import FrameStack
-from td3_lightning.envs.lifetime import name_of
-from td3_lightning.envs.make import EnvId, Wrapper, env_name, make_wrapped
+from td3_lightning.envs.make import EnvId, Wrapper, close_env, env_name, make_wrapped
 from td3_lightning.envs.reports import ReportNames
 from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.envs.vector_source import VectorName, VectorSource, vector_source
+from td3_lightning.envs.vector_source import OWN, VectorName, find_maker, make_training_envs
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.batches import Batches
 from td3_lightning.replay.buffer import Replay
@@ -29,7 +30,6 @@ from td3_lightning.seeding import isolated_seed, run_seed
 from td3_lightning.training.data_settings import (
     TEST_SEED,
     DataSettings,
-    EnvMode,
     eval_seeds,
     require_kwargs,
     require_wrappers,
@@ -47,17 +47,15 @@ class ReplayData(L.LightningDataModule):
             a function that returns a new environment at each call. Such a run must be resumed from Python with the
             same `ReplayData(...)`, not from the command line.
         env_kwargs: Keyword arguments of all environments.
-        train_kwargs: Additional keyword arguments of the training environments.
-        eval_kwargs: Additional keyword arguments of the evaluation environment. `{render_mode: human}` opens a window.
+        train_kwargs: Additional keyword arguments of the training environments. With `env_kwargs: {render_mode:
+            human}` and `train_kwargs: {render_mode: null}`, only the evaluations open a window.
         wrappers: Wrappers of the training and evaluation environments, innermost first.
         pixels: How frames become observations, if the environment observes frames.
         num_envs: Number of training environments, which step together.
-        env_workers: Number of processes for the training environments, at most num_envs. 0 uses the training process.
-        env_mode: "lockstep" steps the environments before each update, "overlapped" during the update, with actions
-            of an older policy. The latter requires `env_workers`.
-        vector_env: Vector environment for all training environments: "envpool", or "module:function", which is called
-            as `function(env_id, num_envs=num_envs, **kwargs)`. Python users may pass the function.
-        vector_kwargs: Additional keyword arguments of the call of `vector_env`, after env_kwargs and train_kwargs.
+        vector_env: What steps the training environments: "sync" (this process, in turn), "async" (one process each),
+            "overlapped" (one process each, during the update, with actions of an older policy), "envpool", or
+            "module:function", which is called as `function(env_id, num_envs=num_envs, **kwargs)` and returns a vector
+            environment. Python users may pass the function.
         capacity: Rows in the replay buffer. Each transition takes one row, and each end of an episode takes one more.
         batch_size: Transitions per batch.
         gamma: Discount factor per environment step, or a schedule.
@@ -69,7 +67,6 @@ class ReplayData(L.LightningDataModule):
         eval_episodes: Episodes per evaluation.
         test_episodes: Episodes of `test`.
         test_seed: Seed of the first episode of `test`, at least 50,000. The next episodes use the next seeds.
-        step_timeout: Time limit of a step or a reset in seconds. None means no limit.
         empty_replay: Start with an empty replay buffer and new episodes instead of those in the checkpoint. The
             Collector first fills the buffer with `warmup_steps` steps of the policy.
         priority_alpha: Exponent of the priorities for sampling (LAP), in [0, 1]. 0 samples uniformly. A value above 0
@@ -89,14 +86,10 @@ class ReplayData(L.LightningDataModule):
         env_id: EnvId,
         env_kwargs: dict[str, Any] | None = None,
         train_kwargs: dict[str, Any] | None = None,
-        eval_kwargs: dict[str, Any] | None = None,
         wrappers: list[Wrapper] | None = None,
         pixels: Pixels | None = None,
         num_envs: int = 1,
-        env_workers: int = 0,
-        env_mode: EnvMode = "lockstep",
-        vector_env: VectorName | None = None,
-        vector_kwargs: dict[str, Any] | None = None,
+        vector_env: VectorName = "sync",
         capacity: int = 1_000_000,
         batch_size: int = 256,
         gamma: float | Schedule = 0.99,
@@ -107,7 +100,6 @@ class ReplayData(L.LightningDataModule):
         eval_episodes: int = 10,
         test_episodes: int = 10,
         test_seed: int = TEST_SEED,
-        step_timeout: float | None = 600.0,
         empty_replay: bool = False,
         priority_alpha: float = 0.0,
         dataset: Dataset | None = None,
@@ -115,18 +107,19 @@ class ReplayData(L.LightningDataModule):
         super().__init__()
         self._seed = run_seed()  # before any code of the user
         settings = DataSettings(
-            num_envs, env_workers, env_mode, steps_per_epoch, updates_per_step, empty_replay
+            num_envs, steps_per_epoch, updates_per_step, empty_replay
         )  # fmt: skip
-        self.num_envs, self.env_workers, self.env_mode = settings.num_envs, settings.env_workers, settings.env_mode
+        self.num_envs = settings.num_envs
         self.updates_per_step = settings.updates_schedule
         self.empty_replay, self.offline = settings.empty_replay, dataset is not None and dataset.offline
         self.dataset = None if dataset is None else DatasetSource(dataset, batch_size, priority_alpha, pixels)
         self.eval_seeds, self.test_seeds = eval_seeds(eval_episodes), test_seeds(test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
-        given = {"env_kwargs": env_kwargs, "train_kwargs": train_kwargs, "eval_kwargs": eval_kwargs}
-        self.env_kwargs, self.train_kwargs, self.eval_kwargs = (require_kwargs(*each) for each in given.items())
-        self.wrappers, self.pixels, self.step_timeout = require_wrappers(wrappers), pixels, step_timeout
-        self._vector, self._names = self._vector_source(vector_env, vector_kwargs), ReportNames()
+        self.env_kwargs = require_kwargs("env_kwargs", env_kwargs)
+        self.train_kwargs = require_kwargs("train_kwargs", train_kwargs)
+        self.wrappers, self.pixels = require_wrappers(wrappers), pixels
+        self.vector_env, self._names = self._checked_vector_env(vector_env), ReportNames()
+        self.is_overlapped = vector_env == "overlapped" and not self.offline  # environments step during the update
         self.eval_env = self._make_checked_eval_env()
         make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
         self.replay = make_replay(
@@ -141,14 +134,21 @@ class ReplayData(L.LightningDataModule):
             priority_alpha=priority_alpha,
         )
 
-    def _vector_source(self, vector_env: VectorName | None, kwargs: dict[str, Any] | None) -> VectorSource | None:
-        others = {"env_workers": self.env_workers, "wrappers": self.wrappers, "pixels": self.pixels}
-        settings, own = {**self.env_kwargs, **self.train_kwargs}, require_kwargs("vector_kwargs", kwargs)
-        return vector_source(vector_env, self._source, settings, own, others)
+    def _checked_vector_env(self, vector_env: VectorName) -> VectorName:
+        if vector_env in OWN:
+            return vector_env
+        if self.wrappers or self.pixels:
+            raise UsageError(
+                f"data.wrappers and data.pixels must not be set with data.vector_env {env_name(vector_env)}. Use them "
+                "in its function, and in the registered environment of data.env_id."
+            )
+        find_maker(vector_env)
+        return vector_env
 
     def _make_checked_eval_env(self) -> gym.Env:
         """Make the evaluation environment and read the sizes of its spaces."""
-        env = self.make_eval_env()
+        env = self.make_env()
+        weakref.finalize(self, close_env, env, self.env_id)
         check_keeps_no_statistics(env)
         if not isinstance(self._source, str):
             self.env_id = name_of(env)
@@ -175,11 +175,7 @@ class ReplayData(L.LightningDataModule):
         wrappers = list(self.wrappers)
         if (pixels := self.pixels) is not None:
             wrappers.append(partial(FrameStack, stack=pixels.stack, height=pixels.height, width=pixels.width))
-        return partial(make_wrapped, self._source, {**self.env_kwargs, **kwargs}, wrappers, self.step_timeout)
-
-    def make_eval_env(self, **kwargs: Any) -> gym.Env:
-        """Make the evaluation environment with its wrappers. Keyword arguments override `eval_kwargs`."""
-        return self.make_env(**{**self.eval_kwargs, **kwargs})
+        return partial(make_wrapped, self._source, {**self.env_kwargs, **kwargs}, wrappers)
 
     def begin_episodes(self) -> None:
         """Reset every training environment and mark the running episodes as truncated."""
@@ -203,10 +199,10 @@ class ReplayData(L.LightningDataModule):
         if stage == "fit" and self._envs is None:
             if self.dataset is not None:
                 self.dataset.load(self.replay, self.eval_env)
-            maker = self._env_maker(**self.train_kwargs)
+            maker, kwargs = self._env_maker(**self.train_kwargs), {**self.env_kwargs, **self.train_kwargs}
             with isolated_seed():
-                envs = TrainingVectorEnv(maker, self.num_envs, self.env_workers, self.step_timeout, self._vector)
-            envs.require_match(self.eval_env, self.env_id, self.train_kwargs, self.eval_kwargs)
+                envs = make_training_envs(self.vector_env, maker, self.num_envs, self.env_id, self._source, kwargs)
+            envs.require_match(self.eval_env, self.env_id)
             self._envs, self._last_episodes = envs, None
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from td3_lightning.errors import refuse, require_bool, require_int
 from td3_lightning.schedules import Schedule, as_schedule
 
-EnvMode = Literal["lockstep", "overlapped"]
 EVAL_SEED, TEST_SEED = 10_000, 50_000  # of the first episodes; evaluations use the seeds between them
 MAX_EPISODES = 1_000_000  # in one test
 MAX_STEPS = 10**9  # in one epoch, and before the first update
 MAX_UPDATES = 10_000  # per environment step
-MAX_WORKERS = 256  # more than any machine benefits from, so that a file cannot start thousands of processes
 
 
 @dataclass
@@ -24,8 +22,6 @@ class DataSettings:
     """
 
     num_envs: int
-    env_workers: int
-    env_mode: EnvMode
     steps_per_epoch: int
     updates_per_step: float | Schedule
     empty_replay: bool
@@ -33,22 +29,11 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         self.num_envs = require_int("num_envs", self.num_envs, least=1)
-        fix = "Use 0 to step the environments in the training process, or increase data.num_envs."
-        most = min(self.num_envs, MAX_WORKERS)
-        self.env_workers = require_int("env_workers", self.env_workers, least=0, most=most, fix=fix)
-        self._check_env_mode()
         self.steps_per_epoch = require_int("steps_per_epoch", self.steps_per_epoch, least=1, most=MAX_STEPS)
         least, most = 1 / self.steps_per_epoch, MAX_UPDATES  # a smaller rate would seem to hang
         fix = f"Use at least 1 / data.steps_per_epoch and at most {most:,}."
         self.updates_schedule = as_schedule("updates_per_step", self.updates_per_step, least, most, fix=fix)
         self.empty_replay = require_bool("empty_replay", self.empty_replay)
-
-    def _check_env_mode(self) -> None:
-        if not isinstance(self.env_mode, str) or self.env_mode not in get_args(EnvMode):
-            raise refuse("env_mode", "lockstep or overlapped", self.env_mode, "Use lockstep, for example.")
-        if self.env_mode == "overlapped" and not self.env_workers:
-            fix = "Use 1, or data.env_mode lockstep."
-            raise refuse("env_workers", "at least 1 with data.env_mode overlapped", self.env_workers, fix)
 
     @property
     def updates_per_epoch(self) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import UsageError
 from td3_lightning.training.data_module import ReplayData
 

@@ -13,8 +13,7 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch import Tensor
 
 from td3_lightning.algorithm.agent import Agent
-from td3_lightning.envs.env_group import Step
-from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.envs.vector_env import Step, TrainingVectorEnv
 from td3_lightning.errors import UsageError, require_float, require_int
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved

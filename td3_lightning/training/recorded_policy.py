@@ -84,8 +84,7 @@ def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float
 
     recorder = TransitionRecorder(data.make_env(**data.train_kwargs))
     try:
-        spaces = recorder.observation_space, recorder.action_space
-        check_same_spaces(spaces, data.eval_env, data.env_id, data.train_kwargs, data.eval_kwargs)
+        check_same_spaces(recorder.observation_space, recorder.action_space, data.eval_env, data.env_id)
         for number in range(count):
             seed = derive_seed("episode of a dataset", number)
             Episode(recorder, seed).play(policy)

@@ -109,18 +109,16 @@ def check_collection(collector: Any, data: ReplayData, trainer: Any) -> None:
         UsageError: Steps are collected in another way, or random actions follow the warm-up.
     """
     collect, warmup_steps = collector.collection.collect, collector.collection.warmup_steps
-    is_overlapped = data.env_mode == "overlapped"
-    if any(isinstance(each, PolicyCheckpoint) for each in trainer.callbacks):
+    has_assessments = any(isinstance(each, PolicyCheckpoint) for each in trainer.callbacks)
+    if has_assessments:
         if collect != 1:
             raise refuse("collect", "1 with PolicyCheckpoint", collect, "Use 1, or remove PolicyCheckpoint.")
         if (random_steps := collector.exploration.random_steps) > warmup_steps:
             constraint, fix = "at most warmup_steps with PolicyCheckpoint", f"Use {warmup_steps}, for example."
             raise refuse("random_steps", constraint, random_steps, fix)
-        if is_overlapped:
-            fix = "Use lockstep, or remove PolicyCheckpoint."
-            raise refuse("data.env_mode", "lockstep with PolicyCheckpoint", data.env_mode, fix)
-    if is_overlapped and collect != 1:
-        raise refuse("collect", "1 with data.env_mode overlapped", collect, "Use 1, or data.env_mode lockstep.")
+    if data.is_overlapped and (has_assessments or collect != 1):
+        constraint = "sync or async with PolicyCheckpoint or collector.collect"
+        raise refuse("data.vector_env", constraint, data.vector_env, "Use async, for example.")
 
 
 def check_dimensions(module: TD3, data: ReplayData) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import lightning as L
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.vector_env import Step
 from td3_lightning.schedules import Schedule
 from td3_lightning.training import run_checks
 from td3_lightning.training.data_module import ReplayData

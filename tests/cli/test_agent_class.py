@@ -188,11 +188,11 @@ def test_each_mistake_in_a_file_is_one_sentence(model: Any, text: str, capsys: p
     ids=lambda command: command[0],
 )
 def test_commands_take_the_class_from_the_checkpoint(command: list[str]) -> None:
-    assert main([*command, "--ckpt_path", str(LAST), "--data.eval_kwargs.max_episode_steps=20"]) == 0
+    assert main([*command, "--ckpt_path", str(LAST), "--data.env_kwargs.max_episode_steps=20"]) == 0
 
 
 def test_a_named_checkpoint_has_its_class() -> None:
-    assert main(["validate", "--ckpt_path=last", "--name=td7", "--data.eval_kwargs.max_episode_steps=20"]) == 0
+    assert main(["validate", "--ckpt_path=last", "--name=td7", "--data.env_kwargs.max_episode_steps=20"]) == 0
 
 
 def test_resume_without_naming_the_class_again(capsys: pytest.CaptureFixture[str]) -> None:

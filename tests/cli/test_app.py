@@ -690,10 +690,6 @@ INVALID_LINES = {
         ["fit", "--config", "here.yaml", "--data.steps_per_epoch", "9" * 20],
         "steps_per_epoch must be in [1, 1000000000], got 99999999999999999999. Use a smaller value.",
     ),
-    "endless timeout": (
-        ["fit", "--config", "here.yaml", "--data.step_timeout", "1e300"],
-        "step_timeout must be in [0.001, 1e+08], got 1e+300. Use seconds, or null for no limit.",
-    ),
     "import of nothing": (["import"], "data.env_id and files are required. Set them in a configuration"),
     "long list of configurations": (["fit", "--config", "zzz"], "walker_fine.yaml, or one in demonstrations, "),
     "callback out of range": (
@@ -1059,7 +1055,6 @@ COMMON_ERRORS = {
         )
         for schedule in ("Linear", "'{class_path: Linear, init_args: {start: 1, end: 0, steps: 9}}'")
     },
-    "--data.step_timeout Linear": "step_timeout must be a number or null, got Linear. Use a number; only actor_lr, ",
     "--model 3": "model must be a mapping, got 3.",
     "--learning_rate 3e-4": "use --model.actor_lr and --model.critic_lr.",
     "--lr 3e-4": "use --model.actor_lr and --model.critic_lr.",

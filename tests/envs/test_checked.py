@@ -1,13 +1,7 @@
 """Check the errors of failing environments, and that runs save valid data and resume."""
 
 import contextlib
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,12 +18,10 @@ from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.episode import Episode
-from td3_lightning.envs.lifetime import StepTimeout
 from td3_lightning.envs.restorable import episode_seed
-from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
 from td3_lightning.errors import EnvError, ExitOnSignal
 from td3_lightning.seeding import derive_seed
-from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from toys import Counter, Seeded
 
 LENGTH = 5  # steps of an episode
@@ -40,15 +32,6 @@ def raising(*_: Any) -> Any:
     raise ZeroDivisionError("a wheel\n came off. It rolls")
 
 
-class RudeError(Exception):
-    """Raise an error in `__str__`."""
-
-    def __str__(self) -> str:
-        raise RuntimeError
-
-    __repr__ = __str__
-
-
 def throw(error: BaseException) -> Any:
     raise error
 
@@ -56,73 +39,21 @@ def throw(error: BaseException) -> Any:
 # What the environment makes of its good answer, and what is said of it.
 STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (raising, r"raised ZeroDivisionError: a wheel came off; It rolls \(.*test_checked.py, line \d+\)"),
-    "four answers": (lambda *answer: answer[:4], r"returned \(array\(.*, expected a tuple of 5,"),
-    "no answer": (lambda *_: None, "returned None, expected a tuple of 5,"),
+    "four answers": (lambda *answer: answer[:4], r"raised ValueError: not enough values to unpack \(expected 5"),
     "nan": (lambda obs, *rest: (obs * [1, NAN, 1], *rest), "observation that is not finite, nan at index 1"),
     "too large": (lambda obs, *rest: (np.array([0, 0, -1e39]), *rest), "not finite, -1e[+]39 at index 2"),
-    "shape": (
-        lambda obs, *rest: (obs[None], *rest),
-        r"of shape \(1, 3\) and type float32, expected shape \(3,\) and type float32",
-    ),
-    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, expected"),
-    "ragged": (
-        lambda obs, *rest: ([[1], [1, 2], 3], *rest),
-        r"an observation of type list that NumPy cannot convert, ValueError: setting an array element",
-    ),
-    "meta tensor": (
-        lambda obs, *rest: (torch.empty(3, device="meta"), *rest),
-        r"an observation of type Tensor that NumPy cannot convert, \w+: .*\(.*, line \d+\), at",
-    ),
-    "tensor with a gradient": (
-        lambda obs, *rest: (torch.zeros(3, requires_grad=True), *rest),
-        "an observation of type Tensor that NumPy cannot convert, RuntimeError: Can't call numpy",
-    ),
-    "huge integers": (lambda obs, *rest: ([10**400, 0, 0], *rest), r"of shape \(3,\) and type object, expected shape"),
-    "exits": (lambda *_: sys.exit(0), r"raised SystemExit: 0 \(.*test_checked.py, line \d+\)"),
-    "generator exit": (lambda *_: throw(GeneratorExit()), r"raised GeneratorExit \(.*test_checked.py, line \d+\)"),
-    "rude": (lambda *_: throw(RudeError()), r"raised RudeError \(.*test_checked.py, line \d+\)"),
-    "mapping": (lambda obs, *rest: ({"obs": obs}, *rest), r"of shape \(\) and type object, expected shape"),
     "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf at index 1"),
+    "shape": (lambda obs, *rest: (obs[None], *rest), r"of shape \(1, 3\) and type float32, expected Box\(.*\(3,\)"),
+    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, expected"),
+    "ragged": (lambda obs, *rest: ([[1], [1, 2], 3], *rest), "raised ValueError: setting an array element"),
     "reward nan": (lambda obs, reward, *rest: (obs, NAN, *rest), "reward that is not finite, nan"),
-    "reward inf": (lambda obs, reward, *rest: (obs, -INF, *rest), "reward that is not finite, -inf"),
     "reward large": (lambda obs, reward, *rest: (obs, 1e39, *rest), r"reward that is not finite, 1e\+39"),
-    "reward huge": (lambda obs, reward, *rest: (obs, 10**400, *rest), "reward that is not finite, inf"),
-    "reward complex": (
-        lambda obs, reward, *rest: (obs, np.complex64(1), *rest),
-        r"reward of \(1\+0j\), expected",
-    ),
-    "reward meta": (
-        lambda obs, reward, *rest: (obs, torch.empty((), device="meta"), *rest),
-        r"reward of tensor\(\.\.\., device='meta'.*, expected one number,",
-    ),
-    "reward rude": (
-        lambda obs, reward, *rest: (obs, RudeError(), *rest),
-        "reward of an object of type RudeError, exp",
-    ),
     "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, expected one number,"),
-    "reward text": (lambda obs, reward, *rest: (obs, "1.0", *rest), "reward of '1.0', expected one number"),
-    "reward array": (
-        lambda obs, reward, *rest: (obs, np.ones(1), *rest),
-        r"reward of array\(\[1.\]\), expected one num",
-    ),
-    "terminated": (
-        lambda obs, reward, end, *rest: (obs, reward, None, *rest),
-        "returned None as terminated, expected true",
-    ),
-    "truncated": (
-        lambda *answer: (*answer[:3], np.zeros(3, bool), {}),
-        r"returned array\(\[False, .* as truncated, expected true",
-    ),
-    "info": (lambda *answer: (*answer[:4], [1] * 99), r"returned \[1, 1, .{60,75}\.\.\. as info, expected a dict"),
+    "reward array": (lambda obs, reward, *rest: (obs, np.ones(1), *rest), r"reward of array\(\[1.\]\), expected"),
 }
 RESET_FAULTS = {
-    "raises": STEP_FAULTS["raises"],
-    "exits": STEP_FAULTS["exits"],
-    "meta tensor": STEP_FAULTS["meta tensor"],
-    "one answer": (lambda obs, info: obs, r"returned array\(.*, expected a tuple of 2,"),
-    "nan": STEP_FAULTS["nan"],
-    "shape": STEP_FAULTS["shape"],
-    "info": (lambda obs, info: (obs, None), "returned None as info, expected a dict"),
+    **{name: STEP_FAULTS[name] for name in ("raises", "nan", "shape")},
+    "one answer": (lambda obs, info: obs, "raised ValueError: too many values to unpack"),
 }
 # Odd, but it can be meant in one way only.
 FINE: list[Callable[..., Any]] = [
@@ -179,12 +110,11 @@ def check_sentence(sentence: str, begin: str, said: str, where: str) -> None:
     assert "\n" not in sentence
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("step", [1, 3, LENGTH])
+@pytest.mark.parametrize(("num_envs", "step"), [(1, 1), (3, LENGTH)])
 @pytest.mark.parametrize("fault", STEP_FAULTS)
 def test_invalid_step_raises_env_error(fault: str, step: int, num_envs: int, spoil: Any) -> None:
     how, said = STEP_FAULTS[fault]
-    envs = TrainingVectorEnv(lambda: Faulty(length=LENGTH), num_envs)
+    envs = TrainingVectorEnv(EnvList(lambda: Faulty(length=LENGTH), num_envs))
     envs.reset()
     for _ in range(LENGTH + step - 1):
         envs.step(np.zeros((num_envs, 1), np.float32))
@@ -204,7 +134,7 @@ def test_invalid_step_raises_env_error(fault: str, step: int, num_envs: int, spo
 def test_invalid_reset_raises_env_error(fault: str, episode: int, spoil: Any) -> None:
     how, said = RESET_FAULTS[fault]
     spoil(how, episode, 0)
-    envs = TrainingVectorEnv(lambda: Faulty(length=LENGTH), 2)
+    envs = TrainingVectorEnv(EnvList(lambda: Faulty(length=LENGTH), 2))
 
     def play() -> None:
         envs.reset()
@@ -268,83 +198,17 @@ def test_signal_in_environment_is_not_env_error(error: BaseException, spoil: Any
     assert caught.value is error
 
 
-def test_keyboard_interrupt_without_signal_is_env_error(spoil: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """During training, the handler of Ctrl-C does not raise."""
-    spoil(lambda *_: throw(KeyboardInterrupt()), 1, 1)
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        with pytest.raises(EnvError, match=r"^Faulty raised KeyboardInterrupt \("):
-            Episode(Faulty(), 9).play(lambda _: 0.0)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-class Shifting(Counter):
-    """Change a space in an episode."""
-
-    def __init__(self, name: str = "observation_space", since: int = 1) -> None:
-        super().__init__()
-        self.name, self.since = name, since
-
-    def reset(self, **kwargs: Any) -> Any:
-        _, info = super().reset(**kwargs)
-        if self.episode >= self.since:
-            setattr(self, self.name, gym.spaces.Box(-0.5, 1.0, (2,) if self.name == "observation_space" else (1,)))
-        return self._obs(), info
-
-    def _obs(self) -> Any:
-        return super()._obs()[: self.observation_space.shape[0]]
-
-
-gym.register("Shifting-v0", Shifting, disable_env_checker=True)
-CHANGES = {
-    "observation_space": r"returned an observation of shape \(2,\) and type float32, expected shape \(3,\) and",
-    "action_space": r"changed its action_space from Box\(-0.5, 1.5, .* to Box\(-0.5, 1.0, ",
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("num_envs", [1, 2])
-def test_changed_space_is_compared_with_initial_space(name: str, num_envs: int) -> None:
-    data = ReplayData("Shifting-v0", {"name": name}, num_envs=num_envs, capacity=99, eval_episodes=3)
-    first, second, third = data.val_dataloader()
-    first.play(lambda _: np.zeros(1))
-    for episode in (second, third):  # the current space differs from the initial one
-        with pytest.raises(EnvError, match=rf"^Shifting-v0 {CHANGES[name]}"):
-            episode.play(lambda _: np.zeros(1))
-    data.setup("fit")
-    data.begin_episodes()
-    for _ in range(LENGTH - 1):
-        data.envs.step(np.zeros((num_envs, 1), np.float32))
-    with pytest.raises(EnvError, match=rf"^Environment 0 of Shifting-v0 {CHANGES[name]}.* at the reset of the "):
-        data.envs.step(np.zeros((num_envs, 1), np.float32))
-
-
-def test_equal_action_space_may_be_another_object() -> None:
-    env = CheckedEnv(Counter())
-    for _ in range(3):
-        env.unwrapped.action_space = gym.spaces.Box(-0.5, 1.5, (1,))
-        env.reset()
-
-
 FATAL = type("FatalError", (RuntimeError,), {"__module__": "mujoco"})
 
 
 @pytest.mark.parametrize(
-    ("error", "backend", "fix"),
+    ("error", "fix"),
     [
-        (FATAL("an OpenGL platform library has not been loaded"), None, "variable MUJOCO_GL=egl."),
-        (FATAL("gladLoadGL error"), "glfw", "variable MUJOCO_GL=egl."),
-        (FATAL("gladLoadGL error"), "egl", "variable MUJOCO_GL=osmesa."),
-        (ValueError("wrong"), None, "Correct the environment, or wrap it."),
+        (FATAL("an OpenGL platform library has not been loaded"), "variable MUJOCO_GL=egl, or MUJOCO_GL=osmesa."),
+        (ValueError("wrong"), "Correct the environment, or wrap it."),
     ],
 )
-def test_render_error_without_display_names_mujoco_gl(
-    error: Exception, backend: str | None, fix: str, spoil: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
-    if backend:
-        monkeypatch.setenv("MUJOCO_GL", backend)
+def test_render_error_without_display_names_mujoco_gl(error: Exception, fix: str, spoil: Any) -> None:
     spoil(lambda *_: throw(error), 1, 1)
     with pytest.raises(EnvError) as caught:
         Episode(Faulty(), 9).play(lambda _: 0.0)
@@ -360,19 +224,16 @@ def test_error_names_the_last_seed(spoil: Any) -> None:
         env.step(0.0)
 
 
-def test_error_names_seed_and_episode_after_restoration(spoil: Any) -> None:
+def test_error_names_the_seed_after_restoration(spoil: Any) -> None:
     spoil(None)
-    envs, again = (TrainingVectorEnv(lambda: Faulty(length=LENGTH), 1) for _ in range(2))
+    envs, again = (TrainingVectorEnv(EnvList(FaultySeeded, 1)) for _ in range(2))
     envs.reset()
-    for _ in range(LENGTH + 2):
-        envs.step(np.zeros((1, 1), np.float32))
-    state = envs.state_dict()
-    state["episodes"][0]["obs"][0] = 0  # the toy counts its episodes, so the restored observation differs
-    state["episodes"][0]["obs"][2] = 2
-    del state["episodes"][0]["return"]  # as in an older checkpoint
-    assert again.load_state_dict(state) == []
+    ends = 0
+    while not ends or envs.episode_steps() != [2]:
+        ends += len(envs.step(np.zeros((1, 1), np.float32)).reports)
+    assert again.load_state_dict(envs.state_dict()) == []
     spoil(raising, 1, 3)
-    seed = episode_seed(derive_seed("training environment"), 1)
+    seed = episode_seed(derive_seed("training environment"), ends)
     with pytest.raises(EnvError, match=f"step 3 of the episode with seed {seed}\\."):
         again.step(np.zeros((1, 1), np.float32))
 
@@ -582,144 +443,3 @@ def test_all_environments_close_if_one_close_fails(make_trainer: Any, spoil: Any
     with pytest.raises(EnvError, match=r"^Environment 0 of Faulty-v0 raised ZeroDivisionError: a wheel"):
         trainer.fit(module, datamodule=data)
     assert closed == [0, 1, 2]
-
-
-# The clock.
-
-
-class Slow(Counter):
-    """Sleep in a step."""
-
-    def step(self, action: Any) -> Any:
-        action(self)
-        return super().step(0.0)
-
-
-def looping(_: Any) -> None:
-    while True:
-        pass
-
-
-@pytest.fixture
-def alarm() -> Any:
-    """Set the default handler of SIGALRM."""
-    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.timeout(60, method="thread")
-@pytest.mark.usefixtures("alarm")
-@pytest.mark.parametrize("wait", [looping, lambda _: time.sleep(50), lambda _: threading.Event().wait(50)])
-def test_step_timeout_raises_env_error(wait: Any) -> None:
-    began = time.monotonic()
-    env = CheckedEnv(StepTimeout(Slow(), 0.2))
-    env.reset(seed=5)
-    env.step(lambda _: None)
-    with pytest.raises(
-        EnvError,
-        match=r"^Slow did not return within 0.2 seconds at step 2 of the episode with seed 5\. .* data\.step_timeout",
-    ):
-        env.step(wait)
-    assert 0.2 <= time.monotonic() - began < 5
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-@pytest.mark.timeout(60, method="thread")
-@pytest.mark.usefixtures("alarm")
-def test_suspended_process_does_not_time_out() -> None:
-    """The timer runs while the process is suspended, so it has expired once when the process continues."""
-    env = CheckedEnv(StepTimeout(Slow(), 20.0))
-    env.reset(seed=5)
-    env.step(lambda _: signal.raise_signal(signal.SIGALRM))
-    env.step(lambda _: signal.raise_signal(signal.SIGALRM))  # each step has its own timer
-
-
-@pytest.mark.timeout(60, method="thread")
-@pytest.mark.usefixtures("alarm")
-def test_existing_timer_is_preserved() -> None:
-    rung: list[int] = []
-    CheckedEnv(StepTimeout(Slow(), 0.02)).reset()  # installs the handler
-    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        env = CheckedEnv(StepTimeout(Slow(), 0.02))
-        env.reset()
-        env.step(lambda _: time.sleep(0.3))
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert rung == [1]
-
-
-@pytest.mark.timeout(60, method="thread")
-@pytest.mark.usefixtures("alarm")
-def test_existing_sigalrm_handler_is_preserved() -> None:
-    signal.alarm(50)
-    try:
-        CheckedEnv(StepTimeout(Slow(), 0.02)).reset()
-        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-    finally:
-        signal.alarm(0)
-
-
-@pytest.mark.timeout(60, method="thread")
-@pytest.mark.usefixtures("alarm")
-def test_no_timeout_outside_main_thread() -> None:
-    env = CheckedEnv(StepTimeout(Slow(), 0.02))
-    env.reset()
-    thread = threading.Thread(target=env.step, args=(lambda _: time.sleep(0.1),))
-    thread.start()
-    thread.join()
-    assert env.steps == 1
-
-
-HANGING = """
-import gymnasium, subprocess, time
-from pathlib import Path
-from toys import Counter
-
-class Hanging(Counter):
-    def __init__(self):
-        super().__init__()
-        self.simulator = subprocess.Popen(["sleep", "1000"])
-        with Path("pids").open("a") as file:
-            file.write(f"{self.simulator.pid}\\n")
-
-    def step(self, action):
-        while self.episode == 6:
-            time.sleep(0.01)
-        return super().step(action)
-
-    def close(self):
-        self.simulator.kill()
-        self.simulator.wait()
-
-gymnasium.register("Hanging-v0", Hanging)
-"""
-
-
-def test_hanging_environment_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "hanging.py").write_text(HANGING)
-    words = ["--data.env_id=hanging:Hanging-v0", "--data.step_timeout=0.5", "--data.num_envs=2", "--data.batch_size=4"]
-    words += ["--data.steps_per_epoch=100", "--collector.warmup_steps=20", "--trainer.enable_progress_bar=false"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "td3_lightning", "fit", *words, "--model.hidden_dims=[8]", "--trainer.accelerator=cpu"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert ended.returncode == 1, ended.stderr
-    said = ended.stderr.splitlines()[-1]
-    assert said.startswith("Environment 0 of Hanging-v0 did not return within 0.5 seconds at step 1 of the ")
-    (last,) = tmp_path.rglob("last.ckpt")
-    assert read_checkpoint(last)["clocks"]["env_steps"] == 60
-    assert re.search(
-        r"An environment failed after 60 env_steps: resume from \S*lightning_logs/", ended.stdout + ended.stderr
-    )
-    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    assert len(pids) == 3
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)

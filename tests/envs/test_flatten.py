@@ -115,15 +115,7 @@ def test_other_spaces_are_one_sentence(space: Space) -> None:
     assert len(str(caught.value)) <= 300
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"gear": 7}, {"gear": -2}, {"parts": None}, {"speed": np.zeros(5)}, {"speed": np.zeros((2, 1))}),
-        *({"parts": (np.array([0, -1]), np.zeros(2, np.int8))}, {"parts": (np.array([0, 0]),)}),
-        {"parts": (np.array([2, 0]), np.zeros(2, np.int8))},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("change", [{"gear": 7}, {"parts": None}, {"speed": np.zeros(5)}], ids=str)
 def test_malformed_parts_are_one_sentence(change: Any, make_trainer: Any) -> None:
     class Malformed(Nested):
         def _obs(self) -> Any:

@@ -33,25 +33,8 @@ class Failing(Counter):
         raise self.error
 
 
-class Picky(Counter):
-    """Require an argument."""
-
-    def __init__(self, size: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-
-
-class Confused(Counter):
-    """Call another function with wrong arguments."""
-
-    def __init__(self, size: int = 1) -> None:
-        super().__init__()
-        int("1", bass=10)  # type: ignore[call-overload]
-
-
-for kind in (Failing, Picky, Confused):
-    gym.register(f"{kind.__name__}-v0", kind, disable_env_checker=True)
+gym.register("Failing-v0", Failing, disable_env_checker=True)
 gym.register("Elsewhere-v0", "no_such_module:Env")
-gym.register("Nameless-v0", "toys:NoSuchClass")
 
 
 def new_data(source: Any = "toys/Counter-v0", **kwargs: Any) -> ReplayData:
@@ -71,29 +54,22 @@ def message(source: Any, error: type[Exception], **settings: Any) -> str:
 @pytest.mark.parametrize(
     ("env_id", "fix"),
     [
-        ("Nope-v0", "Use "),
-        ("Pendulun-v1", "Use Pendulum-v1."),
-        ("Pendulum-v99", "Use Pendulum-v1."),
-        ("toys:Pendulun-v1", "Use toys:Pendulum-v1."),
-        ("no such name", "Use package:Id if a package registers it."),
-        ("nowhere/Foo-v1", "Use package:Id if a package registers it."),
-        ("", "Use package:Id if a package registers it."),
-        ("one:two:three", "Use package:Id if a package registers it."),
-        ("AntBulletEnv-v0", "Use pybullet_envs_gymnasium:AntBulletEnv-v0 with td3_lightning[bullet]."),
-        ("FetchReach-v4", "Use gymnasium_robotics:FetchReach-v4 with td3_lightning[robotics]."),
-        ("dm_control/cheetah-run-v0", "Use shimmy:dm_control/cheetah-run-v0 with td3_lightning[robotics]."),
+        ("Pendulun-v1", "Use Pendulum-v1, or my_module:Pendulun-v1 if your own module my_module registers it."),
+        ("Pendulum-v99", "Use Pendulum-v1, or my_module:"),
+        ("toys:Pendulun-v1", "Use toys:Pendulum-v1, or"),
+        ("Reacher3-v0", "my_module:Reacher3-v0 if your own module my_module registers it."),
+        ("nowhere/Foo-v1", "Use Pendulum-v1, for example, or my_module:nowhere/Foo-v1 if"),
+        ("AntBulletEnv-v0", "Use pybullet_envs_gymnasium:AntBulletEnv-v0 with the extra bullet."),
+        ("FetchReach-v4", "Use gymnasium_robotics:FetchReach-v4 with the extra robotics."),
+        ("dm_control/cheetah-run-v0", "Use shimmy:dm_control/cheetah-run-v0 with the extra robotics."),
     ],
 )
 def test_unknown_id_suggests_another_id(env_id: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(gym.registry, env_id, raising=False)  # another test may have imported its package
     said = message(env_id, UsageError)
     assert said.startswith("env_id must be the id of a registered environment (")
-    assert f", got {env_id!r}. {fix}" in said
-
-
-def test_message_on_a_long_id_is_short() -> None:
-    assert len(message("x" * 5000, UsageError)) < 400
-    assert len(message("Bullet" * 5000, UsageError)) < 600
+    assert f", got {env_id!r}. " in said
+    assert fix in said
 
 
 @pytest.mark.parametrize("source", [5, None, ["Pendulum-v1"]])
@@ -109,13 +85,12 @@ def test_env_id_must_be_id_or_function(source: Any) -> None:
 @pytest.mark.parametrize(
     ("env_id", "missing", "fix"),
     [
-        ("pybullet_envs_gymnasium:Walker2DBulletEnv-v0", "pybullet_envs_gymnasium", "Install td3_lightning[bullet]."),
-        ("gymnasium_robotics:FetchReach-v4", "gymnasium_robotics", "Install td3_lightning[robotics]."),
-        ("shimmy:dm_control/cheetah-run-v0", "shimmy", "Install td3_lightning[robotics]."),
-        ("Hopper-v5", "mujoco", "Install td3_lightning[mujoco]."),
-        ("LunarLanderContinuous-v3", "Box2D", "Install gymnasium[box2d]."),
-        ("nopackage:Foo-v0", "nopackage", 'Install the package with "nopackage".'),
-        ("Elsewhere-v0", "no_such_module", 'Install the package with "no_such_module".'),
+        ("pybullet_envs_gymnasium:Walker2DBulletEnv-v0", "pybullet_envs_gymnasium", "[bullet]'."),
+        ("gymnasium_robotics:FetchReach-v4", "gymnasium_robotics", "[robotics]'."),
+        ("shimmy:dm_control/cheetah-run-v0", "shimmy", "[robotics]'."),
+        ("Hopper-v5", "mujoco", "Use pip install -c constraints.txt -e '.[mujoco]'."),
+        ("nopackage:Foo-v0", "nopackage", "Install it, or use my_module:Id-v0 with the name of your own module."),
+        ("Elsewhere-v0", "no_such_module", "Install it, or use my_module:Id-v0 with the name of your own module."),
     ],
 )
 def test_missing_package_error_names_extra(
@@ -127,7 +102,7 @@ def test_missing_package_error_names_extra(
     monkeypatch.setitem(sys.modules, missing, None)
     said = message(env_id, UsageError)
     assert said.startswith(f"{env_id} requires a package that cannot be imported (")
-    assert said.endswith(f"). {fix}")
+    assert said.endswith(fix)
 
 
 @pytest.mark.parametrize(("env_id", "fix"), [("HalfCheetah-v3", "Use HalfCheetah-v5."), ("Ant-v2", "Use Ant-v5.")])
@@ -135,81 +110,33 @@ def test_environment_that_has_moved_names_its_successor(env_id: str, fix: str) -
     assert message(env_id, UsageError).endswith(f"). {fix}")
 
 
-# Arguments
+# Constructors
 
 
 @pytest.mark.parametrize(
     ("source", "settings", "why"),
     [
-        ("toys/Counter-v0", {"nope": 1}, "got an unexpected keyword argument 'nope'; it accepts length, end, low, hig"),
-        ("toys:Picky-v0", {"size": 1, "nope": 2}, "got an unexpected keyword argument 'nope'; it accepts length, end"),
-        ("Picky-v0", {}, "missing a required argument: 'size'; it accepts size, kwargs"),
-        ("Picky-v0", {"size": 1, "nope": 2}, "got an unexpected keyword argument 'nope'; it accepts length, end"),
-        ("Hopper-v5", {"nope": 1}, "got an unexpected keyword argument 'nope'; it accepts model_path, frame_skip"),
-        (lambda: Counter(), {"length": 3}, "got an unexpected keyword argument 'length'; it accepts none"),
-        (functools.partial(Counter, 3), {"nope": 3}, "got an unexpected keyword argument 'nope'; it accepts end"),
+        ("toys/Counter-v0", {"nope": 1}, "got an unexpected keyword argument 'nope'"),
+        (lambda: Counter(), {"length": 3}, "got an unexpected keyword argument 'length'"),
     ],
     ids=stable,
 )
 def test_rejected_arguments_are_named(source: Any, settings: dict[str, Any], why: str) -> None:
-    if source == "Hopper-v5":
-        pytest.importorskip("mujoco")
     said = message(source, UsageError, **settings)
-    assert f" does not accept the arguments {settings} ({why}" in said
-    assert said.endswith("Change data.env_kwargs, data.train_kwargs, data.eval_kwargs or, for a record, env_kwargs.")
+    assert f" cannot be made with the arguments {settings} (" in said
+    assert why in said
+    assert said.endswith("Change data.env_kwargs or data.train_kwargs.")
 
 
-@pytest.mark.parametrize(
-    ("steps", "said"),
-    [
-        (100.0, "an integer, got 100.0. Use 100."),
-        ("1e2", "an integer, got '1e2'. Use 100."),
-        (0, "at least 1, got 0."),
-    ],
-)
-def test_max_episode_steps_must_be_integer(steps: Any, said: str) -> None:
-    said = f"max_episode_steps must be {said}"
-    assert message("Pendulum-v1", UsageError, max_episode_steps=steps).startswith(said)
-
-
-# Constructors
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (ValueError("port is busy. Try again"), "ValueError: port is busy; Try again"),
-        (AssertionError(), "AssertionError"),
-        (TypeError("got an unexpected keyword argument"), "TypeError: got an unexpected keyword argument"),
-        (gym.error.Error("two\nlines"), "Error: two lines"),
-        (SystemExit(0), "SystemExit: 0"),
-        (GeneratorExit(), "GeneratorExit"),
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("settings", [{}, {"port": 2}], ids=stable)
-def test_constructor_error_does_not_blame_arguments(
-    error: BaseException, text: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_constructor_error_is_one_sentence_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = OSError("port is busy. Try again")
     monkeypatch.setattr(Failing, "error", error)
     with pytest.raises(EnvError) as caught:
-        make("Failing-v0", settings)
+        make("Failing-v0", {})
     said = str(caught.value)
-    assert said.startswith(f"Failing-v0 raised {text} ({__file__}, line ")
-    arguments, fix = (f" with the arguments {settings}", " or its arguments") if settings else ("", "")
-    assert said.endswith(f") in its constructor{arguments}. Correct the environment{fix}.")
-    causes = [caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None)]
-    assert error in causes  # with its traceback
-
-
-def test_type_error_in_constructor_does_not_blame_arguments() -> None:
-    said = message("Confused-v0", EnvError, size=2)
-    assert said.startswith("Confused-v0 raised TypeError: ")
-    assert "in its constructor with the arguments {'size': 2}" in said
-
-
-def test_missing_class_does_not_blame_arguments() -> None:
-    assert message("Nameless-v0", EnvError).startswith("Nameless-v0 raised AttributeError: module 'toys' has no attr")
+    assert said.startswith("Failing-v0 raised OSError: port is busy; Try again (")
+    assert said.endswith(") in its constructor. Correct the environment or its arguments.")
+    assert error in (caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None))
 
 
 def test_ctrl_c_in_constructor_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +227,7 @@ def broken(env: Any) -> Any:
 
 
 def test_failing_wrapper_is_named() -> None:
-    with pytest.raises(EnvError, match=r"^broken raised AttributeError: .*, line \d+\) around toys/Counter-v0\. Ch"):
+    with pytest.raises(UsageError, match=r"^broken does not fit toys/Counter-v0 \(AttributeError: .*\)\. Change data"):
         new_data(wrappers=[broken])
 
 

@@ -124,8 +124,7 @@ class Run:
         if "dataset" in settings:
             recorded.write(folder.parent / "datasets")
         self.data = ReplayData(**settings, steps_per_epoch=round(EPOCH / first_ratio))
-        if case == "overlapped":  # with the numbers of workers, which are slow to start
-            self.data.env_mode = "overlapped"
+        self.data.is_overlapped = case == "overlapped"  # also without workers, which are slow to start
         loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
         common: dict[str, Any] = {"hidden_dims": (8,), "policy_freq": 3, "normalize_observations": case in NORMALIZED}
@@ -276,7 +275,7 @@ def test_resume_after_a_chain_of_stops_is_bit_exact(case: str, tmp_path: Path) -
 
 def test_resumed_run_with_workers_equals_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Run("short", tmp_path / "whole").fit()
-    monkeypatch.setitem(DATA, "short", {**DATA["short"], "env_workers": 2})
+    monkeypatch.setitem(DATA, "short", {**DATA["short"], "vector_env": "async"})
     run = Run("short", tmp_path / "workers", callbacks=(Stops("on_train_batch_start", 17),))
     with pytest.raises(ExitOnSignal):
         run.fit()
@@ -295,13 +294,13 @@ class Jitter(gym.Wrapper[Any, Any, Any, Any]):
 
 def test_resumed_overlapped_run_does_not_depend_on_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Run("overlapped", tmp_path / "whole").fit()
-    monkeypatch.setitem(DATA, "overlapped", {**DATA["overlapped"], "env_workers": 2, "wrappers": [Jitter]})
+    monkeypatch.setitem(DATA, "overlapped", {**DATA["overlapped"], "vector_env": "overlapped", "wrappers": [Jitter]})
     run = Run("overlapped", tmp_path / "workers", callbacks=(Stops("on_train_batch_start", 7),))
     with pytest.raises(ExitOnSignal):
         run.fit()
     (saved,) = read_checkpoint(run.last)["ReplayData"]["ranks"]
     assert "step" in saved["envs"]
-    monkeypatch.setitem(DATA["overlapped"], "env_workers", 1)
+    monkeypatch.setitem(DATA["overlapped"], "vector_env", "sync")
     Run("overlapped", tmp_path / "workers", seed=5).fit(run.last)
     assert differences(tmp_path / "whole" / "last.ckpt", run.last) == []
     assert rows(run.folder) == rows(tmp_path / "whole")

@@ -49,8 +49,7 @@ OTHERS: dict[str, list[Any]] = {
     "model.target_update_freq": [1, 7, linear(2, 6, 90)],
     "model.critic_loss": ["huber"],
     "data.num_envs": [2, 3],
-    "data.env_workers": [1],
-    "data.env_mode": ["overlapped"],
+    "data.vector_env": ["async", "overlapped"],
     "data.updates_per_step": [0.3, 0.5, 2, linear(0.5, 1.5, 90)],
     "data.gamma": [linear(0.9, 0.99, 90)],
     "data.n_step": [1, linear(4, 1, 80)],
@@ -91,10 +90,9 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
         settings["model"]["critic_loss"] = "huber"
     if any("PolicyCheckpoint" in each["class_path"] for each in settings["trainer"].get("callbacks", [])):
         settings["collector"].pop("collect", None)  # refused, as are the next settings
-        settings["data"].pop("env_mode", None)
-    if "env_mode" in settings["data"]:
+        settings["data"].pop("vector_env", None)
+    if settings["data"].get("vector_env") == "overlapped":
         settings["collector"].pop("collect", None)
-        settings["data"]["env_workers"] = 1
     if "normalize_rewards" in settings["model"]:
         settings["data"].pop("reward_scale", None)  # refused
     return settings

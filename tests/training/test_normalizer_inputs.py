@@ -12,7 +12,7 @@ import recorded
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
 from td3_lightning import TD3, TD7, Batch, Collector, Dataset, ReplayData, Trunk, UsageError
-from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.vector_env import Step
 from td3_lightning.training.normalizer_inputs import NormalizerInputs, UnseenReturns
 from tests.algorithm.test_normalization import AGENTS, new_agent, new_batch
 

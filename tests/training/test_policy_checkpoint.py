@@ -24,7 +24,7 @@ from td3_lightning import (
     Trunk,
     UsageError,
 )
-from td3_lightning.envs.env_group import Step
+from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import EnvError
 from td3_lightning.training.policy_checkpoint import Assessment
 from tests.training.test_collector import Kept as KeptLog

@@ -1,13 +1,8 @@
 """Check that vector environments store what single environments give, in every autoreset mode, and what they refuse."""
 
 import logging
-import multiprocessing
-import re
-import signal
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,8 +16,7 @@ from one_sentence import refused
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.cli.settings import saved_settings
-from td3_lightning.envs.episode import check_keeps_no_statistics
-from td3_lightning.envs.gymnasium_vector import SEEDS
+from td3_lightning.envs.checked_vector import SEEDS
 from td3_lightning.envs.restorable import episode_seed
 from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.errors import EnvError
@@ -44,9 +38,9 @@ MAKERS: dict[str, Any] = {
 all_makers = pytest.mark.parametrize(("maker", "kwargs"), MAKERS.values(), ids=MAKERS)
 
 
-def new_data(maker: Any, vector_kwargs: Any = None, **kwargs: Any) -> ReplayData:
+def new_data(maker: Any, train_kwargs: Any = None, **kwargs: Any) -> ReplayData:
     settings = {"steps_per_epoch": 60, "batch_size": 4, "capacity": 3000, "eval_episodes": 1, "num_envs": NUM_ENVS}
-    return ReplayData("toys/Mixed-v0", vector_env=maker, vector_kwargs=vector_kwargs, **(settings | kwargs))
+    return ReplayData("toys/Mixed-v0", vector_env=maker, train_kwargs=train_kwargs, **(settings | kwargs))
 
 
 def fit(
@@ -173,7 +167,7 @@ class Save(Collector):
 
 
 @pytest.mark.parametrize(
-    "makers", [(sync, sync), (None, sync), (sync, None)], ids=["vector", "to vector", "from vector"]
+    "makers", [(sync, sync), ("sync", sync), (sync, "sync")], ids=["vector", "to vector", "from vector"]
 )
 def test_resumed_run_begins_new_episodes_and_warns(
     makers: Any, make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
@@ -192,9 +186,9 @@ def test_resumed_run_begins_new_episodes_and_warns(
         assert new[begin - 2, -1] != RUNNING  # the last stored step ends its episode
         assert not new[begin - 1, 3:].any()
         seed = first_seed(before.env_steps) + env
-        if makers[1] is None:
+        if makers[1] == "sync":
             seed = derive_seed("training environment", before.env_steps * NUM_ENVS + env)
-        next_seeds = [episode_seed] if makers[1] is None else []  # a vector environment resets without seeds
+        next_seeds = [episode_seed] if makers[1] == "sync" else []  # a vector environment resets without seeds
         expected, _ = stepped_singly(seed, new[begin:-1, 3:4], *next_seeds)
         np.testing.assert_array_equal(new[begin:-1], expected)
 
@@ -220,12 +214,6 @@ def other_spaces(env_id: Any, num_envs: int, **kwargs: Any) -> Any:
     return sync("toys/Spaces-v0", num_envs, **kwargs)
 
 
-def not_installed(env_id: Any, num_envs: int) -> Any:
-    import nothing_of_that_name
-
-    return nothing_of_that_name
-
-
 def broken(env_id: Any, num_envs: int) -> Any:
     raise RuntimeError("no GPU")
 
@@ -236,16 +224,11 @@ def broken(env_id: Any, num_envs: int) -> Any:
         (no_mode, {}, 'metadata["autoreset_mode"] of toys/Mixed-v0 of no_mode must be', "None"),
         (one_more, {}, "data.num_envs of toys/Mixed-v0 of one_more must be 4", "3"),
         (single, {}, "must be a gymnasium.vector.VectorEnv", "Mixed"),
-        (other_spaces, {"observation": "dict"}, "must be a Box with one axis", "Dict"),
-        (other_spaces, {"observation": "2-d"}, "must be a Box with one axis", "(1, 3)"),
-        (other_spaces, {"action": "discrete"}, "must be a Box", "Discrete(3)"),
+        (other_spaces, {"observation": "dict"}, "observations in a Box with one axis", "Dict"),
+        (other_spaces, {"action": "discrete"}, "actions in a Box", ""),
         (other_spaces, {"action": "2-d"}, "must have the same actions in training", "(2, 2)"),
         (sync, {"nonsense": 1}, "cannot be made with 3 environments and the arguments", "nonsense"),
-        (not_installed, {}, "requires a package that cannot be imported", "nothing_of_that_name"),
         ("gymnasium:make_vec", {"vectorization_mode": "fast"}, "cannot be made with", "Invalid vectorization mode"),
-        ("nothing_of_that_name:make", {}, "data.vector_env must be a function that can be imported", "nothing"),
-        ("gymnasium:make_vectors", {}, "data.vector_env must be a function that can be imported", "make_vectors"),
-        ("gymnasium:vector", {}, "data.vector_env must be the name of a function", "gymnasium:vector"),
     ],
 )
 def test_unsuitable_vector_env_is_refused(maker: Any, kwargs: Any, constraint: str, got: str) -> None:
@@ -256,70 +239,26 @@ def test_unsuitable_vector_env_is_refused(maker: Any, kwargs: Any, constraint: s
     assert got in str(error.value)
 
 
-def frozen(env: Any) -> Any:
-    made = vector.NormalizeObservation(env)
-    made.update_running_mean = False
-    return made
-
-
 @pytest.mark.parametrize("wrapper", [vector.NormalizeObservation, vector.NormalizeReward])
 def test_running_statistics_of_a_vector_env_are_refused(wrapper: Any) -> None:
-    name = wrapper.__name__
-    for maker in (
-        lambda *args, **kwargs: vector.ClipReward(wrapper(sync(*args, **kwargs)), -1, 1),
-        *(
-            lambda _, num_envs, mode=mode: gym.make_vec(
-                "toys/Mixed-v0", num_envs, vectorization_mode=mode, wrappers=[getattr(gym.wrappers, name)]
-            )
-            for mode in ("sync", "async")
-        ),
-    ):
-        with refused("data.vector_env must not update running statistics", name, fix="--model.normalize"):
-            new_data(maker).setup("fit")
-    data = new_data(lambda *args, **kwargs: frozen(sync(*args, **kwargs)))
-    data.setup("fit")
-    with closing(gym.make_vec("toys/Mixed-v0", 2, "async", wrappers=[getattr(gym.wrappers, name)])) as envs:
-        envs.set_attr("update_running_mean", False)
-        check_keeps_no_statistics(envs)
-    data.teardown("fit")
-
-
-def test_workers_ignore_the_signals_that_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in a terminal reaches them, too, and the run still steps them before it stops."""
-    stopping = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
-    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # a handler of Python, as that of the command
-    try:
-        data = new_data("gymnasium:make_vec", vector_kwargs={"vectorization_mode": "async"})
+    data = new_data(lambda *args, **kwargs: vector.ClipReward(wrapper(sync(*args, **kwargs)), -1, 1))
+    with refused("data.vector_env must not update running statistics", wrapper.__name__, fix="--model.normalize"):
         data.setup("fit")
-        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert not stopping & signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    workers = multiprocessing.active_children()
-    assert len(workers) >= data.num_envs
-    for worker in workers:
-        status = Path(f"/proc/{worker.pid}/status").read_text()
-        blocked, caught = (int(re.findall(rf"{name}:\s*(\w+)", status)[0], 16) for name in ("SigBlk", "SigCgt"))
-        assert all(blocked >> (number - 1) & 1 for number in stopping)
-        assert not caught >> (signal.SIGTERM - 1) & 1
-    data.teardown("fit")
 
 
-@pytest.mark.parametrize("name", ["gymnasium.make_vec", "EnvPool", "", ":make", "a b:c", 3])
+@pytest.mark.parametrize(
+    "name", ["gymnasium.make_vec", "", ":make", "lockstep", "nothing:make", "gymnasium:make_vectors", 3]
+)
 def test_vector_env_must_name_a_function(name: Any) -> None:
-    with refused("data.vector_env", repr(name), fix="Use gymnasium:make_vec, for example."):
+    with refused("data.vector_env must be sync, async, overlapped, envpool or", repr(name), fix="Use sync, or"):
         new_data(name)
 
 
-@pytest.mark.parametrize(("name", "value"), [("env_workers", 2), ("wrappers", [partial(ActionRepeat, repeat=2)])])
-def test_settings_of_single_envs_are_refused(name: str, value: Any) -> None:
-    with refused(f"data.{name} must not be set with data.vector_env", str(value)[:77]):
-        new_data(sync, **{name: value})
-
-
-def test_vector_kwargs_require_vector_env() -> None:
-    with refused("data.vector_kwargs requires data.vector_env", "none"):
-        new_data(None, {"mode": "NextStep"})
+def test_wrappers_of_single_envs_are_refused() -> None:
+    with refused(
+        "data.wrappers and data.pixels must not be set", "data.vector_env sync", fix="Use them in its function"
+    ):
+        new_data(sync, wrappers=[partial(ActionRepeat, repeat=2)])
 
 
 def test_failing_maker_is_an_environment_error() -> None:
@@ -329,7 +268,7 @@ def test_failing_maker_is_an_environment_error() -> None:
 
 def test_envpool_requires_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
-    with pytest.raises(UsageError, match=r"requires EnvPool.*Install td3_lightning\[envpool\]"):
+    with pytest.raises(UsageError, match=r"requires EnvPool.*'\.\[envpool\]'"):
         new_data("envpool").setup("fit")
 
 
@@ -351,28 +290,20 @@ def without(name: str) -> Any:
     return lambda info: {key: value for key, value in info.items() if key != name}
 
 
-def cleared_mask(info: Any) -> Any:
-    return info | ({"_final_obs": np.zeros(NUM_ENVS, bool)} if "final_obs" in info else {})
-
-
-DROPPED = 'ended the episode of environment . without its final observation in info["final_obs"]'
+DROPPED = 'ended an episode without its final observation in info["final_obs"]'
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         (0, at((1, 2), np.nan), "an observation that is not finite, nan at index 2, in environment 1"),
-        (0, at((2, 0), -np.inf), "an observation that is not finite, -inf at index 0, in environment 2"),
-        (0, lambda obs: obs[:2], r"observations of shape (2, 3) and type float32, expected (3, 3)"),
-        (0, lambda obs: obs.astype(object), "type object, expected"),
-        (0, lambda obs: [[1, 2, 3], [1], [1]], "observations of type list that NumPy cannot convert"),
+        (0, lambda obs: obs[:2], r"observations of shape (2, 3), expected (3, 3)"),
+        (0, lambda obs: [[1, 2, 3], [1], [1]], "raised ValueError"),
         (1, at(2, np.inf), "a reward that is not finite, inf, in environment 2"),
-        (1, lambda reward: reward[:, None], "reward of shape (3, 1) and type float64, expected numbers of shape (3,)"),
-        (2, lambda ends: ends.astype(float), "terminated of shape (3,) and type float64, expected booleans"),
-        (3, lambda ends: bool(ends[0]), "truncated of shape () and type bool, expected booleans of shape (3,)"),
-        (4, lambda info: [info], "as info, expected a dict"),
+        (1, lambda reward: reward[:, None], "returned rewards or ends of another shape than (3,)"),
+        (3, lambda ends: bool(ends[0]), "returned rewards or ends of another shape than (3,)"),
         (4, without("final_obs"), DROPPED),
-        (4, cleared_mask, DROPPED),
+        (4, lambda info: info | ({"final_obs": [None] * NUM_ENVS} if "final_obs" in info else {}), DROPPED),
     ],
 )
 def test_invalid_results_end_the_run(field: int, value: Any, message: str) -> None:
@@ -382,10 +313,9 @@ def test_invalid_results_end_the_run(field: int, value: Any, message: str) -> No
     with pytest.raises(EnvError) as error:
         list(map(data.envs.step, [NONE] * 9))
     said = str(error.value)
-    parts = message.split(" . ")
-    assert all(part in said for part in parts)
+    assert message in said
     assert said.startswith("toys/Mixed-v0 of faulty ")
-    assert f"after the reset with seed {first_seed()}. This step is not stored." in said
+    assert f"with seed {first_seed()}. This step is not stored." in said
     data.teardown("fit")
 
 
@@ -402,19 +332,6 @@ def test_wrong_autoreset_mode_is_refused() -> None:
     data.begin_episodes()
     data.envs.step(NONE)
     with pytest.raises(EnvError, match=r"in two consecutive steps.*Correct metadata\[\"autoreset_mode\"\]"):
-        data.envs.step(NONE)
-
-
-@pytest.mark.timeout(60, method="thread")  # the other method uses the signal of the time limit
-def test_step_timeout_applies_to_the_vector_step() -> None:
-    class Slow(Simulator):
-        def step(self, actions: Any) -> Any:
-            __import__("time").sleep(5)
-
-    data = new_data(lambda env_id, num_envs: Slow(sync(env_id, num_envs)), step_timeout=0.05)
-    data.setup("fit")
-    data.begin_episodes()
-    with pytest.raises(EnvError, match=r"did not return within 0.05 seconds at step 1 after"):
         data.envs.step(NONE)
 
 
@@ -470,7 +387,7 @@ def test_only_fit_imports_the_function(tmp_path: Any, monkeypatch: pytest.Monkey
         *("--data.batch_size", "4", "--data.eval_episodes", "1", "--collector.warmup_steps", "4"),
         *("--trainer.max_epochs", "1", "--trainer.enable_progress_bar", "false", "--name", "vector"),
     ]
-    assert main(["fit", *words, "--data.vector_env", "vector_toys:sync", "--data.vector_kwargs.mode", "SameStep"]) == 0
+    assert main(["fit", *words, "--data.vector_env", "vector_toys:sync", "--data.train_kwargs.mode", "SameStep"]) == 0
     last = "lightning_logs/vector/version_0/checkpoints/last.ckpt"
     monkeypatch.setattr("vector_toys.sync", None)
     assert main(["test", "--ckpt_path", last, "--data.test_episodes", "1"]) == 0

@@ -1,4 +1,4 @@
-"""Test that eval_kwargs reach the evaluation environment, and no other."""
+"""Test that evaluations alone open a window if `train_kwargs` remove it from the training environments."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import toys
-from one_sentence import refused
-from td3_lightning import TD3, ReplayData, UsageError
+from td3_lightning import TD3, ReplayData
 from td3_lightning.cli.app import main
 from td3_lightning.reporting.policy_plots import write_policy_plots
 from td3_lightning.reporting.robustness import Level, measure
@@ -19,7 +18,7 @@ FIT = [
     *("--data.steps_per_epoch=4", "--data.batch_size=4", "--data.eval_episodes=1", "--data.test_episodes=1"),
     *("--collector.warmup_steps=10", "--model.hidden_dims=[8,8]", "--data.env_id=toys/Window-v0"),
 ]
-HUMAN = "--data.eval_kwargs={render_mode: human}"
+HUMAN = ["--data.env_kwargs={render_mode: human}", "--data.train_kwargs={render_mode: null}"]
 CONFIG = "lightning_logs/window/version_0/config.yaml"
 LAST = "lightning_logs/window/version_0/checkpoints/last.ckpt"
 
@@ -54,7 +53,7 @@ def modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 
 def test_evaluations_open_a_window_and_training_does_not(modes: list[str | None]) -> None:
-    assert main(["fit", *FIT, HUMAN]) == 0
+    assert main(["fit", *FIT, *HUMAN]) == 0
     assert modes.count("human") == 1  # one evaluation of one episode
     assert modes[0] is None
     assert modes.count(None) >= 3  # 14 training steps, 5 in an episode
@@ -62,7 +61,7 @@ def test_evaluations_open_a_window_and_training_does_not(modes: list[str | None]
 
 
 def test_resumed_runs_and_test_use_the_stored_arguments(modes: list[str | None]) -> None:
-    assert main(["fit", *FIT, HUMAN]) == 0
+    assert main(["fit", *FIT, *HUMAN]) == 0
     modes.clear()
     assert main(["fit", "--config", CONFIG, "--ckpt_path", LAST, "--trainer.max_epochs=2"]) == 0
     assert modes.count("human") == 1
@@ -71,12 +70,12 @@ def test_resumed_runs_and_test_use_the_stored_arguments(modes: list[str | None])
         assert main([command, "--ckpt_path", LAST]) == 0
         assert modes == ["human"], command
     modes.clear()
-    assert main(["test", "--ckpt_path", LAST, "--data.eval_kwargs", "null"]) == 0
+    assert main(["test", "--ckpt_path", LAST, "--data.env_kwargs", "null"]) == 0
     assert modes == [None]
 
 
 def test_record_renders_images(modes: list[str | None]) -> None:
-    assert main(["fit", *FIT, HUMAN]) == 0
+    assert main(["fit", *FIT, *HUMAN]) == 0
     modes.clear()
     assert main(["record", "--ckpt_path", LAST, "--episodes", "1", "--folder", "videos"]) == 0
     assert modes == ["rgb_array"]
@@ -84,36 +83,14 @@ def test_record_renders_images(modes: list[str | None]) -> None:
 
 
 def test_robustness_plays_in_the_evaluation_environment(modes: list[str | None]) -> None:
-    data = ReplayData("toys/Window-v0", eval_kwargs={"render_mode": "human"})
+    data = ReplayData("toys/Window-v0", env_kwargs={"render_mode": "human"})
     (one,) = measure(lambda obs: np.zeros(1, np.float32), data, [Level(0.0, 0.0)], range(2))
     assert len(one.episodes) == 2
     assert modes == ["human", "human"]
 
 
 def test_plot_plays_in_the_evaluation_environment(modes: list[str | None]) -> None:
-    data = ReplayData("toys/Window-v0", eval_kwargs={"render_mode": "human"})
+    data = ReplayData("toys/Window-v0", env_kwargs={"render_mode": "human"})
     agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     assert len(list(write_policy_plots(agent, data, 2, Path("plots")))) == 2
     assert modes == ["human", "human"]
-
-
-def test_eval_kwargs_override_env_kwargs() -> None:
-    data = ReplayData("toys/Counter-v0", {"length": 7, "end": "truncated"}, eval_kwargs={"length": 3})
-    data.setup("fit")
-    envs: list[Any] = [data.eval_env.unwrapped, data.envs.envs[0].unwrapped]
-    assert [(env.length, env.end) for env in envs] == [(3, "truncated"), (7, "truncated")]
-
-
-def test_unknown_argument_is_one_sentence() -> None:
-    with refused("eval_kwargs", "{'nope': 1}", "change data.env_kwargs, data.train_kwargs, data.eval_kwargs or"):
-        ReplayData("toys/Counter-v0", eval_kwargs={"nope": 1})
-
-
-def test_eval_kwargs_must_not_change_actions() -> None:
-    data = ReplayData("toys/Window-v0", eval_kwargs={"wide": True})
-    expected = (
-        r"^toys/Window-v0 must have the same actions in training and evaluation, got Box\(-0.5, 1.5, .*\) with the "
-        r"training environment and Box\(-0.5, 2.5, .*\) with eval_kwargs {'wide': True}\. Use data\.env_kwargs for what"
-    )
-    with pytest.raises(UsageError, match=expected):
-        data.setup("fit")
