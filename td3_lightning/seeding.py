@@ -44,12 +44,15 @@ def new_generator(purpose: str) -> torch.Generator:
 
 @contextmanager
 def isolated_seed() -> Iterator[None]:
-    """Restore the global generators and the seed of the run after code of the user, such as a constructor."""
-    seed = os.environ.get(VARIABLE)
+    """Restore torch's global state and the seed of the run after code of the user, such as a constructor."""
+    seed, device, has_gradients = os.environ.get(VARIABLE), torch.get_default_device(), torch.is_grad_enabled()
     try:
         with isolate_rng():
             yield
     finally:
+        torch.set_grad_enabled(has_gradients)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
         os.environ.pop(VARIABLE, None)
         if seed is not None:
             os.environ[VARIABLE] = seed

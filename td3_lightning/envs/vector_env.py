@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -145,7 +146,9 @@ class TrainingVectorEnv:
         first = steps_before * self.num_envs
         numbers = range(first, first + self.num_envs)
         seeds: Any = [derive_seed("training environment", number, seed) for number in numbers]
+        has_gradients = torch.is_grad_enabled()
         obs, _ = self.vector.reset(seed=seeds)
+        torch.set_grad_enabled(has_gradients)  # an environment may leave another mode behind
         self.obs = np.asarray(obs, np.float32)
 
     def begin(self, action: NDArray[np.float32]) -> None:
@@ -179,8 +182,10 @@ class TrainingVectorEnv:
 
     def _finish(self) -> Step:
         before = self.obs
-        is_async = isinstance(self.vector, Workers)
+        is_async, has_gradients = isinstance(self.vector, Workers), torch.is_grad_enabled()
         results: Any = self.vector.step_wait() if is_async else self.vector.step(self._action)
+        if torch.is_grad_enabled() is not has_gradients:  # an environment left another mode behind
+            torch.set_grad_enabled(has_gradients)
         obs, reward, terminated, truncated, info = results
         last_obs = self.obs = np.asarray(obs, np.float32)
         ends = terminated.tolist(), truncated.tolist()
