@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from td3_lightning import __version__
+from td3_lightning.cli.commands import command_error
+
 Main = Callable[[Sequence[str] | None], int]
 
 
 def script() -> int:
     """Run the command `td3-lightning`. It imports modules from the working directory, as `python -m` does."""
-    if has_working_directory():
+    if _has_working_directory():
         sys.path.insert(0, os.getcwd())
     return run()
 
@@ -30,31 +33,26 @@ def run(args: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = sys.argv[1:] if args is None else args
+    error = command_error(words)
+    if not _has_working_directory():
+        error = "The working directory must exist, got a deleted folder. Use cd to enter another one."
     if "--version" in words:
-        from td3_lightning.cli.version import print_version
-
-        return print_version()
-    if not has_working_directory():
-        print("The working directory must exist, got a deleted folder. Use cd to enter another one.", file=sys.stderr)
+        print(f"td3-lightning {__version__}")
+        return 0
+    if error is not None:
+        print(error, file=sys.stderr)
         return 2
-    if words[:1] == ["sweep"]:
+    if words[0] == "sweep":
         from td3_lightning.tuning.node import hide_launcher
 
         hide_launcher()
     main = import_main()
     if not {"LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID"} & os.environ.keys():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _end)
     return main(words)
-
-
-def has_working_directory() -> bool:
-    """Return whether the working directory exists. Without it, PyTorch ends the process during its import."""
-    try:
-        return bool(os.getcwd())
-    except FileNotFoundError:
-        return False
 
 
 def import_main() -> Main:
@@ -66,10 +64,6 @@ def import_main() -> Main:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        from td3_lightning.cli.environment_variables import check_backend, check_launcher_variables
-
-        check_launcher_variables()
-        check_backend()
         from td3_lightning.cli.deferred_compiler import defer_compiler
 
         defer_compiler()
@@ -81,6 +75,14 @@ def import_main() -> Main:
         if was_enabled:
             gc.enable()
     return main
+
+
+def _has_working_directory() -> bool:
+    """Return whether the working directory exists. Without it, PyTorch ends the process during its import."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def _end(number: int, frame: FrameType | None) -> None:

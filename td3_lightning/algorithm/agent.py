@@ -191,7 +191,7 @@ class Agent(L.LightningModule):
     # Checkpoints.
 
     @classmethod
-    def load_from_checkpoint(
+    def load_from_checkpoint(  # type: ignore[override]  # without a file of settings
         cls: type[AgentType],
         checkpoint_path: str | Path | IO[bytes],
         map_location: Any = None,

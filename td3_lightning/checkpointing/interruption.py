@@ -27,7 +27,8 @@ from td3_lightning.errors import EnvError, ExitOnSignal, LearnerError, RunError,
 from td3_lightning.training.collector import Collector
 
 # Exit codes. 75 (EX_TEMPFAIL) makes a job queue start the job again. The terminal sends SIGHUP when it closes.
-_STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGUSR1: 75}
+_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 75}
+_STATUS = {getattr(signal, name): code for name, code in _CODES.items() if hasattr(signal, name)}  # Windows lacks two
 
 
 class StopOnSignal(Callback):

@@ -1,21 +1,22 @@
 """Entry point of the command line: exit codes and error messages."""
 
+import argparse
 import ctypes
 import platform
-import re
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from td3_lightning.cli.command_line import CommandLine
-from td3_lightning.cli.commands import OTHER_COMMANDS
-from td3_lightning.cli.error_messages import exit_code, user_message
+from td3_lightning.cli.commands import OTHER_COMMANDS, command_error
+from td3_lightning.cli.error_messages import exit_code, explain_parser_error, user_message
+from td3_lightning.cli.help import print_help
 from td3_lightning.cli.message_filters import suppress_messages
-from td3_lightning.cli.parent import watch_parent
+from td3_lightning.cli.processes import started_by_lightning, watch_parent
+from td3_lightning.errors import ExitOnSignal, UsageError
 from td3_lightning.reporting.console import discard, discard_unwritable, make_streams_tolerant
 
-LONG_WORD = re.compile(r"([^\s/]{100})[^\s/]{156,}")  # longer than the name of any file
+CLOSED_PIPE = 141  # 128 + SIGPIPE
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -38,11 +39,15 @@ def main(args: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if args is None else args
     try:
         return _run(words)
+    except ExitOnSignal:
+        if started_by_lightning():  # its launcher would kill all ranks before they have saved
+            return 0
+        raise
     except Exception as error:
         message = user_message(error)
         if message is None:
             raise
-        print(LONG_WORD.sub(r"\1...", message), file=sys.stderr)
+        print(message, file=sys.stderr)
         return exit_code(error)
     finally:
         discard_unwritable()
@@ -50,25 +55,33 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     """Run a command, and convert Ctrl-C and a closed pipe to exit codes."""
+    if message := command_error(words):
+        raise UsageError(message)
     try:
-        if words and words[0] in OTHER_COMMANDS:
+        if words[0].split("=")[0] == "--print_completion":
+            import_module("td3_lightning.cli.completion").print_script(words)
+        elif words[0] not in OTHER_COMMANDS and not {"-h", "--help"}.isdisjoint(words):
+            print_help(words)
+        elif words[0] in OTHER_COMMANDS:
             module, function = OTHER_COMMANDS[words[0]]
             getattr(import_module(f"td3_lightning.cli.{module}"), function)(words[1:])
         else:
             CommandLine(words)
+    except argparse.ArgumentError as error:  # of the flags that are read before the parser exists
+        raise UsageError(explain_parser_error(str(error), [])) from error
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         if not stdout_closed():
             raise
-        return 128 + signal.SIGPIPE
+        return CLOSED_PIPE
     except SystemExit as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning exits with 1 on Ctrl-C outside of training
             return 130
         if ended.code or not discard_unwritable():
             raise
-        return 128 + signal.SIGPIPE
-    return 128 + signal.SIGPIPE if discard_unwritable() else 0
+        return CLOSED_PIPE
+    return CLOSED_PIPE if discard_unwritable() else 0
 
 
 def stdout_closed() -> bool:

@@ -1,6 +1,5 @@
 """Checks of the settings that Lightning accepts and TD3 does not support."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,24 @@ from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.cli.stage import RUNS
-from td3_lightning.errors import UsageError, refuse, require_int
+from td3_lightning.errors import UsageError, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
-from td3_lightning.serialization.checkpoint_file import replays_in
-from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.loop_counters import completed_epochs
 from td3_lightning.training.run_checks import check_callback
 
-# Trainer settings that have no effect with manual optimization: the default and the replacement.
+EPOCHS = "--trainer.max_epochs: an epoch has data.steps_per_epoch environment steps, and Lightning counts Adam's steps"
+
+# Trainer settings that have no or another effect with manual optimization: the default and the replacement.
 REPLACED_BY = {
+    "max_steps": (-1, EPOCHS),
+    "min_steps": (None, EPOCHS.replace("max", "min")),
     "gradient_clip_val": (None, "--model.max_grad_norm"),
     "accumulate_grad_batches": (1, "a larger --data.batch_size"),
     "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
     "overfit_batches": (0.0, "--trainer.limit_train_batches for short epochs"),
 }
-
-PROCESSES_PER_CORE = 4  # at most, so that a wrong number does not start thousands of processes
 
 # Settings for the time between evaluations. They must be above 0.
 VALIDATION_INTERVALS = ("check_val_every_n_epoch", "val_check_interval")
@@ -45,10 +44,6 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
     for name, (default, instead) in REPLACED_BY.items():
         if settings[name] != default:
             raise UsageError(f"trainer.{name} must be {default}, got {settings[name]}. Use {instead}.")
-    most = PROCESSES_PER_CORE * (os.cpu_count() or 1)
-    if str(devices := settings["devices"]).isdecimal() and int(devices) > most:
-        fix = "Use 1, for example. Each device is a process."
-        raise refuse("trainer.devices", f"at most {most} on this machine", devices, fix)
     if settings["log_every_n_steps"] is not None:
         require_int("trainer.log_every_n_steps", settings["log_every_n_steps"], least=0)
     for name in VALIDATION_INTERVALS:
@@ -123,29 +118,11 @@ def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
         )
 
 
-def check_fit(
-    trainer: L.Trainer, model: TD3, data: ReplayData, checkpoint: Mapping[str, Any] | None, path: str | None
-) -> None:
-    """Raise `UsageError` if a run cannot begin, or cannot continue a checkpoint, which is read from a path."""
+def check_fit(trainer: L.Trainer, model: TD3, data: ReplayData, checkpoint: Mapping[str, Any] | None) -> None:
+    """Raise `UsageError` if a run cannot begin, or cannot continue a checkpoint."""
     check_monitors(trainer, model, data)
-    if checkpoint is not None and path is not None:
+    if checkpoint is not None:
         check_resume(trainer, data, checkpoint)
-        if trainer.num_nodes > 1 and not data.empty_replay:
-            check_own_rows(checkpoint, Path(path), trainer.global_rank)
-
-
-def check_own_rows(checkpoint: Mapping[str, Any], path: Path, rank: int) -> None:
-    """Raise `UsageError` if the replay buffer of a rank is not complete beside a checkpoint, on its node."""
-    replays = list(replays_in(checkpoint))
-    if rank >= len(replays):
-        return  # another number of ranks is refused later
-    try:
-        check_rows(replays[rank], path.absolute().parent / FOLDER)
-    except UnfitError as unfit:
-        raise UsageError(
-            f"{unfit.path} {unfit}. Copy it from the node on which rank {rank} was trained, or start with an empty "
-            "replay buffer (--data.empty_replay true)."
-        ) from None
 
 
 def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, Any]) -> None:

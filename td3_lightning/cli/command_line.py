@@ -3,7 +3,6 @@
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,22 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning import checkpointing
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.cli import completion
-from td3_lightning.cli.agent_class import DEFAULT, AgentClass, ClassPath, OtherAgentError, with_class_flags
-from td3_lightning.cli.array_arguments import register_array_arguments
+from td3_lightning.cli.agent_class import DEFAULT, KEY
 from td3_lightning.cli.checks import (
     check_callbacks,
     check_fit,
     check_pixel_encoder,
     check_trainer,
-    require_checkpoint,
     with_checkpoint_io,
 )
-from td3_lightning.cli.commands import COMMANDS, DISTRIBUTED, command_of
+from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error
-from td3_lightning.cli.parent import watch_ranks
 from td3_lightning.cli.precedence import Precedence
-from td3_lightning.cli.rendezvous import Rendezvous, check_processes, facts_of
+from td3_lightning.cli.processes import check_processes, strategy_with_timeout
 from td3_lightning.cli.run_files import run_summary
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import check_sizes
-from td3_lightning.cli.slow_precision import warn_of_slow_precision
 from td3_lightning.cli.stage import runs_folder
-from td3_lightning.cli.suggestions import check_time_limit
 from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
 from td3_lightning.errors import ExitOnSignal, UsageError, one_line
 from td3_lightning.reporting.console import echo
@@ -71,50 +64,38 @@ class CommandLine(LightningCLI):
     """
 
     def __init__(self, args: Sequence[str]) -> None:
-        self.checkpoint: dict[str, Any] | None = None
-        self.run_dir: Path | None = None  # of the run that is resumed
         self.start = Path.cwd()
-        self.typed = args[0] if args else ""
-        self.rendezvous = Rendezvous.of_launcher() if self.typed in DISTRIBUTED else None
-        args = with_class_flags(args)
-        with self.rendezvous.guard() if self.rendezvous else nullcontext():
-            try:
-                self.agent = AgentClass.named_in(args)
-                try:
-                    self._run(args)
-                except OtherAgentError as other:
-                    self.agent = other.agent
-                    self._run(args)
-            except ExitOnSignal:
-                self._print_resume_command()
-                raise
-
-    def _run(self, args: Sequence[str]) -> None:
+        self.typed = args[0]
+        self.sources = Precedence(args[0], args[1:], self.start)
         accelerator = "cpu" if torch.backends.mps.is_available() else "auto"  # mps has no float64
-        super().__init__(
-            self.agent.kind,
-            ReplayData,
-            trainer_class=Trainer,
-            trainer_defaults={"accelerator": accelerator, **TRAINER_DEFAULTS},
-            parser_kwargs={
-                "description": "Train and use TD3 and TD7 agents. See also `curves --help` and `sweep --help`.",
-                "prog": "td3-lightning",
-                "allow_abbrev": False,  # an abbreviation could be a misspelled flag
-                "exit_on_error": False,  # errors become exceptions, and each of them one sentence
-            },
-            args=list(args),
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,  # the hyperparameters contain no class paths
-        )
+        try:
+            super().__init__(
+                self.sources.agent_class,
+                ReplayData,
+                trainer_class=Trainer,
+                trainer_defaults={"accelerator": accelerator, **TRAINER_DEFAULTS},
+                parser_kwargs={
+                    "description": "Train and use TD3 and TD7 agents. See also `curves --help` and `sweep --help`.",
+                    "prog": "td3-lightning",
+                    "allow_abbrev": False,  # an abbreviation could be a misspelled flag
+                    "exit_on_error": False,  # errors become exceptions, and each of them one sentence
+                },
+                args=list(args),
+                auto_configure_optimizers=False,
+                load_from_checkpoint_support=False,  # the hyperparameters contain no class paths
+            )
+        except ExitOnSignal:
+            self._print_resume_command()
+            raise
 
     # Commands and settings.
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # Lightning's is a static method
-        """Return the commands with the parameters that are not settings; only the typed command if there is one.
+        """Return the command with the parameters that are not settings.
 
-        Adding the settings of a command to the parser takes longer than creating the networks.
+        Adding the settings of another command to the parser takes longer than creating the networks.
         """
-        return {self.typed: COMMANDS[self.typed]} if self.typed in COMMANDS else COMMANDS
+        return {self.typed: COMMANDS[self.typed]}
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the settings of the run."""
@@ -127,10 +108,9 @@ class CommandLine(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the settings of the objects in the order of `--help`. Lightning would add the Trainer first."""
-        register_array_arguments()
-        parser.add_lightning_class_args(self.agent.kind, "model")
-        known = "td3_lightning.TD3 or td3_lightning.TD7; it decides which settings the model has."
-        parser.add_argument("--model.class_path", type=ClassPath(), default=DEFAULT, help=f"Agent: {known}")
+        parser.add_lightning_class_args(self.sources.agent_class, "model")
+        known = "TD3, TD7 or a subclass; it decides which settings the model has. Short: --model TD7."
+        parser.add_argument(f"--{KEY}", type=str, default=DEFAULT, help=f"Agent: {known}")
         parser.add_lightning_class_args(ReplayData, "data")
         parser.add_lightning_class_args(Collector, "collector")
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
@@ -148,17 +128,15 @@ class CommandLine(LightningCLI):
     ) -> None:
         """Parse the words. An invalid word raises `UsageError`."""
         try:
-            if args[:1] in (["-h"], ["--help"]):
-                parser.parse_args(args)
-            if args and args[0].split("=")[0] == completion.FLAG:
-                completion.print_script(parser, args)
-            precedence = Precedence(parser, command_of(args, self.subcommands()), args[1:], self.start, self.agent)
-            self.config = precedence.decide()
+            self.config = self.sources.decide(parser)
         except argparse.ArgumentError as error:
-            self.agent.check_setting(str(error))
             known = self.command_parser.get_defaults(skip_validation=True).keys()
-            raise UsageError(explain_parser_error(str(error), known, args)) from error
-        self.checkpoint, self.run_dir = precedence.checkpoint, precedence.run_dir
+            raise UsageError(explain_parser_error(str(error), known)) from error
+
+    @property
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The checkpoint that the command loads, None without one."""
+        return self.sources.checkpoint
 
     def _parse_ckpt_path(self) -> None:
         """Replace Lightning's method, because `Precedence` has merged the settings of the checkpoint."""
@@ -168,9 +146,6 @@ class CommandLine(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Require a checkpoint if the command loads one, and make all paths absolute."""
         self.settings = self.config[self.subcommand]
-        require_checkpoint(str(self.subcommand), self.checkpoint)
-        for name in ("env_kwargs", "train_kwargs"):
-            check_time_limit(f"data.{name}", self.settings.data[name])
         self.given = self.settings.clone()  # config.yaml keeps the paths as the user wrote them
         self.settings.model.pop("class_path")  # the parser was made for the class
         make_absolute(self.settings)
@@ -182,6 +157,7 @@ class CommandLine(LightningCLI):
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or NullProfiler()
+        settings["strategy"] = strategy_with_timeout(settings)
         settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
         try:
             trainer = Trainer(**settings)
@@ -204,9 +180,10 @@ class CommandLine(LightningCLI):
 
     def _run_logger(self, settings: Mapping[str, Any]) -> RunLogger:
         """Create the logger of a new run, or of the run that is resumed. A new stage is a new run."""
-        if self.run_dir is None or self.objects.data.empty_replay:
+        run = self.sources.run_dir
+        if run is None or self.objects.data.empty_replay:
             return RunLogger(str(runs_folder(settings["default_root_dir"])), self.objects.name)
-        return RunLogger(str(self.run_dir.parent.parent), self.run_dir.parent.name, self.run_dir.name)
+        return RunLogger(str(run.parent.parent), run.parent.name, run.name)
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         own = _as_list(settings["callbacks"])
@@ -226,21 +203,13 @@ class CommandLine(LightningCLI):
     def after_instantiate_classes(self) -> None:
         """Raise errors that would otherwise appear after the run has created its folder."""
         check_launcher(self.trainer)
+        check_processes(self.trainer)
         check_pixel_encoder(self.datamodule, self.model)
         if self.subcommand == "fit":
-            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint, self.settings.ckpt_path)
+            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)
-        self._meet()
-
-    def _meet(self) -> None:
-        """Wait for the other processes of the run. torch would wait for them up to 30 minutes."""
-        check_processes(self.trainer)
-        if self.trainer.world_size > 1:
-            watch_ranks(self.trainer.strategy.launcher)
-            if self.rendezvous is not None:
-                self.rendezvous.meet(facts_of(self.settings))
 
     # The run.
 
@@ -248,8 +217,6 @@ class CommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Print a description of the run."""
         self._fit_start = time.monotonic()
-        if self.trainer.strategy.root_device.type == "cpu":
-            warn_of_slow_precision(str(self.trainer.precision))
         for line in start_lines(self.trainer, self.model, self.datamodule, self._seed(), self.start):
             echo(line)
 

@@ -1,13 +1,7 @@
-"""Commands of td3-lightning."""
+"""Commands of td3-lightning. This module imports no library, so that a wrong command is refused at once."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from td3_lightning.cli.suggestions import command as closest_command
-from td3_lightning.errors import UsageError
-
-# Commands that several processes can run together.
-DISTRIBUTED = ("fit", "validate", "test")
+from collections.abc import Sequence
+from difflib import get_close_matches
 
 # Parameters of each command's method that are not settings.
 OBJECTS = {"model", "datamodule", "ckpt_path", "weights_only", "verbose"}
@@ -27,11 +21,14 @@ COMMANDS = {
 OTHER_COMMANDS = {"curves": ("curves", "draw_curves"), "sweep": ("sweep", "sweep")}
 
 
-def command_of(args: Sequence[str], commands: Mapping[str, Any]) -> str:
-    """Return the first word, which must be a command."""
-    known = [*commands, *OTHER_COMMANDS]
-    if not args:
-        raise UsageError(f"td3-lightning requires a command, got none. Use one of {', '.join(known)}, or --help.")
-    if args[0] not in commands:
-        raise UsageError(f'"{args[0]}" is not a command; {closest_command(args[0], known)}')
-    return args[0]
+def command_error(words: Sequence[str]) -> str | None:
+    """Return the message if the first word is neither a command nor a flag of the program, else None."""
+    known = [*COMMANDS, *OTHER_COMMANDS]
+    if not words:
+        return f"td3-lightning requires a command, got none. Use one of {', '.join(known)}, or --help."
+    word = words[0].split("=")[0]
+    if word in (*known, "-h", "--help", "--version", "--print_completion"):
+        return None
+    close = get_close_matches(word.lower(), [*known, "--help", "--version"], n=1)
+    hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}, or --help."
+    return f'"{word}" is not a command; {hint}'

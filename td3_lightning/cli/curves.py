@@ -31,7 +31,8 @@ def draw_curves(args: Sequence[str]) -> None:
     echo(options.output)
 
 
-def _parse(args: Sequence[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         "td3-lightning curves",
         description="Draw the learning curves of several runs with their mean and its 95% interval.",
@@ -45,8 +46,12 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--metric", default="eval/return_mean", help="column of metrics.csv (default: %(default)s)")
     parser.add_argument("--title", help="title of the picture (default: the metric)")
     parser.add_argument("--output", default="curves.png", help="path of the picture (default: %(default)s)")
+    return parser
+
+
+def _parse(args: Sequence[str]) -> argparse.Namespace:
     try:
-        options, unknown = parser.parse_known_intermixed_args(args)
+        options, unknown = make_parser().parse_known_intermixed_args(args)
     except argparse.ArgumentError as error:
         raise UsageError(explain_parser_error(str(error), [])) from error
     if unknown:

@@ -1,24 +1,30 @@
 """Precedence of the settings: defaults, configuration files, checkpoint, flags."""
 
-from argparse import ArgumentError
+import argparse
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
-from jsonargparse import Namespace
+import yaml
+from jsonargparse import Namespace, get_loader, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_only
 
-from td3_lightning.cli.agent_class import FLAG, AgentClass
+from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.cli.agent_class import AGENTS, DEFAULT, KEY, agent_class, agent_path, with_class_flags
 from td3_lightning.cli.checks import check_own_stage, check_stage_before, has_name, require_checkpoint
-from td3_lightning.cli.config_files import SECTIONS, as_yaml, find_config, parse_file_flags, without_empty_sections
-from td3_lightning.cli.differences import check_same_environment, differences
-from td3_lightning.cli.settings import saved_settings
+from td3_lightning.cli.config_files import read_config
+from td3_lightning.cli.settings import kept, saved_settings
 from td3_lightning.cli.stage import check_name, find_checkpoint, is_name, runs_folder
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import expand, shown
 from td3_lightning.reporting.run_dir import config_of, run_dir_of
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
+
+# Settings that are needed before the parser exists: they name the class of the agent and the checkpoint.
+EARLY = (KEY, "ckpt_path", "name", "trainer.default_root_dir", "data.empty_replay")
 
 
 class Precedence:
@@ -28,79 +34,106 @@ class Precedence:
     the checkpoint, flags. If the replay starts empty, a new stage begins and the files override the checkpoint.
 
     Args:
-        parser: Parser of the command line.
         command: Name of the command.
         words: Words after the command.
         start: Working directory of the command.
-        agent: Class of the agent, for which the parser was made.
 
     Attributes:
+        files: The configuration files. Each is read and parsed once.
         checkpoint: The checkpoint that the command loads, None without one.
         run_dir: Folder of the run that `fit` resumes, None for a new run.
+        agent: Import path of the agent.
+
+    Raises:
+        UsageError: A file or a checkpoint cannot be used, or no agent has the given name.
+        argparse.ArgumentError: A flag has no value.
     """
 
-    def __init__(
-        self, parser: LightningArgumentParser, command: str, words: list[str], start: Path, agent: AgentClass
-    ) -> None:
-        self._parser, self._command, self._start, self._agent = parser, command, start, agent
-        named, typed = parse_file_flags(words)
-        self._files = [find_config(name) for name in named.config]
-        self._configs = [f"--config={without_empty_sections(file)}" for file in self._files]
-        if self._files:  # a name in a file overrides the name of the file
-            self._configs = [f"--name={self._files[0].stem}", *self._configs]
-        self._printing = [word for word in typed if word.startswith("--print_config")]  # parsing ends there
-        self._typed = [word for word in typed if word not in self._printing]
-        self._typed_path: str | None = named.ckpt_path
-        self._prints_help = not {"-h", "--help"}.isdisjoint(words)
+    def __init__(self, command: str, words: Sequence[str], start: Path) -> None:
+        self._command, self._start = command, start
+        self._early, typed = parse_early_flags(words)
+        self.files = [read_config(name) for name in self._early.config]
+        # Parsing ends at these words. `help.py` answers --help.
+        self._printing = ["--help" if word == "--help-trainer" else word for word in typed if is_printing(word)]
+        early = [f"--{key}={value}" for key, value in vars(self._early).items() if value is not None and key in EARLY]
+        self._typed = [*early, *(word for word in typed if not is_printing(word))]
         self.checkpoint: dict[str, Any] | None = None
         self.run_dir: Path | None = None
+        self._path = self._find_checkpoint()
+        if self._path is not None:
+            self.checkpoint = read_checkpoint(self._path)
+        self.agent = self._agent()
 
-    def decide(self) -> Namespace:
+    @property
+    def agent_class(self) -> type[TD3]:
+        """Class of the agent."""
+        return agent_class(self.agent) or TD3
+
+    def decide(self, parser: LightningArgumentParser) -> Namespace:
         """Return the configuration of the command. End the process after `--print_config` or `--help`.
+
+        Args:
+            parser: Parser of the command line, with the settings of the agent.
 
         Raises:
             UsageError: The files, the checkpoint and the flags do not fit together.
         """
-        if self._typed_path is not None and not is_name(self._typed_path):
-            return self._with_checkpoint(expand("ckpt_path", self._typed_path))
-        given = self._typed_path or self._files or self._printing or self._prints_help
-        require_checkpoint(self._command, given)
-        # The environment may be in the checkpoint, which has not been found yet.
-        unknown_env = ["--data.env_id=unknown"] if self._typed_path or self._printing else []
-        config = self._parse(*unknown_env, *self._configs, *self._typed)
-        path = self._find_checkpoint(config[self._command])
-        if path is not None:
-            return self._with_checkpoint(path)
+        files = [file.content for file in self.files]
+        if self._path is None or self.checkpoint is None:
+            require_checkpoint(self._command, self._printing)
+            if self._printing:
+                self._print(parser, files)
+            return self._parse(parser, files)
+        if self._command == "fit" and not self.files:
+            fix = f"Use --config {config_of(Path(self._path))}."
+            raise UsageError(f"fit requires --config to resume from {self._path}, got none. {fix}")
+        saved = saved_settings(self.checkpoint, self._path, files, self._typed, self._command)
+        resumed = self._parse(parser, [*files, saved])
+        is_stage = bool(self.files) and resumed[self._command].data.empty_replay
         if self._printing:
-            self._print(*self._configs, *self._typed)
-        return config
+            self._print(parser, [saved, *files] if is_stage else [*files, saved])
+        self._set_run_dir(Path(self._path), resumed[self._command].name)
+        if not self.files:
+            return resumed
+        staged = self._parse(parser, [saved, *files])
+        self._report(self._path, resumed[self._command], staged[self._command], is_stage)
+        return staged if is_stage else resumed
 
-    def _parse(self, *words: str) -> Namespace:
-        agent = f"{FLAG}={self._agent.path}"  # not the parser's default, which --print_config=skip_default omits
-        try:
-            config = self._parser.parse_args([self._command, agent, *words])
-        except UnicodeDecodeError as error:
-            flags = {word.split("=")[0].removeprefix("--") for word in words}
-            section = next((name for name in SECTIONS if name in flags), "A setting")
-            raise ArgumentError(None, f'Parser key "{section}": {error}') from error
-        check_name(config[self._command].name)
-        return config
+    def _value(self, key: str) -> Any:
+        """Return an early setting: of the flag, else of the last file that has it."""
+        typed = vars(self._early)[key]
+        return typed if typed is not None else next(filter(None, (file.get(key) for file in self.files[::-1])), None)
 
-    def _print(self, *words: str) -> NoReturn:
-        self._parse(*words, *self._printing)
-        raise SystemExit(0)  # the parser has ended the process before
+    def _agent(self) -> str:
+        """Return the agent that the user names, else that of the checkpoint, else TD3."""
+        named = self._value(KEY)
+        path = agent_path(named) if named is not None else None
+        if self.checkpoint is None or self._path is None:
+            return path or DEFAULT
+        algorithm = self.checkpoint.get("algorithm", "TD3")
+        held = next(each for each, kind in AGENTS.items() if kind.algorithm == algorithm)
+        if path is None:
+            return held
+        kind = agent_class(path)
+        if kind is None or kind.algorithm != algorithm:
+            fix = f"Remove it, and use the configuration of the checkpoint: --config {config_of(Path(self._path))}."
+            raise UsageError(f"{KEY} must be {held}, as in {self._path}, got {path}. {fix}")
+        return path
 
-    def _find_checkpoint(self, config: Namespace) -> str | None:
-        """Return the checkpoint that a name or a configuration file refers to, None without one."""
-        is_stage = self._typed_path is None and config.data.empty_replay
-        named = self._typed_path or config.ckpt_path
+    def _find_checkpoint(self) -> str | None:
+        """Return the checkpoint that a flag or a configuration file refers to, None without one."""
+        named, is_typed = self._value("ckpt_path"), self._early.ckpt_path is not None
+        if is_typed and not is_name(named):
+            return expand("ckpt_path", named)
+        is_stage = not is_typed and self._value("data.empty_replay") in (True, "true")
         if named is None or (is_stage and self._command != "fit"):
             return None
         try:
-            runs = runs_folder(config.trainer.default_root_dir)
-            path = expand("ckpt_path", find_checkpoint(named, runs, config.name))
+            name = str(self._value("name") or (self.files[0].path.stem if self.files else "default"))
+            runs = runs_folder(self._value("trainer.default_root_dir"))
+            path = expand("ckpt_path", find_checkpoint(named, runs, name))
             if is_stage:
-                check_stage_before(Path(path), self._files)
+                check_stage_before(Path(path), [file.path for file in self.files])
         except UsageError:
             if self._printing:  # the configuration can be printed before the previous stage is trained
                 return None
@@ -109,55 +142,111 @@ class Precedence:
             self._typed = ["--data.empty_replay=true", *self._typed]
         return path
 
-    def _with_checkpoint(self, path: str) -> Namespace:
-        saved = self._read(path)
-        typed = [f"--ckpt_path={path}", *self._typed]
-        resumed = self._parse(*self._configs, saved, *typed)
-        starts_stage = bool(self._files) and resumed[self._command].data.empty_replay
-        if self._printing:
-            self._print(*([saved, *self._configs] if starts_stage else [*self._configs, saved]), *typed)
-        self._set_run_dir(Path(path), resumed[self._command].name)
-        if not self._files:
-            return resumed
-        staged = self._parse(saved, *self._configs, *typed)
-        if starts_stage:
-            return self._start_stage(path, resumed, staged)
-        return self._resume(path, resumed, staged)
+    def _words(self, contents: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the words of a command line whose configuration files have the given contents."""
+        name = [f"--name={self.files[0].path.stem}"] if self.files else []  # a name in a file overrides it
+        path = [] if self._path is None else [f"--ckpt_path={self._path}"]
+        configs = [f"--config={ParsedFiles.add(content)}" for content in contents]
+        return [self._command, *name, *configs, *self._typed, *path, f"--{KEY}={self.agent}"]
 
-    def _read(self, path: str) -> str:
-        """Read the checkpoint, and return its settings as a flag."""
-        self.checkpoint = read_checkpoint(path)
-        self._agent.check(self.checkpoint, path)
-        if self._command == "fit" and not self._files:
-            fix = f"Use --config {config_of(Path(path))}."
-            raise UsageError(f"fit requires --config to resume from {path}, got none. {fix}")
-        texts = [file.read_text(encoding="utf-8") for file in self._files]
-        return f"--config={as_yaml(saved_settings(self.checkpoint, path, texts, self._typed, self._command))}"
+    def _parse(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> Namespace:
+        config = parser.parse_args(self._words(contents))
+        check_name(config[self._command].name)
+        return config
+
+    def _print(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> NoReturn:
+        parser.parse_args([*self._words(contents), *self._printing])
+        raise SystemExit(0)  # the parser has ended the process before
 
     def _set_run_dir(self, checkpoint: Path, name: str) -> None:
         """Resume in the folder of the checkpoint, unless the user typed another name for a new run."""
-        is_named = any(word.split("=")[0] == "--name" for word in self._typed)
         run = run_dir_of(checkpoint)
-        self.run_dir = run if not is_named or has_name(run, name) else None
+        self.run_dir = run if self._early.name is None or has_name(run, name) else None
 
-    def _start_stage(self, path: str, resumed: Namespace, staged: Namespace) -> Namespace:
-        """Take the settings of the files, and report what they change."""
-        if self._command == "fit":
-            rank_zero_only(echo)(f"Starting this stage from {shown(path, self._start)}.")
-        check_same_environment(path, resumed[self._command], staged[self._command])
-        changed = differences(staged[self._command], resumed[self._command])
-        if changed:
-            rank_zero_only(echo)(f"The new stage overrides settings of the checkpoint: {changed}.")
-        return staged
+    def _report(self, path: str, resumed: Namespace, staged: Namespace, is_stage: bool) -> None:
+        """Report which settings of the checkpoint and of the files override the other ones.
 
-    def _resume(self, path: str, resumed: Namespace, staged: Namespace) -> Namespace:
-        """Take the settings of the checkpoint, and report which settings of the files they override."""
-        if self._command == "fit" and staged[self._command].data.empty_replay:
-            check_own_stage(Path(path), resumed[self._command].name, self._files)
-        check_same_environment(path, resumed[self._command], staged[self._command])
-        ignored = differences(resumed[self._command], staged[self._command])
-        if ignored:
-            rank_zero_only(echo)(
-                f"The checkpoint overrides settings of the configuration: {ignored}. Use a flag to change a setting."
+        Raises:
+            UsageError: The environments differ, or the checkpoint belongs to the stage before.
+        """
+        say = rank_zero_only(echo)
+        if self._command == "fit" and is_stage:
+            say(f"Starting this stage from {shown(path, self._start)}.")
+        elif self._command == "fit" and staged.data.empty_replay:
+            check_own_stage(Path(path), resumed.name, [file.path for file in self.files])
+        env_id, configured = resumed.data.env_id, staged.data.env_id
+        if env_id != configured:
+            raise UsageError(
+                f"data.env_id must be {env_id}, as in {path}, got {configured}. Use the configuration of the "
+                "checkpoint, or set --data.env_id to change the environment."
             )
-        return resumed
+        taken, left = (staged, resumed) if is_stage else (resumed, staged)
+        changed = ", ".join(differences(_compared(taken), _compared(left)))
+        if changed and is_stage:
+            say(f"The new stage overrides settings of the checkpoint: {changed}.")
+        elif changed:
+            say(f"The checkpoint overrides settings of the configuration: {changed}. Use a flag to change a setting.")
+
+
+class ParsedFiles:
+    """Contents of files that are parsed already, behind jsonargparse's loader of YAML."""
+
+    _contents: ClassVar[dict[str, Any]] = {}
+    _load = staticmethod(get_loader("yaml"))
+
+    @classmethod
+    def add(cls, content: Mapping[str, Any]) -> str:
+        """Return a text that the loader replaces with the content."""
+        set_loader("yaml", cls.load, exceptions=(yaml.YAMLError, *OTHER_YAML_ERRORS))
+        text = f"<settings {len(cls._contents)}>"
+        cls._contents[text] = content
+        return text
+
+    @classmethod
+    def load(cls, text: str) -> Any:
+        """Return the value of a flag, or the content of a file."""
+        return deepcopy(cls._contents[text]) if text in cls._contents else cls._load(text)
+
+
+def is_printing(word: str) -> bool:
+    """Return whether a flag prints settings instead of running the command."""
+    return word.startswith("--print_config") or word == "--help-trainer"
+
+
+def parse_early_flags(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the values of the flags that are needed before the parser exists, and the other words.
+
+    Raises:
+        argparse.ArgumentError: A flag has no value.
+    """
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    flags.add_argument("-c", "--config", action="append", default=[])
+    for key in EARLY:
+        flags.add_argument(f"--{key}")
+    return flags.parse_known_args(with_class_flags(words))
+
+
+def differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """List the settings whose values differ, for example "model.tau 0.01 (not 0.005)".
+
+    Args:
+        taken: The settings that a command uses.
+        left: The settings that it does not use.
+        prefix: Name of the section, with a dot.
+    """
+    found = []
+    for key, value in taken.items():
+        other = left.get(key)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            found += differences(value, other, f"{prefix}{key}.")
+        elif value != other:
+            found.append(f"{prefix}{key} {value} (not {other})")
+    return found
+
+
+def _compared(config: Namespace) -> dict[str, Any]:
+    """Return the settings of a run without those that each start sets anew."""
+    settings = kept(config.as_dict())
+    settings.pop("seed_everything", None)
+    settings["data"] = {name: value for name, value in settings["data"].items() if name != "empty_replay"}
+    return settings

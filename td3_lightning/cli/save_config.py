@@ -14,6 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
+from td3_lightning.cli.processes import check_same
 from td3_lightning.cli.settings import FILENAME_SETTING, LEAVES, check_kept, kept, requires_config
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
@@ -55,6 +56,7 @@ class SaveConfig(SaveConfigCallback):
         except UsageError as error:
             raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         self.is_required = requires_config(settings)
+        check_same(trainer, settings["model"])
         folder = self._folder(trainer)
         if folder is None:
             return

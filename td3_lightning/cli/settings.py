@@ -44,7 +44,7 @@ EARLIER = {"normalize_observations": False, "normalize_rewards": False}  # where
 
 
 def saved_settings(
-    checkpoint: Mapping[str, Any], path: str, files: Sequence[str], typed: Sequence[str], command: str
+    checkpoint: Mapping[str, Any], path: str, files: Sequence[Mapping[str, Any]], typed: Sequence[str], command: str
 ) -> dict[str, Any]:
     """Return the settings of a checkpoint that a command uses, after checking each of them.
 
@@ -119,17 +119,16 @@ def check_kept(settings: Mapping[str, Any], named: Named) -> None:
         check_names(value, section, named)
 
 
-def _named_in(files: Sequence[str], typed: Sequence[str]) -> Named:
+def _named_in(files: Sequence[Mapping[str, Any]], typed: Sequence[str]) -> Named:
     """Return a predicate: whether the user wrote a text, in a file for the same setting or as a flag."""
     words = {found for word in typed for found in _texts(_read(word.split("=", 1)[-1]))}
-    contents = [content for file in files if isinstance(content := _read(file), dict)]
 
     def named(value: str, setting: str) -> bool:
         section, _, rest = setting.removeprefix("a key of ").partition(".")
         name = rest.split(".")[0]
-        held = [content.get(section) for content in contents]
+        held = [file.get(section) for file in files]
         own = [each.get(name) for each in held if isinstance(each, dict)]
-        own += [content.get(f"{section}.{name}") for content in contents]
+        own += [file.get(f"{section}.{name}") for file in files]
         return value in words or any(value in _texts(each) for each in own)
 
     return named

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from lightning.pytorch.loggers import Logger
 
 from td3_lightning.cli.command_line import CommandLine
-from td3_lightning.cli.config_files import check_dashes, find_config, find_space, parse_yaml
+from td3_lightning.cli.config_files import ConfigFile, read_config, read_space
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.stage import check_name, runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
@@ -60,7 +59,7 @@ def sweep(args: Sequence[str]) -> None:
         RunError: All trials or a seed failed.
     """
     options, words = _parse(args)
-    files = [find_config(name) for name in options.config]
+    files = [read_config(name) for name in options.config]
     _check_options(options, words)
     if options.space is None:
         if "--seed_everything" in (word.split("=")[0] for word in words):
@@ -68,7 +67,7 @@ def sweep(args: Sequence[str]) -> None:
         plan = _plan(options, words, files, [flags({"seed_everything": seed}) for seed in _ends(options.seeds)])
         _run(partial(run_seeds, plan, options.seeds), plan, options)
         return
-    space = Space(parse_yaml(find_space(options.space)))
+    space = Space(read_space(options.space))
     for name in space.dimensions:
         if any(word.split("=")[0] == f"--{name}" for word in words):
             raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")
@@ -86,7 +85,7 @@ def _run(run: Callable[..., None], plan: Plan, options: argparse.Namespace) -> N
         run(cluster.start)
 
 
-def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequence[Sequence[str]]) -> Plan:
+def _plan(options: Any, words: list[str], files: Sequence[ConfigFile], corners: Sequence[Sequence[str]]) -> Plan:
     """Check the settings of all corners, and return the settings of all runs."""
     configs = [word for name in options.config for word in ("--config", name)]
     for corner in corners:
@@ -103,14 +102,14 @@ def _plan(options: Any, words: list[str], files: Sequence[Path], corners: Sequen
         name=name,
         folder=runs_folder(settings.trainer.default_root_dir) / name,
         configs=options.config,
-        contents=[yaml.safe_load(file.read_text(encoding="utf-8")) for file in files],
+        contents=[file.content for file in files],
         flags=words,
         metric=settings.checkpoint.monitor,
         mode=settings.checkpoint.mode,
         workers=options.workers,
         clock="updates" if check.datamodule.offline else "env_steps",
         seed=int(settings.seed_everything),
-        files=files,
+        files=[file.path for file in files],
     )
 
 
@@ -128,8 +127,8 @@ def _check_files(check: SettingsCheck) -> None:
         raise UsageError(f"trainer.logger must not contain a RunLogger {purpose}. Remove it.")
 
 
-def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options of the sweep, and the flags of `fit`."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the options."""
     parser = argparse.ArgumentParser(
         "td3-lightning sweep",
         description="Run a configuration over the settings of a search space (--space) or over random seeds (--seeds). "
@@ -151,9 +150,13 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--objective", help=f"evaluations that count: {', '.join(OBJECTIVES)} (default: last_10)")
     parser.add_argument("--pruner", help=f"stops bad trials: {', '.join(PRUNERS)} (default: median)")
     parser.add_argument("--pruner_warmup", type=int, help="evaluations before a trial can be pruned (default: 10)")
+    return parser
+
+
+def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options of the sweep, and the flags of `fit`."""
     try:
-        check_dashes(args)
-        return parser.parse_known_args(args)
+        return make_parser().parse_known_args(args)
     except argparse.ArgumentError as error:
         raise UsageError(explain_parser_error(str(error), [])) from error
 

@@ -113,7 +113,8 @@ class TrainingVectorEnv:
     """
 
     def __init__(self, vector: VectorEnv) -> None:
-        self.vector, self.num_envs = vector, vector.num_envs
+        self.vector: Any = vector  # the base class does not declare `call` and `set_attr`
+        self.num_envs = vector.num_envs
         self.is_stepping = False  # a step has begun, and `finish` has not returned it
         self._finished: Step | None = None  # this step, if a checkpoint contains it
         self._names = ReportNames()

@@ -122,7 +122,7 @@ class Workers(AsyncVectorEnv):
                 process.join()
         self.closed = True
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, timeout: float | None = GRACE, terminate: bool = False) -> None:
         """Close the environments, then end the processes."""
         with suppress(Exception), self._watched():  # the work of the run is done
             super().close_extras(timeout=GRACE)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from td3_lightning.algorithm import ensemble, networks, td3
+from td3_lightning.algorithm import ensemble, losses, networks, td3
 from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, EnsembleReLU
 from td3_lightning.algorithm.networks import Actor, Critics
 
@@ -65,7 +65,7 @@ def forward_functions() -> dict[str, Any]:
     found |= {name: getattr(networks, name) for name in ("compute", "members", "are_separable")}
     found |= {name: getattr(ensemble, name) for name in ("_linear", "_layer_norm")}
     found |= {name: getattr(td3, name) for name in ("encode_first", "at_least_float32")}
-    return found | {"squared_error": td3.CRITIC_LOSSES["mse"]}
+    return found | {"squared_error": losses.CRITIC_LOSSES["mse"]}
 
 
 def runs_replaced_steps(agent: Any) -> bool:
@@ -95,7 +95,7 @@ def digest(function: Any) -> str:
 def _functions_in(file: str) -> dict[int, ast.FunctionDef]:
     """Return the functions in a file by their first line."""
     nodes = [node for node in ast.walk(ast.parse(Path(file).read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
-    return {min(each.lineno for each in (node, *node.decorator_list)): node for node in nodes}
+    return {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in nodes}
 
 
 def _text(node: Any) -> str:

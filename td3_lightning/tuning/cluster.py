@@ -10,7 +10,7 @@ from td3_lightning.tuning import node
 from td3_lightning.tuning.plan import Plan, given_threads
 from td3_lightning.tuning.run import Run
 
-KILLED = -int(signal.SIGKILL)  # exit code of a run that Ray has given up
+KILLED = -9  # exit code of a run that Ray has given up
 LOSSES = 3  # of nodes and workers, after which Ray gives up a run
 STOP_TIMEOUT = 5.0  # seconds after which a run that was stopped is known to be queued
 

@@ -12,6 +12,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 PROGRAM = ["-m", "td3_lightning"]  # words after the name of the interpreter
 SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the process that a run watches
 LOCK_TIMEOUT = 120.0  # seconds until the locks of a lost node are free; a server of NFS 4 waits for 90
@@ -97,9 +102,7 @@ def _wait_for_locks(folder: Path) -> None:
 
 def _is_locked(folder: Path) -> bool:
     """Return whether a process has the lock of a run's folder, see `RunLock`."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no locks of folders
+    if fcntl is None:
         return False
     descriptor = os.open(folder, os.O_RDONLY)
     try:

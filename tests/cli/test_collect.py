@@ -149,7 +149,7 @@ def test_invalid_dataset_starts_no_run(last: Path, error: Error) -> None:
             ["--data.dataset.name=gone-v0"],
             "data.dataset must be the id or the folder of a Minari dataset, got 'gone-v0'",
         ),
-        (["--data.dataset.share=0.5"], "data.dataset: td3_lightning.Dataset requires name, got none"),
+        (["--data.dataset.share=0.5"], "data.dataset: requires name under init_args, got none"),
         (
             ["--data.dataset.name=recorded-v0", "--data.dataset.share=1.5"],
             "data.dataset.share must be in [0, 1], got 1.5",

@@ -1,20 +1,54 @@
-"""Test the scripts that complete commands and flags in a shell."""
+"""Test the help, and the scripts that complete commands and flags in a shell."""
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from td3_lightning.cli.app import main
+from td3_lightning.cli.commands import COMMANDS, OTHER_COMMANDS
+from td3_lightning.cli.help import settings_of
 
 QUERY = """
 source {script}
 COMP_WORDS=({words}); COMP_CWORD={last}
-_shtab_td3_lightning
+_td3_lightning
 printf "%s\\n" "${{COMPREPLY[@]}}"
 """
+
+
+def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(["--help"], capsys).splitlines()
+    for command in (*COMMANDS, *OTHER_COMMANDS):
+        assert any(line.split()[:1] == [command] and line.endswith(".") for line in lines), command
+
+
+def test_help_of_a_command_is_short_and_about_our_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, name in ((["fit"], "layer_norm"), (["fit", "--model", "TD7"], "zs_dim"), (["record"], "episodes")):
+        text = printed([*words, "--help"], capsys)
+        assert len(text.splitlines()) < 200
+        assert name in text
+        assert "--data.batch_size 256" in text
+        assert "--trainer.max_epochs 100" in text
+        assert "obs_dim" not in text
+    with pytest.raises(SystemExit):
+        main(["fit", "--help-trainer"])
+    assert "--trainer.num_sanity_val_steps" in capsys.readouterr().out
+
+
+def test_every_setting_of_the_help_has_a_sentence() -> None:
+    for agent in ("td3_lightning.TD3", "td3_lightning.TD7"):
+        for command in COMMANDS:
+            for section in settings_of(command, agent).values():
+                for flag, (_, text) in section.items():
+                    assert text.endswith("."), (command, flag, text)
 
 
 def completions(script: Path, *words: str) -> list[str]:
@@ -26,26 +60,22 @@ def completions(script: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="requires bash")
-def test_bash_completes_commands_and_settings(tmp_path: Path) -> None:
-    pytest.importorskip("shtab")
-    # A new process, because the script lists the subclasses that are imported, and other tests import and define many.
-    command = [sys.executable, "-m", "td3_lightning", "--print_completion", "bash"]
+def test_bash_completes_flags_and_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "script"
-    script.write_text(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    script.write_text(printed(["--print_completion", "bash"], capsys))
     assert completions(script, "td3-lightning", "re") == ["record"]
     assert completions(script, "td3-lightning", "fit", "--data.batch_s") == ["--data.batch_size"]
     assert "--collector.warmup_steps" in completions(script, "td3-lightning", "fit", "--collector.")
+    assert completions(script, "td3-lightning", "fit", "--config", "pend") == ["pendulum.yaml"]
+    assert "td7/hopper.yaml" in completions(script, "td3-lightning", "sweep", "--config", "")
+    assert completions(script, "td3-lightning", "sweep", "--se") == ["--seeds", "--seed_everything"]
+    assert completions(script, "td3-lightning", "curves", "--gr") == ["--group"]
+    for command in (*COMMANDS, *OTHER_COMMANDS):
+        assert not [word for word in completions(script, "td3-lightning", command, "-") if word[2:3] in ("-", ">", "")]
 
 
-@pytest.mark.parametrize(("words", "got"), [(["fish"], "fish"), ([], "none"), (["=fish"], "fish")])
+@pytest.mark.parametrize(("words", "got"), [(["fish"], "fish"), ([], "none")])
 def test_other_shells_are_refused(words: list[str], got: str, capsys: pytest.CaptureFixture[str]) -> None:
-    flag = ["--print_completion", *words] if words != ["=fish"] else ["--print_completion=fish"]
-    assert main(flag) == 2
-    expected = f"--print_completion must be one of bash, zsh, tcsh, got {got}. Use --print_completion bash.\n"
+    assert main(["--print_completion", *words]) == 2
+    expected = f"--print_completion must be one of bash, zsh, got {got}. Use --print_completion bash.\n"
     assert capsys.readouterr().err == expected
-
-
-def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["--print_completion=zsh"]) == 2
-    assert "requires the package shtab, got none. Use pip install" in capsys.readouterr().err

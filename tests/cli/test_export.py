@@ -96,8 +96,8 @@ def test_export_writes_the_policy_that_test_evaluates(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--format", "tflite", "--output", "a"], "of onnx, pt2, weights, got tflite. Use onnx, for example."),
-        (["--format", "onxx", "--output", "a.onnx"], "Did you mean onnx?"),
+        (["--format", "tflite", "--output", "a"], "of onnx, pt2, weights, got tflite."),
+        (["--format", "onxx", "--output", "a.onnx"], "of onnx, pt2, weights, got onxx."),
         (["--format", "onnx"], "export --format onnx requires --output alone, for example --output car.onnx."),
         (["--format", "pt2", "--output", "a.pt2", "--files", "a"], "--format pt2 requires --output alone"),
         (["--format", "onnx", "--output", "a.pt2"], "output must end in .onnx, got a.pt2. Use a.onnx."),

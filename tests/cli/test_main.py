@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from td3_lightning import __version__
-from td3_lightning.__main__ import import_main, run
-from td3_lightning.cli.environment_variables import LEAST, check_launcher_variables
+from td3_lightning.__main__ import run
 
 OPTIONAL = ["minari", "onnx", "onnxruntime", "optuna", "pandas", "ray", "tensorflow", "imageio_ffmpeg"]
 IMPORT = """
@@ -66,67 +64,12 @@ def test_ctrl_c_during_imports_exits_with_130_and_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (130, "")
 
 
-@pytest.mark.parametrize(
-    ("variable", "text", "least"),
-    [
-        *((name, "abc", 0) for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")),
-        *((name, "", 0) for name in ("SLURM_LOCALID", "SLURM_NODEID", "JSM_NAMESPACE_RANK")),
-        *((name, "-1", 0) for name in ("RANK", "LOCAL_RANK")),
-        *((name, "2(x3)", 1) for name in ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES")),
-        ("MASTER_PORT", "0", 1),
-    ],
-)
-def test_variable_of_a_launcher_must_be_a_number(
-    variable: str, text: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(variable, text)
-    with pytest.raises(SystemExit) as ended:
-        import_main()
-    assert ended.value.code == 2
-    fix = f"Unset {variable}, or start the processes with torchrun or srun."
-    assert capsys.readouterr().err == f"{variable} must be an integer of at least {least}, got {text!r}. {fix}\n"
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"RANK": "1"}, "RANK must be 0 without WORLD_SIZE, got '1'"),
-        ({"RANK": "1", "MASTER_PORT": "29500"}, "RANK must be 0 without WORLD_SIZE, got '1'"),
-        ({"LOCAL_RANK": "3"}, "LOCAL_RANK must be 0 without WORLD_SIZE, got '3'"),
-        ({"RANK": "0", "LOCAL_RANK": "0"}, ""),
-        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, ""),  # torchrun
-        ({"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"}, ""),  # Lightning
-        ({"RANK": "1", "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, ""),  # a script of SLURM that sets RANK, too
-        ({"LOCAL_RANK": "1", "MASTER_PORT": "29500"}, ""),  # a user with --trainer.devices 2
-    ],
-    ids=str,
-)
-def test_rank_of_no_launcher_is_refused(
-    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in LEAST:
-        monkeypatch.delenv(name, raising=False)
-    for name, text in variables.items():
-        monkeypatch.setenv(name, text)
-    with pytest.raises(SystemExit, match="2") if message else nullcontext():
-        check_launcher_variables()
-    fix = "or start the processes with torchrun or srun."
-    assert capsys.readouterr().err == (f"{message}. Unset {message.split()[0]}, {fix}\n" if message else "")
-
-
-def test_launcher_is_checked_before_lightning_is_imported() -> None:
-    words = [sys.executable, "-m", "td3_lightning", "fit"]
-    done = subprocess.run(words, env={**os.environ, "LOCAL_RANK": "abc"}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("LOCAL_RANK must be an integer of at least 0, got 'abc'. Unset LOCAL_RANK, or")
-
-
-def test_backend_that_matplotlib_lacks_is_refused() -> None:
-    words = [sys.executable, "-m", "td3_lightning", "fit"]
-    done = subprocess.run(words, env={**os.environ, "MPLBACKEND": "none"}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    said = "MPLBACKEND must be the name of a backend of Matplotlib, got 'none'. Unset MPLBACKEND, or use agg."
-    assert done.stderr.splitlines() == [said]
+@pytest.mark.parametrize("words", [["fitt"], []])
+def test_wrong_command_is_refused_before_the_imports(words: list[str]) -> None:
+    program = f"import sys; from td3_lightning.__main__ import run; print(run({words}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False\n"
+    assert "command" in done.stderr
 
 
 @pytest.mark.parametrize("program", ["run", "script"])

@@ -1,57 +1,91 @@
-"""Test runs on several nodes: torchrun and SLURM, a node that cannot start, and a node that is killed."""
+"""Test runs of several processes: torchrun and SLURM on two nodes, and the processes that Lightning starts."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
-from socket import gethostname
+from typing import Any
 
 import pytest
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy
 
 from nodes import FIT, LIMIT, SMALL, ended, nodes, output_of, start
 from processes import descendants, free_port, wait_for
+from td3_lightning.cli.processes import strategy_with_timeout
+from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+PAIR = [sys.executable, "-m", "td3_lightning", *FIT, *SMALL, "--trainer.devices=2"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "0", tmp_path / "1"):
+        path.mkdir(exist_ok=True)
+        path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
+
+
+def test_processes_do_not_wait_without_a_limit() -> None:
+    for strategy, devices, num_nodes in (("auto", 2, 1), ("ddp", "2", 1), ("auto", 1, 2)):
+        given: dict[str, Any] = {"strategy": strategy, "devices": devices, "num_nodes": num_nodes}
+        found = strategy_with_timeout(given)
+        assert isinstance(found, DDPStrategy)
+        assert found._timeout <= timedelta(minutes=10)
+    assert strategy_with_timeout({"strategy": "auto", "devices": 1, "num_nodes": 1}) == "auto"
+
+
+class Fails(Callback):
+    """Fail in the second process."""
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_rank == 1:
+            raise ValueError("the second process fails")
 
 
 @linux
-@pytest.mark.parametrize("broken_node", [0, 1])
-def test_two_nodes_end_when_one_has_no_checkpoint(broken_node: int, tmp_path: Path) -> None:
-    for number in (0, 1):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        folder.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
-        if number != broken_node:
-            words = [sys.executable, "-m", "td3_lightning", *FIT, *SMALL, "--trainer.max_epochs=1"]
-            assert start(words, folder).wait(LIMIT) == 0
-    began = time.monotonic()
-    both = nodes(tmp_path, *FIT, "--ckpt_path=last", "--trainer.max_epochs=2")
-    with ended(both):
-        for process in both:
-            assert process.wait(max(LIMIT - time.monotonic() + began, 1)) != 0
-    reason = "got none in lightning_logs/here"
-    own, other = (output_of(tmp_path / str(number)) for number in (broken_node, 1 - broken_node))
-    assert reason in own
-    assert f"Rank {broken_node} on {gethostname()} cannot start this run: --ckpt_path last" in other
-    assert reason in other
-    for text in own, other:
-        assert "Traceback" not in text
+def test_failing_process_ends_the_other(tmp_path: Path) -> None:
+    process = start([*PAIR, "--trainer.callbacks+=tests.cli.test_nodes.Fails"], tmp_path)
+    with ended([process]):
+        assert process.wait(LIMIT) != 0
+        wait_for(lambda: not descendants(process.pid), LIMIT)
+    assert "the second process fails" in output_of(tmp_path)
+
+
+@linux
+def test_processes_stop_together_and_end_with_their_launcher(tmp_path: Path) -> None:
+    last = tmp_path / "lightning_logs/here/version_0/checkpoints/last.ckpt"
+    process = start([*PAIR, "--trainer.max_epochs=100000"], tmp_path)
+    with ended([process]):
+        wait_for(last.exists, LIMIT)
+        before = read_checkpoint(last)["clocks"]["updates"]
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal
+        assert process.wait(LIMIT) == 130
+    after = read_checkpoint(last)["clocks"]["updates"]
+    assert after > before
+    process = start([*PAIR, "--trainer.max_epochs=100000", "--ckpt_path=last"], tmp_path)
+    with ended([process]):
+        wait_for(lambda: read_checkpoint(last)["clocks"]["updates"] > after, LIMIT)
+        others = descendants(process.pid)
+        assert others
+        process.kill()
+        process.wait()
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in others), LIMIT)
 
 
 @linux
 def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
-    for number in "01":
-        tmp_path.joinpath(number).mkdir()
-        tmp_path.joinpath(number, "here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     both = nodes(tmp_path, *FIT, "--trainer.max_epochs=100000")
     with ended(both):
-        wait_for(lambda: any(tmp_path.rglob("last.ckpt")), LIMIT)
+        wait_for(lambda: any(tmp_path.glob("0/lightning_logs/here/version_0/checkpoints/last.ckpt")), LIMIT)
+        os.killpg(both[1].pid, signal.SIGKILL)
         for pid in descendants(both[1].pid):
             os.kill(pid, signal.SIGKILL)
-        for process in both:
-            assert process.wait(LIMIT) == 1
+        assert both[0].wait(LIMIT) != 0
     text = output_of(tmp_path / "0")
     assert "because another process has ended" in text or "Another process of this run has ended" in text
     assert "Traceback" not in text
@@ -62,22 +96,17 @@ def slurm(folder: Path, *words: str) -> list["subprocess.Popen[bytes]"]:
     port = str(free_port())
     job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "here", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1"}
     job |= {"SLURM_NNODES": "2", "SLURM_LOCALID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, "-m", "td3_lightning", *words, *SMALL, "--trainer.num_nodes=2"]
+    job |= {"SLURM_STEP_NUM_TASKS": "2"}
+    command = [sys.executable, "-m", "td3_lightning", *words, *SMALL]
     return [start(command, folder, job | {"SLURM_PROCID": n, "SLURM_NODEID": n}, f"log{n}") for n in "01"]
 
 
-def test_slurm_trains_and_names_missing_rows_on_resume(tmp_path: Path) -> None:
-    tmp_path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
-    both = slurm(tmp_path, *FIT, "--trainer.max_epochs=1")
+def test_slurm_trains_with_all_its_processes(tmp_path: Path) -> None:
+    both = slurm(tmp_path, *FIT, "--trainer.max_epochs=1", "--trainer.num_nodes=2")
     with ended(both):
         assert [process.wait(LIMIT) for process in both] == [0, 0]
-    [rows] = tmp_path.rglob("replay/*-1-0-*.rows")
-    rows.unlink()
-    both = slurm(tmp_path, *FIT, "--ckpt_path=last", "--trainer.max_epochs=2")
+    assert len(list(tmp_path.rglob("last.ckpt"))) == 1
+    both = slurm(tmp_path, *FIT, "--trainer.max_epochs=1")  # each would train alone
     with ended(both):
         assert [process.wait(LIMIT) for process in both] == [2, 2]
-    reason = f"{rows} cannot be read (No such file or directory). Copy it from the node on which rank 1 was trained"
-    own, other = ((tmp_path / f"log{rank}").read_text() for rank in (1, 0))
-    assert reason in own
-    assert f"Rank 1 on {gethostname()} cannot start this run: {reason}" in other
-    assert "Traceback" not in own + other
+    assert "must be 2, the number of processes of this run, got 1" in (tmp_path / "log0").read_text()

@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from td3_lightning import UsageError
-from td3_lightning.cli import checks
 from td3_lightning.cli.settings import kept
 from td3_lightning.cli.trainer import Trainer
 
@@ -25,14 +23,3 @@ def test_a_resumed_run_keeps_its_matmul_precision() -> None:
     assert kept({"trainer": {"float32_matmul_precision": "medium", "max_epochs": 3}}) == {
         "trainer": {"float32_matmul_precision": "medium"}
     }
-
-
-@pytest.mark.parametrize("devices", [9, 100_000, "100000"])
-def test_devices_are_limited_by_the_cores(devices: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.os, "cpu_count", lambda: 2)
-    defaults = {name: default for name, (default, _) in checks.REPLACED_BY.items()}
-    others = {**defaults, "log_every_n_steps": None, "check_val_every_n_epoch": 1, "val_check_interval": None}
-    for accepted in (8, "8", "auto", [0, 1], -1):
-        checks.check_trainer({**others, "devices": accepted})
-    with pytest.raises(UsageError, match=r"^trainer.devices must be at most 8 on this machine, got '?\d+'?\. Use 1"):
-        checks.check_trainer({**others, "devices": devices})

@@ -16,10 +16,10 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+import yaml
 
 from td3_lightning import TD3, ReplayData, UsageError
 from td3_lightning.cli.app import main
-from td3_lightning.cli.config_files import as_yaml
 from td3_lightning.serialization.archive import check_archive
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
@@ -794,7 +794,7 @@ gym.register("Keeps-v0", Keeps, max_episode_steps=5)
 
 @pytest.mark.parametrize("command", ["test", "validate", "fit"])
 def test_settings_keep_their_types_in_a_checkpoint(command: str) -> None:
-    Path("keeps.yaml").write_text(as_yaml({"data": {"env_id": "Keeps-v0", "env_kwargs": VALUES}}))
+    Path("keeps.yaml").write_text(yaml.safe_dump({"data": {"env_id": "Keeps-v0", "env_kwargs": VALUES}}))
     assert main(["fit", "--config=keeps.yaml", *SMALL, "--trainer.max_epochs=1"]) == 0
     assert typed(Keeps.seen[-1]) == typed(VALUES)
     Keeps.seen.clear()
