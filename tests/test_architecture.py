@@ -346,7 +346,7 @@ FIT = (
     *("--model.hidden_dims", "[8]", "--collector.warmup_steps", "10", "--trainer.max_epochs", "1"),
 )
 SUITE = (  # a short part of `make test-without-fast` that reaches what fast replaces: update, optimizer step and loop
-    *("tests/algorithm/test_critic_widths.py", "tests/algorithm/test_encoders.py", "tests/algorithm/test_td3.py"),
+    *("tests/algorithm/test_encoders.py", "tests/algorithm/test_td3.py"),
     *("tests/training/test_prioritization.py", "tests/training/test_divergence.py", "tests/training/test_env_mode.py"),
 )
 

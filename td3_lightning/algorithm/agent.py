@@ -142,8 +142,8 @@ class Agent(L.LightningModule):
     # Evaluation: one validation step is one episode.
 
     def on_validation_epoch_start(self) -> None:
-        """Discard the episodes of an evaluation that was interrupted."""
-        self.evaluation.reset()
+        """Discard the episodes of an interrupted evaluation, and the metrics of the previous one."""
+        self.evaluation.begin(self.trainer.callback_metrics)
 
     def validation_step(self, episode: Episode, batch_idx: int) -> dict[str, float]:
         """Play an episode without exploration noise and return its numbers."""
@@ -225,13 +225,12 @@ class Agent(L.LightningModule):
         Raises:
             UsageError: The state of a callback could not be loaded again.
         """
-        checkpoint["format"] = FORMAT
-        checkpoint["clocks"] = {name: getattr(self, name) for name in CLOCKS}
+        checkpoint |= {"format": FORMAT, "clocks": {name: getattr(self, name) for name in CLOCKS}}
         checkpoint["target_noise"] = gather_from_ranks(self.noise_generator.get_state)
         checkpoint["act_noise"] = gather_from_ranks(self.act_generator.get_state)
         checkpoint["exploration_noise"] = self.exploration_noise and self.exploration_noise.plain()
         checkpoint["observation_parts"] = self.observation_parts
-        checkpoint["counted_datasets"] = self.counted_datasets
+        checkpoint |= {"counted_datasets": self.counted_datasets, "reported_flags": list(self.evaluation.flags)}
         if "callbacks" in checkpoint:  # not if only weights are saved
             checkpoint["callbacks"] = to_primitives(checkpoint["callbacks"], "callbacks")
 
@@ -254,6 +253,7 @@ class Agent(L.LightningModule):
         self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
         self.observation_parts = self.observation_parts or checkpoint.get("observation_parts")
         self.counted_datasets = checkpoint.get("counted_datasets")
+        self.evaluation.flags = list(checkpoint.get("reported_flags", []))
         _restore(self.noise_generator, checkpoint["target_noise"])
         _restore(self.act_generator, checkpoint.get("act_noise", []))
 

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_utilities.core.rank_zero import WarningCache
-from torch import Tensor
+from torch import Tensor, tensor
 
-from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_best_name
+from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_best_name, metrics_of
 from td3_lightning.checkpointing.last import barrier_on_error, same_folder, save_on_all_ranks, saving, warn_unsaved
-from td3_lightning.errors import refuse
 from td3_lightning.serialization.checkpoint_file import CLOCKS
 
 
@@ -84,22 +82,25 @@ class BestCheckpoint(ModelCheckpoint):
     ) -> str:
         """Return a checkpoint's path. The clocks are integers here, so "{env_steps:07d}" is a valid format."""
         clocks = {name: metrics[name].long() for name in CLOCKS if name in metrics}
-        return super().format_checkpoint_name({**metrics, **clocks}, filename, ver, prefix)
+        names = metrics_of(filename or self.filename or "")
+        missing = dict.fromkeys(names, tensor(float("nan")))  # Lightning would insert 0
+        return super().format_checkpoint_name({**missing, **metrics, **clocks}, filename, ver, prefix)
 
     def file_exists(self, filepath: str | Path, trainer: L.Trainer) -> bool:
         """Return whether a kept checkpoint has this name. An evaluation repeated on resume overwrites its file."""
         return str(filepath) in self.best_k_models
 
     def _save_topk_checkpoint(self, trainer: L.Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        if self.monitor not in monitor_candidates:
+            self._warnings.warn(
+                f"checkpoint.monitor {self.monitor} has no value after this evaluation, so no best checkpoint is "
+                f"saved. The metrics are {', '.join(monitor_candidates)}."
+            )
+            return
         before = copy.deepcopy(self.state_dict())
         save = super()._save_topk_checkpoint
         with saving(trainer, lambda replay: None):
-            try:
-                error = save_on_all_ranks(trainer, lambda: save(trainer, monitor_candidates))
-            except MisconfigurationException as missing:  # the evaluation did not report the metric
-                fix = f"Resume with --checkpoint.monitor {next(iter(monitor_candidates))}, for example."
-                names = ", ".join(monitor_candidates)
-                raise refuse("checkpoint.monitor", f"one of {names}", self.monitor, fix) from missing
+            error = save_on_all_ranks(trainer, lambda: save(trainer, monitor_candidates))
         if error is not None:
             self.load_state_dict(before)  # the previous list is still valid
             warn_unsaved(self._warnings, "the best checkpoint", error, self.best_model_path)

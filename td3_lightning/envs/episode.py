@@ -11,7 +11,7 @@ from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
 from td3_lightning.envs.checked import CheckedEnv
-from td3_lightning.envs.reports import ReportNames, scalar_info
+from td3_lightning.envs.reports import ReportNames, info_values
 from td3_lightning.errors import EnvError, UsageError
 
 MAX_EPISODE_STEPS = 100_000  # in an environment without a time limit
@@ -41,7 +41,7 @@ class Episode:
             policy: Maps an observation to an action.
 
         Returns:
-            `return`, `length` in steps, and the numbers in the last `info`.
+            `return`, `length` in steps, and the numbers and booleans in the last `info`.
         """
         env = CheckedEnv(self.env)
         obs, info = env.reset(seed=self.seed)
@@ -51,7 +51,7 @@ class Episode:
                 _check_has_time_limit(env)
             obs, reward, terminated, truncated, info = env.step(policy(obs))
             total, length, ended = total + float(reward), length + 1, terminated or truncated
-        return self.names.limit(scalar_info(info) | {"return": total, "length": float(length)})
+        return self.names.limit(info_values(info) | {"return": total, "length": float(length)})
 
 
 def _check_has_time_limit(env: CheckedEnv) -> None:

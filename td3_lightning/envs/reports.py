@@ -43,10 +43,19 @@ def scalar_info(info: dict[str, Any]) -> dict[str, float]:
 
     An integer beyond the float range becomes infinite. Names that the logs already use get the prefix `info_`.
     """
+    return {name: float(value) for name, value in info_values(info).items()}
+
+
+def info_values(info: dict[str, Any]) -> dict[str, float | bool]:
+    """Return the numbers of an `info`, as `scalar_info` does, but booleans as booleans."""
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
     values = {" ".join(str(name).split()): _item(value) for name, value in info.items()}
-    found = {name: to_float(value) for name, value in values.items() if isinstance(value, kinds)}
+    found = {name: _plain(value) for name, value in values.items() if isinstance(value, kinds)}
     return {f"info_{name}" if name in LOGGED else name: value for name, value in found.items()}
+
+
+def _plain(value: Any) -> float | bool:
+    return bool(value) if isinstance(value, bool | np.bool_) else to_float(value)
 
 
 def split_info(info: Any, envs: Sequence[int], num_envs: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ModelPruning, WeightAveraging
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelPruning, WeightAveraging
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError, one_line, refuse
@@ -18,6 +18,7 @@ from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.weight_averaging import AveragedWeights
 
+EVALUATION_METRICS = ("return_mean", "return_std", "return_min", "return_max", "length_mean")  # of every evaluation
 WITHIN_EPOCHS = re.compile("'every_n_train_steps': [1-9]|'train_time_interval': (?!None)")  # in a state_key
 _MULTIPROCESSING = "lightning.pytorch.strategies.launchers.multiprocessing"
 
@@ -37,6 +38,9 @@ def check_trainer(trainer: L.Trainer, stage: str, collector: Callback) -> None:
                 "trainer.limit_train_batches for short epochs."
             )
         check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]  # Lightning sets it without a type
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, EarlyStopping) and callback.monitor.removeprefix("eval/") not in EVALUATION_METRICS:
+                callback.strict = False  # a number of the environment may have no value in an evaluation
 
 
 def check_launcher(trainer: L.Trainer) -> None:

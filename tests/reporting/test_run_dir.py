@@ -167,25 +167,6 @@ def test_other_model_checkpoint_does_not_write_last(capsys):
     assert Path("elsewhere/last.ckpt").exists()
 
 
-MONITOR = "--trainer.callbacks.monitor=eval/laps"
-
-
-@pytest.mark.parametrize(
-    "words", [["--checkpoint.monitor=eval/laps"], ["--trainer.callbacks=EarlyStopping", MONITOR]], ids=len
-)
-def test_unknown_monitor_loses_no_training(words, capsys):
-    assert "eval/laps" in refusal(capsys, *words)
-    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
-    fit("--ckpt_path", last, "--checkpoint.monitor=eval/return_mean", epochs=2)
-    fit("--ckpt_path", LAST, epochs=2)
-    mended, whole = (torch.load(path, weights_only=True) for path in (last, LAST))
-    assert mended["clocks"] == whole["clocks"]
-    assert all(torch.equal(mended["state_dict"][name], weight) for name, weight in whole["state_dict"].items())
-    rings = [end["ReplayData"]["ranks"][0]["replay"]["rings"][0] for end in (mended, whole)]
-    assert rings[0]["written"] == rings[1]["written"]  # no running episode was discarded
-    assert steps("version_1") == [14, 18]
-
-
 def test_rows_after_the_checkpoint_are_deleted(folder):
     """Simulate a kill between the end of the second epoch and its save: last.ckpt is from the first epoch."""
     shutil.copytree(LAST.parent, folder / "first")
