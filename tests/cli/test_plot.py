@@ -38,7 +38,7 @@ def test_plot_uses_the_discount_at_the_end_of_training(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     used: list[float] = []
 
-    def record(episode: RecordedEpisode, gamma: float) -> NDArray[np.float64]:
+    def record(episode: RecordedEpisode, gamma: float, last: float) -> NDArray[np.float64]:
         used.append(gamma)
         return np.zeros(len(episode.reward))
 
