@@ -16,12 +16,12 @@ from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
 from td3_lightning.algorithm.precision import check_precision
-from td3_lightning.errors import UsageError, shown
+from td3_lightning.errors import UsageError, refuse, shown
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.callback_paths import contain_paths
 from td3_lightning.serialization.checkpoint_file import CLOCKS, FORMAT, read_checkpoint
-from td3_lightning.serialization.observation_parts import flat_rows
+from td3_lightning.serialization.observation_parts import flat_rows, has_size
 from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.stored_settings import stored_arguments
 
@@ -246,7 +246,9 @@ class Agent(L.LightningModule):
             contain_paths(checkpoint.get("callbacks", {}), trainer.callbacks, folder)
         if self._is_in_fit():
             _restore_trained_policy(checkpoint)
-            if "current_model_state" in checkpoint and not self._averages_weights():
+            if "current_model_state" in checkpoint and not any(
+                isinstance(callback, WeightAveraging) for callback in trainer.callbacks
+            ):
                 checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name in CLOCKS:
             setattr(self, name, checkpoint["clocks"][name])
@@ -258,8 +260,11 @@ class Agent(L.LightningModule):
         _restore(self.act_generator, checkpoint.get("act_noise", []))
 
     def check_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise `UsageError` for the checkpoint of an agent with other action bounds."""
-        held = checkpoint["hyper_parameters"]
+        """Raise `UsageError` for the checkpoint of an agent with other action bounds or malformed observations."""
+        held, parts = checkpoint["hyper_parameters"], checkpoint.get("observation_parts")
+        if parts is not None and not has_size(parts, self.obs_dim):
+            expected = f"a description of observations of {self.obs_dim} numbers"
+            raise refuse("observation_parts", expected, parts, "Use a checkpoint that a run has saved.")
         for name in ("action_low", "action_high"):
             own = list(getattr(self.settings, name))
             if list(held[name]) != own:
@@ -267,11 +272,6 @@ class Agent(L.LightningModule):
                     f"{name} must be {shown(held[name])}, as in the checkpoint, got {shown(own)}. Use the environment "
                     "in which the checkpoint was trained."
                 )
-
-    def _averages_weights(self) -> bool:
-        """Return whether a callback of the Trainer averages the weights."""
-        callbacks: Any = self.trainer.callbacks  # type: ignore[attr-defined]
-        return any(isinstance(callback, WeightAveraging) for callback in callbacks)
 
     def _is_in_fit(self) -> bool:
         """Return whether a Trainer trains the module, or is about to train it."""

@@ -128,8 +128,15 @@ class Learner(Agent):
         """Check the optimizers of a subclass, because each update steps those of the actor and the critics by place.
 
         Raises:
-            UsageError: There is none for the actor or the critics in its place.
+            UsageError: There is none for the actor or the critics in its place, or its state has other shapes than the
+                weights.
         """
+        for optimizer in self.trainer.optimizers:
+            for weight, state in optimizer.state.items():
+                shapes = {value.shape for value in state.values() if isinstance(value, Tensor) and value.ndim}
+                if shapes - {weight.shape}:  # torch checks no shape, and fused Adam writes beyond the smaller tensor
+                    fix = "Use a checkpoint that a run has saved."
+                    raise refuse("The optimizer's state", f"of shape {tuple(weight.shape)}", shapes, fix)
         for place, network in ((ACTOR, self.actor), (CRITICS, self.critics)):
             groups = [group for each in self.trainer.optimizers[place : place + 1] for group in each.param_groups]
             if set(network.parameters()).isdisjoint(weight for group in groups for weight in group["params"]):

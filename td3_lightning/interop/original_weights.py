@@ -6,6 +6,7 @@ other. This package stacks them on an axis and transposes the weights. NAME_acto
 extension: the other programs ignore these files and initialize the targets with the online weights.
 """
 
+import zipfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from td3_lightning.atomic_files import atomic_write_all
 from td3_lightning.errors import UsageError, shown
 from td3_lightning.interop.metadata import check_trained, is_imported
 from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
-from td3_lightning.serialization.archive import BEGIN, check_archive, check_old_file
+from td3_lightning.serialization.archive import check_old_file, checked_archive
 
 NETWORKS = {"actor": "actor", "critic": "critics", "actor_target": "actor_target", "critic_target": "critics_target"}
 # Layer names and file suffix of each program. `number` counts the layers of all critics, `place` is the index in a
@@ -248,11 +249,13 @@ def _find(path: str | Path, name: str) -> Path | None:
 def _read(file: Path) -> dict[Any, Any]:
     """Load tensors and plain values. Files that could run code are refused."""
     try:
-        with file.open("rb") as archive:
-            check = check_archive if archive.read(len(BEGIN)) == BEGIN else check_old_file
-            if (reason := check(archive)) is not None:
-                raise ValueError(reason)
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        with file.open("rb") as opened:
+            if zipfile.is_zipfile(opened):
+                content = torch.load(checked_archive(opened), map_location="cpu", weights_only=True)
+            else:
+                check_old_file(opened)
+                opened.seek(0)
+                content = torch.load(opened, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load and zipfile raise any exception for a damaged file
         raise UsageError(
             f"{file} must be a file of weights, got one that is damaged or could run code. Export it again."

@@ -1,16 +1,15 @@
-"""Checks of a checkpoint's zip archive before torch reads it."""
+"""Check of a checkpoint's archive, so that torch does no more work than the file's size implies."""
 
 import io
-import pickle
-import re
-import struct
+import pickletools
 import zipfile
-from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import torch
 
-# Bytes of one element, by the name of the storage's class.
+MAX_PICKLE_BYTES = 4 * 2**20  # of data.pkl, which holds no tensors; usually a few 100 kB
+MAX_KEY_BITS = 64  # Python computes the hash of a longer integer modulo 2^61 - 1, so any number of them can collide
+COPIED = ("data.pkl", "version", "byteorder")  # and data/*
 ITEM_BYTES = {
     **dict.fromkeys(("UntypedStorage", "ByteStorage", "CharStorage", "BoolStorage"), 1),
     **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
@@ -18,191 +17,157 @@ ITEM_BYTES = {
     **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
     "ComplexDoubleStorage": 16,
 }
+# torch's safe unpickler also allows `bytearray`, which allocates any size, and `set`, which hashes its elements.
+NAMES = {
+    *("collections OrderedDict", "torch Size", "torch device", "_codecs encode"),
+    *("__builtin__ complex", "builtins complex", "torch._utils _rebuild_parameter"),
+    *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3"),
+}
+LITERALS = {
+    *("EMPTY_LIST", "NONE", "NEWTRUE", "NEWFALSE"),
+    *("BINUNICODE", "SHORT_BINSTRING", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+}
+TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+MAPPING, OBJECT = object(), object()  # stand for any mapping and for any other result
 
-BEGIN = b"PK\x03\x04"  # torch reads a file without it as an old pickle
-MAX_PICKLE_BYTES = 4 * 2**20  # of data.pkl, which holds no tensors; usually a few 100 kB
-END = b"PK\x05\x06"  # start of the last 22 bytes of an archive without a comment
-LOCATOR, END_64 = b"PK\x06\x07", b"PK\x06\x06"  # starts of the 20 and 56 bytes before them in a file of torch
+
+class ArchiveError(ValueError):
+    """Reason why an archive is refused. The text continues a sentence that begins with the file's name."""
 
 
-def check_archive(file: BinaryIO) -> str | None:
-    """Return why a zip archive cannot be loaded safely, or None if it can.
+def checked_archive(file: BinaryIO) -> BinaryIO:
+    """Return a copy of an archive of `torch.save`, after checking its records and its pickle.
 
-    Every record is stored without compression, no record claims more bytes than the file has, all checksums match,
-    and no tensor claims more elements than its record holds. So the tensors take no more memory than
-    the file's size.
+    torch then reads exactly what was checked, whatever else the file contains. All checksums match, because torch does
+    not compare them. No record is compressed, and no tensor claims other bytes than its record has. Keys of mappings
+    are texts and numbers, because the hash of a tuple can take hours.
 
     Raises:
-        Exception: The file is not a zip archive, or is damaged; zipfile raises many kinds.
+        ArchiveError: The archive is refused.
+        Exception: The file is no zip archive, or is damaged; zipfile and pickletools raise many kinds.
     """
     size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    is_plain = file.read(4) == BEGIN
-    file.seek(max(size - 22, 0))
-    is_plain &= file.read(4) == END
-    with zipfile.ZipFile(file) as archive:
+    copy, sizes = io.BytesIO(), {}
+    with zipfile.ZipFile(file) as archive, zipfile.ZipFile(copy, "w") as copied:
         records = archive.infolist()
-        if any(record.compress_type != zipfile.ZIP_STORED or record.flag_bits & 1 for record in records):
-            return "has compressed content, which no checkpoint has"
-        names = [record.filename for record in records]
-        is_plain &= names == [record.orig_filename for record in records]  # torch reads the original names
-        is_plain &= len(set(names)) == len(names) and not archive.comment and _has_one_directory(file, size)
-        if not is_plain or sum(record.file_size for record in records) > size:
-            return "claims more content than it holds"
-        if archive.testzip() is not None:
-            return "is damaged: its content does not match its checksums"
-        return _check_tensors(archive, {record.filename: record.file_size for record in records})
+        is_stored = all(each.compress_type == zipfile.ZIP_STORED for each in records)
+        if not is_stored or sum(each.file_size for each in records) > size:
+            raise ArchiveError("claims more content than it holds")
+        for record in records:
+            name = record.filename.partition("/")[2]
+            if name in COPIED or name.startswith("data/"):
+                if name.lower() in sizes:  # torch ignores the case
+                    raise ArchiveError("holds a record twice")
+                sizes[name.lower()] = record.file_size
+                copied.writestr(f"archive/{name}", archive.read(record))  # compares the checksum
+        if sizes["data.pkl"] > MAX_PICKLE_BYTES:
+            raise ArchiveError(f"holds more than {MAX_PICKLE_BYTES:,} bytes besides its tensors")
+        for key, claimed in _claims(io.BytesIO(copied.read("archive/data.pkl"))).items():
+            if sizes.get(f"data/{key}".lower()) != claimed:
+                raise ArchiveError(f"claims a tensor of {claimed:,} bytes, which it does not hold")
+    copy.seek(0)
+    return copy
 
 
-def check_old_file(file: BinaryIO) -> str | None:
-    """Return why a file of torch before version 1.6 cannot be loaded safely, or None if it can.
+def check_old_file(file: BinaryIO) -> None:
+    """Check a file of torch before version 1.6, as `checked_archive` does.
 
     It has five pickles: a mark, a version, the machine, the content, and the order of the storages. Storages follow.
 
     Raises:
-        Exception: The file is damaged, or names code; pickle raises many kinds.
+        ArchiveError: The file is refused.
+        Exception: The file is damaged; pickletools raises many kinds.
     """
-    size, claimed = file.seek(0, io.SEEK_END), 0
+    size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    for _ in range(5):
-        scanner = PickleScanner(file)
-        scanner.load()
-        claimed += sum(scanner.storages.values())
-    return f"claims {claimed:,} bytes of tensors, which it does not hold" if claimed > size - file.tell() else None
+    claimed = sum(sum(_claims(file).values()) for _ in range(5))
+    if file.tell() > MAX_PICKLE_BYTES or claimed > size - file.tell():
+        raise ArchiveError("claims more content than it holds")
 
 
-def _has_one_directory(file: BinaryIO, size: int) -> bool:
-    """Return whether the records at the end agree on the place of the list of records.
+def _claims(pickled: BinaryIO) -> dict[str, int]:
+    """Follow the instructions of a pickle without creating its objects, and check its names and keys.
 
-    zipfile and torch find it in different ways, so torch could read another list than the checked one.
+    Returns:
+        The bytes of each storage that the pickle refers to.
     """
-    file.seek(max(size - 98, 0))
-    tail = file.read().rjust(98, b"\0")
-    end, small = size - 22, struct.unpack("<II", tail[-10:-2])  # bytes and place of the list
-    place = small
-    if tail[-42:-38] == LOCATOR:
-        end = size - 98
-        place = struct.unpack("<QQ", tail[40:56])
-        if tail[:4] != END_64 or struct.unpack("<Q", tail[-34:-26]) != (end,):
-            return False
-    is_same = all(one in (other, 2**32 - 1) for one, other in zip(small, place, strict=True))
-    return is_same and sum(place) == end
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    claims: dict[str, int] = {}
+    for opcode, value, _ in pickletools.genops(pickled):
+        name = opcode.name
+        if name in LITERALS:
+            stack.append(value)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            memo[value] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[value])
+        elif name == "EMPTY_DICT":
+            stack.append(MAPPING)
+        elif name == "GLOBAL":
+            stack.append(_checked_name(value))
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name not in ("PROTO", "STOP"):
+            _reduce(name, stack, marks, claims)
+    return claims
 
 
-def _check_tensors(archive: zipfile.ZipFile, sizes: Mapping[str, int]) -> str | None:
-    """Return why the tensors do not fit the records, or None."""
-    folder = next(iter(sizes), "").split("/")[0]
-    pickled = sizes.get(f"{folder}/data.pkl")
-    if (
-        pickled is None
-        or f"{folder}/constants.pkl" in sizes
-        or not all(name.startswith(f"{folder}/") for name in sizes)
-    ):
-        return "is not a checkpoint, or is damaged"
-    if pickled > MAX_PICKLE_BYTES:
-        return f"holds {pickled:,} bytes besides its tensors, which is more than {MAX_PICKLE_BYTES:,}"
-    scanner = PickleScanner(io.BytesIO(archive.read(f"{folder}/data.pkl")))
-    scanner.load()
-    for key, claimed in scanner.storages.items():
-        if sizes.get(f"{folder}/data/{key}") != claimed:
-            return f"claims a tensor of {claimed:,} bytes, which it does not hold"
-    return None
+def _reduce(name: str, stack: list[Any], marks: list[int], claims: dict[str, int]) -> None:
+    """Follow an instruction that takes values from the stack."""
+    if name in ("TUPLE", "APPENDS", "SETITEMS"):
+        start = marks.pop()
+    else:
+        start = len(stack) - TUPLES.get(name, 2 if name in ("SETITEM", "REDUCE") else 1)
+    taken = stack[start:]
+    del stack[start:]
+    if name == "TUPLE" or name in TUPLES:
+        stack.append(taken)
+    elif name in ("SETITEM", "SETITEMS"):
+        for key in taken[::2]:
+            _check_key(key)
+    elif name == "REDUCE":
+        stack.append(_result(*taken))
+    elif name == "BINPERSID":
+        _add_claim(taken[0], claims)
+        stack.append(OBJECT)
+    elif name == "BUILD":
+        if taken[0] is not MAPPING:  # torch hashes the keys of pairs
+            raise ArchiveError("holds objects that no checkpoint has")
+    elif name not in ("APPEND", "APPENDS"):
+        raise ArchiveError(f"holds the instruction {name}, which no checkpoint has")
 
 
-class InertObject:
-    """Replace every class that a pickle refers to, and every mapping, so that nothing is imported or run."""
-
-    __hash__: Any = None  # the hash of the object that is replaced is unknown
-
-    def __init__(self, *args: Any) -> None:
-        """Ignore the arguments."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Check a key, and ignore its value. Any number of long integers or tuples may have the same hash."""
-        if not isinstance(key, str | int | float | None) or (isinstance(key, int) and key.bit_length() > 64):
-            raise pickle.UnpicklingError("a key is neither a string nor a number")
-
-    def __setstate__(self, state: Any) -> None:
-        """Ignore a state."""
+def _checked_name(name: str) -> str:
+    module, _, attribute = name.partition(" ")
+    is_storage = module in ("torch", "torch.storage") and attribute in ITEM_BYTES
+    is_dtype = module == "torch" and isinstance(vars(torch).get(attribute), torch.dtype)
+    if not (is_storage or is_dtype or name in NAMES):
+        raise ArchiveError(f"is refused because it names {name[:80]!r}, which could run code when loaded")
+    return name
 
 
-class InertMapping(InertObject):
-    """Replace an ordered mapping, which a pickle creates without arguments."""
-
-    def __init__(self) -> None:
-        """Accept no arguments."""
-
-
-class InertBytes(InertObject):
-    """Replace the function that encodes text as bytes. Other encodings than pickle's may take hours."""
-
-    __hash__ = object.__hash__
-
-    def __init__(self, text: str, encoding: str) -> None:
-        """Check the encoding."""
-        if encoding != "latin1":
-            raise pickle.UnpicklingError("bytes have another encoding than latin1")
+def _check_key(key: Any) -> None:
+    is_plain = key is None or isinstance(key, str | int | float)
+    if not is_plain or (isinstance(key, int) and key.bit_length() > MAX_KEY_BITS):
+        raise ArchiveError("holds a key that is neither a text nor a number")
 
 
-# Names that a checkpoint may refer to besides storages and dtypes. torch also allows names such as `bytearray`, which
-# can allocate any amount of memory.
-NAMES: dict[tuple[str, str], type[InertObject]] = {
-    ("collections", "OrderedDict"): InertMapping,
-    ("torch", "Size"): InertObject,
-    ("torch", "device"): InertObject,
-    ("torch._utils", "_rebuild_tensor_v2"): InertObject,
-    ("torch._utils", "_rebuild_tensor_v3"): InertObject,
-    ("torch._utils", "_rebuild_parameter"): InertObject,
-    ("_codecs", "encode"): InertBytes,
-    **{(module, "complex"): InertObject for module in ("builtins", "__builtin__")},
-}
+def _result(function: Any, arguments: Any) -> Any:
+    """Return what stands for the result of a call, after checking calls whose arguments can cost much time."""
+    if function == "_codecs encode" and arguments[1:] != ["latin1"]:
+        raise ArchiveError("holds bytes in another encoding than latin1")
+    if function == "collections OrderedDict":
+        if arguments:
+            raise ArchiveError("holds objects that no checkpoint has")
+        return MAPPING
+    return OBJECT
 
 
-class PickleScanner(pickle._Unpickler):  # the C version allocates as much memory as the file claims
-    """Read a pickle without creating its objects, and note the sizes of its storages.
-
-    Attributes:
-        storages: Bytes that the pickle claims for each storage, by the name of its record.
-    """
-
-    # The instructions that torch's own safe unpickler supports, without those that no checkpoint needs.
-    dispatch = {
-        code[0]: pickle._Unpickler.dispatch[code[0]]
-        for code in (
-            *(pickle.PROTO, pickle.STOP, pickle.GLOBAL, pickle.REDUCE, pickle.BUILD, pickle.NEWOBJ, pickle.BINPERSID),
-            *(pickle.MARK, pickle.EMPTY_TUPLE),
-            *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.SETITEM, pickle.SETITEMS),
-            *(pickle.APPEND, pickle.APPENDS, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
-            *(pickle.BINUNICODE, pickle.SHORT_BINSTRING, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
-            *(pickle.BINFLOAT, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
-        )
-    } | {
-        pickle.EMPTY_DICT[0]: lambda scanner: scanner.append(InertMapping()),
-        pickle.EMPTY_LIST[0]: lambda scanner: scanner.append([]),
-    }
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
-        self.storages: dict[str, int] = {}
-        self._classes: dict[tuple[str, str], type[InertObject]] = {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class that does nothing; raise `UnpicklingError` for a name that no checkpoint needs."""
-        storage = module in ("torch", "torch.storage") and name in ITEM_BYTES
-        dtype = (
-            module == "torch" and re.fullmatch("[a-z0-9_]+", name) and isinstance(getattr(torch, name, 0), torch.dtype)
-        )
-        if not (storage or dtype or (module, name) in NAMES):
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-        if (module, name) not in self._classes:  # a pickle may name it a million times
-            self._classes[module, name] = type(name, (NAMES.get((module, name), InertObject),), {})
-        return self._classes[module, name]
-
-    def persistent_load(self, pid: Any) -> Any:
-        """Note how many bytes a storage claims."""
-        _, kind, key, _, elements, *_ = pid  # in old files, one more follows
-        claimed = ITEM_BYTES[kind.__name__] * elements
-        if not isinstance(key, str) or not isinstance(elements, int) or self.storages.get(key, claimed) != claimed:
-            raise pickle.UnpicklingError("a storage is malformed")
-        self.storages[key] = claimed
-        return InertObject()
+def _add_claim(identifier: Any, claims: dict[str, int]) -> None:
+    """Note the bytes that a storage claims."""
+    _, kind, key, _, elements, *_ = identifier  # in old files, one more follows
+    claimed = ITEM_BYTES[kind.partition(" ")[2]] * elements
+    if claims.setdefault(key, claimed) != claimed:
+        raise ArchiveError("claims two sizes of one tensor")

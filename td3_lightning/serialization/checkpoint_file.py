@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from td3_lightning.errors import UsageError, one_line
-from td3_lightning.serialization.archive import check_archive
+from td3_lightning.serialization.archive import MAX_PICKLE_BYTES, ArchiveError, checked_archive
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 
 FORMAT = 1  # of the checkpoints that this version saves
+MAX_VALUES = 2 * MAX_PICKLE_BYTES  # lists and mappings in a checkpoint, and what they hold
 CLOCKS = ("env_steps", "updates", "episodes")  # attributes of an agent
 
 
@@ -53,12 +55,12 @@ def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
         if content is None and path.exists() and not (path.is_file() or path.is_dir()):
             raise UnfitError(path, "is not a file")  # reading a pipe or a device may never end
         with content or path.open("rb") as file:
-            if problem := check_archive(file):
-                raise UnfitError(path, problem)
-            file.seek(0)
-            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+            checkpoint = torch.load(checked_archive(file), map_location="cpu", weights_only=True)
+            _check_contents(checkpoint)
     except OSError as error:
         raise UnfitError(path, f"cannot be read ({error.strerror})") from error
+    except ArchiveError as error:
+        raise UnfitError(path, str(error)) from error
     except UnfitError:
         raise
     except Exception as error:  # zipfile, pickle and torch raise any exception for a damaged or malicious file
@@ -70,6 +72,25 @@ def _read(path: Path, content: BinaryIO | None = None) -> dict[str, Any]:
             path, f"must have at most format {FORMAT}, got {checkpoint['format']} from a newer version of td3_lightning"
         )
     return checkpoint
+
+
+def _check_contents(checkpoint: Any) -> None:
+    """Check that all values can be visited in a short time, and that each tensor stores its elements.
+
+    A few bytes can describe a list that holds itself or one list a million times, or a tensor that repeats a number.
+    """
+    pending = [checkpoint]
+    for _ in range(MAX_VALUES):
+        if not pending:
+            return
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list | tuple):
+            pending += value
+        elif isinstance(value, Tensor) and value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise ArchiveError("claims a tensor that it does not hold")
+    raise ArchiveError(f"holds more than {MAX_VALUES:,} values")
 
 
 def refusal(unfit: UnfitError, path: Path) -> UsageError:

@@ -17,7 +17,11 @@ VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.d
 
 MAX_INT_BITS = 255 * 8  # of the largest integer, with its sign, that torch's safe unpickler reads
 
-SERIES: dict[type, type] = {list: list, tuple: tuple, deque: list}  # what they become
+SERIES: dict[type, type] = {
+    list: list,
+    tuple: tuple,
+    **dict.fromkeys((set, frozenset, deque), list),
+}  # what they become
 
 
 def to_primitives(value: Any, name: str) -> Any:

@@ -6,6 +6,7 @@ names too. The constructors that receive them check their types and ranges.
 
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -21,11 +22,12 @@ Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote th
 
 MAX_VALUES = 20_000  # values in the settings of a checkpoint
 MAX_SIZE = 30_000_000  # of a setting that is not a width of a layer, such as the numbers in stacked frames
+AGENTS = ("TD3", "TD7")  # other classes of this package may write files when they are made
 MAX_STACK = 1_000  # observations that a wrapper stacks
 
 # A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
 SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
-NUMERIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf", re.IGNORECASE)
+NUMERIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|([\d-]+[T ])?\d+(:\d\d)+", re.IGNORECASE)
 
 # RecordVideo writes files to a path in its arguments; the converters import other frameworks.
 WRAPPERS = frozenset(
@@ -83,21 +85,27 @@ def check_names(value: Any, setting: str, named: Named) -> None:
             raise NotNamedError(path, setting)
         value = {key: held for key, held in value.items() if key != "class_path"}
     if isinstance(value, str):
-        if SUSPICIOUS.search(value) and not NUMERIC.fullmatch(value) and not named(value, setting):
+        # jsonargparse opens a file of this name as a configuration, which may name any class.
+        if (_is_suspicious(value) or os.path.isfile(value.strip())) and not named(value, setting):
             raise NotNamedError(value, setting)
     elif isinstance(value, list):
         for held in value:
             check_names(held, setting, named)
     elif isinstance(value, dict):
         for key, held in value.items():
-            check_names(key, setting, named)
+            if isinstance(key, str) and _is_suspicious(key) and not named(key, setting):
+                raise NotNamedError(key, setting)
             check_names(held, f"{setting}.{key}", named)
             if key == "stack_size" and isinstance(held, int) and held > MAX_STACK:
                 raise NotNamedError(f"stack_size {held}", setting)
 
 
+def _is_suspicious(text: str) -> bool:
+    return bool(SUSPICIOUS.search(text)) and not NUMERIC.fullmatch(text)
+
+
 def is_allowed(path: str) -> bool:
-    """Return whether a checkpoint may name a class: of this package, or a wrapper of Gymnasium."""
+    """Return whether a checkpoint may name a class: of settings, an agent, or a wrapper."""
     module, _, name = path.rpartition(".")
     if module == "gymnasium.wrappers":
         return name in WRAPPERS
@@ -107,7 +115,9 @@ def is_allowed(path: str) -> bool:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError:
         return False
-    return isinstance(found, type) and found.__module__.startswith("td3_lightning.") and not inspect.isabstract(found)
+    if not isinstance(found, type) or not found.__module__.startswith("td3_lightning.") or inspect.isabstract(found):
+        return False
+    return issubclass(found, Configurable | gym.Wrapper) or found.__name__ in AGENTS
 
 
 def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:

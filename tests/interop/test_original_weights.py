@@ -306,6 +306,14 @@ def spoil(name: str, change: Any) -> None:
     torch.save(change(state), name)
 
 
+def group(change: dict[str, Any]) -> Any:
+    """Return a function that changes a setting of Adam."""
+    return lambda state: {**state, "param_groups": [{**state["param_groups"][0], **change}]}
+
+
+ADAM, NETWORKS = "must contain a state of Adam", "must contain the Adam of these networks"
+
+
 @pytest.mark.parametrize(
     ("name", "change", "expected"),
     [
@@ -314,70 +322,18 @@ def spoil(name: str, change: Any) -> None:
         ("critic", lambda state: list(state.values()), "got a list"),
         ("actor", lambda state: {**state, "l1.weight": torch.zeros(9, OBS)}, "hidden_dims"),
         ("actor", lambda state: {**state, "l1.bias": 3}, r"l1.bias in theirs_actor must be a dense tensor .* got 3\."),
-        (
-            "critic",
-            lambda state: {**state, "l6.bias": [0.0]},
-            "must be a dense tensor of floats, got a value of type list",
-        ),
         ("critic", lambda state: {**state, "l6.bias": torch.zeros(1, dtype=torch.int64)}, "l6.bias in theirs_critic"),
-        ("actor", lambda state: {**state, "l1.weight": state["l1.weight"].to_sparse()}, "must be a file of weights"),
         ("critic_optimizer", lambda state: {**state, "state": {}}, None),
-        (
-            "critic_optimizer",
-            lambda state: {**state, "param_groups": [{**state["param_groups"][0], "betas": (0.5, 0.9)}]},
-            "betas",
-        ),
-        *(
-            (
-                "actor_optimizer",
-                lambda state, other=other: {**state, "param_groups": [{**state["param_groups"][0], **other}]},
-                next(iter(other)),
-            )
-            for other in ({"eps": 1e-3}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True})
-        ),
+        ("critic_optimizer", group({"betas": (0.5, 0.9)}), "betas"),
+        ("actor_optimizer", group({"eps": 1e-3}), "eps"),
         ("actor", lambda state: Path("code"), "could run code"),
         ("critic", lambda state: {**state, "l1.bias": bytearray(8)}, "damaged or could run code"),
-        ("actor_optimizer", lambda state: torch.load("theirs_actor"), "must contain a state of Adam"),
-        (
-            "critic_optimizer",
-            lambda state: {**state, "state": {0: {"square_avg": torch.zeros(1)}}},
-            "must contain a state of Adam",
-        ),
-        ("actor_optimizer", lambda state: {"state": [], "param_groups": []}, "must contain a state of Adam"),
-        ("critic_optimizer", lambda state: {"state": {}, "param_groups": 3}, "must contain a state of Adam"),
-        ("critic_optimizer", lambda state: {"state": {}, "param_groups": [3]}, "must contain a state of Adam"),
-        (
-            "critic_optimizer",
-            lambda state: {**state, "state": {at: entry for at, entry in state["state"].items() if at}},
-            "must contain a state of Adam",
-        ),
-        ("critic_optimizer", lambda state: {**state, "state": {0: [1.0]}}, "must contain a state of Adam"),
-        ("critic_optimizer", first({"exp_avg": 3.0}), "must contain a state of Adam"),
-        (
-            "critic_optimizer",
-            lambda state: {**state, "param_groups": [{**state["param_groups"][0], "betas": [torch.ones(2), 0.9]}]},
-            "must contain a state of Adam",
-        ),
-        ("actor", lambda state: {**state, "l1.bias": state["l1.bias"].to(torch.float8_e5m2)}, "must be a dense tensor"),
-        ("critic_optimizer", first({"step": "six"}), "must contain a state of Adam"),
-        ("critic_optimizer", first({"step": torch.tensor(float("nan"))}), "must contain a state of Adam"),
-        ("critic_optimizer", first({"step": torch.ones(2)}), "must contain a state of Adam"),
-        ("critic_optimizer", first({"exp_avg_sq": torch.ones(2)}), "must contain the Adam of these networks"),
-        (
-            "critic_optimizer",
-            lambda state: {**state, "state": {0: state["state"][0]}},
-            "must contain the Adam of these networks",
-        ),
-        (
-            "actor_optimizer",
-            lambda state: {**state, "param_groups": [{**state["param_groups"][0], "eps": torch.ones(2)}]},
-            "must contain a state of Adam",
-        ),
-        (
-            "critic_optimizer",
-            lambda state: torch.load("theirs_actor_optimizer"),
-            "must contain the Adam of these networks",
-        ),
+        ("actor_optimizer", lambda state: torch.load("theirs_actor"), ADAM),
+        ("critic_optimizer", lambda state: {**state, "state": {0: {"square_avg": torch.zeros(1)}}}, ADAM),
+        ("critic_optimizer", first({"exp_avg": 3.0}), ADAM),
+        ("critic_optimizer", first({"step": torch.tensor(float("nan"))}), ADAM),
+        ("critic_optimizer", first({"exp_avg_sq": torch.ones(2)}), NETWORKS),
+        ("critic_optimizer", lambda state: torch.load("theirs_actor_optimizer"), NETWORKS),
     ],
 )
 def test_invalid_files_are_refused(name: str, change: Any, expected: str | None, original: Original) -> None:

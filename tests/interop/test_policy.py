@@ -143,7 +143,7 @@ def test_file_of_another_kind_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).write_bytes(content)
-    said = "another file" if name == "a.onnx" else "is not a checkpoint" if content else "is empty"
+    said = "another file" if name == "a.onnx" else "is damaged, or not a checkpoint"
     with refused(name, said, "use"):
         Policy.load(name)
     assert [path.name for path in tmp_path.iterdir()] == [name]

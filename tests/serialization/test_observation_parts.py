@@ -141,7 +141,7 @@ def test_checkpoint_with_malformed_structure_is_refused(parts: Any, tmp_path: Pa
     agent = trained(SPACES["dict"])
     agent.observation_parts = parts
     save(agent, tmp_path / "a.ckpt")
-    with refused("a.ckpt", "observation_parts must be a description of observations of 13 numbers"):
+    with refused("observation_parts", "must be a description of observations of 13 numbers"):
         Policy.load(tmp_path / "a.ckpt")
 
 

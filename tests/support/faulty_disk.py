@@ -270,7 +270,8 @@ class Run:
         try:
             state = store.save(replay)
             content = io.BytesIO()
-            torch.save({"clocks": {"updates": self.saves}, "ReplayData": {"ranks": [{"replay": state}]}}, content)
+            parts: dict[str, Any] = {"state_dict": {}, "hyper_parameters": {}, "clocks": {"updates": self.saves}}
+            torch.save(parts | {"ReplayData": {"ranks": [{"replay": state}]}}, content)
             atomic_write(generations.next, lambda file: file.write(content.getvalue()))
             generations.commit(names_in([state]))
         except OSError:
