@@ -95,6 +95,7 @@ def _claims(pickled: BinaryIO) -> dict[str, int]:
     marks: list[int] = []
     memo: dict[int, Any] = {}
     claims: dict[str, int] = {}
+    value: Any
     for opcode, value, _ in pickletools.genops(pickled):
         name = opcode.name
         if name in LITERALS:
