@@ -124,5 +124,5 @@ def __dir__() -> list[str]:
 with contextlib.suppress(ModuleNotFoundError):  # optional: registers faster update rules
     importlib.import_module(f"{__name__}.fast")
 
-if "gymnasium" in sys.modules:  # an exported policy does not need it
+if sys.modules.get("gymnasium"):  # an exported policy does not need it
     importlib.import_module(f"{__name__}.envs")

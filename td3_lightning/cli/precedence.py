@@ -111,7 +111,9 @@ class Precedence:
         if self.checkpoint is None or self._path is None:
             return path or DEFAULT
         algorithm = self.checkpoint.get("algorithm", "TD3")
-        held = next(each for each, kind in AGENTS.items() if kind.algorithm == algorithm)
+        held = next((each for each, kind in AGENTS.items() if kind.algorithm == algorithm), None)
+        if held is None:
+            raise UsageError(f"{self._path} must be of one of {', '.join(AGENTS)}, got {algorithm!r}. Use another.")
         if path is None:
             return held
         kind = agent_class(path)

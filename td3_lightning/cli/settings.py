@@ -111,10 +111,11 @@ def check_kept(settings: Mapping[str, Any], named: Named) -> None:
     if isinstance(free.get("data"), dict) and isinstance(dataset := free["data"].get("dataset"), dict):
         free["dataset"] = free["data"]["dataset"] = dict(dataset)  # only numbers are read from a dataset
     for section, name, form in CHECKED:
-        value = free[section].pop(name, None) if isinstance(free.get(section), dict) else None
-        is_free = value is None or (isinstance(value, str) and form.fullmatch(value))
-        if not is_free and not named(str(value), f"{section}.{name}"):
-            raise NotNamedError(str(value), f"{section}.{name}")
+        value = free[section].get(name) if isinstance(free.get(section), dict) else None
+        if isinstance(value, str):
+            if not form.fullmatch(value) and not named(value, f"{section}.{name}"):
+                raise NotNamedError(value, f"{section}.{name}")
+            del free[section][name]
     for section, value in free.items():
         check_names(value, section, named)
 

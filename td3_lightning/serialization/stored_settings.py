@@ -81,8 +81,8 @@ def check_names(value: Any, setting: str, named: Named) -> None:
         NotNamedError: A text names code or a file.
     """
     if isinstance(value, dict) and isinstance(path := value.get("class_path"), str):
-        if not is_allowed(path) and not named(path, setting):
-            raise NotNamedError(path, setting)
+        if not is_allowed(path) and not named(path, f"{setting}.class_path"):
+            raise NotNamedError(path, f"{setting}.class_path")
         value = {key: held for key, held in value.items() if key != "class_path"}
     if isinstance(value, str):
         # jsonargparse opens a file of this name as a configuration, which may name any class.
@@ -131,6 +131,9 @@ def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[
     Raises:
         UsageError: One names a class that is not imported, or is larger than the checkpoint.
     """
+    held, expected = checkpoint.get("algorithm", "TD3"), getattr(kind, "algorithm", None)
+    if expected not in (None, held):
+        raise UsageError(f"The checkpoint must be of {expected}, got one of {shown(held)}. Use its class.")
     stored = plain(checkpoint["hyper_parameters"], "hyper_parameters")
     known = {name for constructor in _constructors(kind) for name in inspect.signature(constructor).parameters}
     own = {name: value for name, value in stored.items() if name in known and name not in set(given)}

@@ -61,7 +61,7 @@ def test_templates_that_lightning_takes_are_taken():
     for template in (None, "", "{epoch}-{step}", "{epoch:02d}-{step:d}", "{eval/return_mean:.2f}", "a-{b}"):
         check_file_name("x", ModelCheckpoint(filename=template))
     assert BestCheckpoint().format_checkpoint_name({"env_steps": torch.tensor(2.0**53 - 1, dtype=torch.float64)}) == (
-        "steps_9007199254740991_return_0.00.ckpt"
+        "steps_9007199254740991_return_nan.ckpt"
     )
 
 

@@ -416,11 +416,11 @@ def test_resumed_solved_run_repeats_its_last_evaluation(make_trainer: Make, tmp_
 def test_warm_up_stops_at_a_step_and_resumes(make_trainer: Make, tmp_path: Path, monkeypatch: Any) -> None:
     step, steps = Collector._step, []
 
-    def signal_at_sixth(collector: Collector, *arguments: Any) -> None:
-        step(collector, *arguments)
-        steps.append(1)
+    def signal_at_sixth(collector: Collector, *arguments: Any) -> Any:
+        steps.append(step(collector, *arguments))
         if len(steps) == 6:
             signal.raise_signal(signal.SIGINT)
+        return steps[-1]
 
     monkeypatch.setattr(Collector, "_step", signal_at_sixth)
     assert Fit(make_trainer, tmp_path)() == 130

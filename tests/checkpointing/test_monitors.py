@@ -110,12 +110,8 @@ def test_run_with_an_accepted_setting_resumes(words, folder):  # noqa: F811
 @pytest.mark.parametrize(
     ("word", "constraint"),
     [
-        (
-            f"--checkpoint.monitor=eval/{'x' * 250}",
-            "checkpoint.monitor must be one line of 1 to 200 characters, got 'e",
-        ),
-        ("--checkpoint.filename=.hidden", "checkpoint.filename must be a file name without a folder, with metrics in "),
-        ("--checkpoint.filename=", "checkpoint.filename must be a file name without a folder, with metrics in "),
+        ("--checkpoint.filename=.hidden", "checkpoint.filename names '.hidden'"),
+        ("--checkpoint.filename=", "checkpoint.filename names ''"),
     ],
     ids=len,
 )

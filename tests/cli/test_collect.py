@@ -122,9 +122,7 @@ def test_invalid_collect_writes_nothing(last: Path, error: Error) -> None:
 def test_training_environment_with_other_actions_is_refused() -> None:
     data = ReplayData("toys/Spaces-v0", train_kwargs={"action": "unbounded"})
     agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4])
-    message = (
-        r"^toys/Spaces-v0 must have the same actions in training and evaluation, got Box\(-inf, inf, .* with train_"
-    )
+    message = r"^toys/Spaces-v0 must have the same actions in training and evaluation, got Box\(-inf, inf, "
     with pytest.raises(UsageError, match=message):
         next(record_episodes(agent, data, episodes=1, noise=0.0))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from benchmarks import robust_laps
 from benchmarks.laps import main, read_evaluations, summarize
@@ -93,7 +94,7 @@ def test_published_checkpoint_loads(path: Path) -> None:
     action = policy(np.zeros(policy.obs_dim, np.float32))
     assert action.ndim == 1
     assert np.isfinite(action).all()
-    config = path.with_name("config.yaml").read_text()  # it names the modules of some environments
+    config = yaml.safe_load(path.with_name("config.yaml").read_text())  # it names the modules of some environments
     assert saved_settings(read_checkpoint(path), str(path), [config], [], "test")["data"]["env_id"]
 
 

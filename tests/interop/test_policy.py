@@ -14,7 +14,6 @@ from one_sentence import refused
 from td3_lightning import TD3, TD7, Policy
 from td3_lightning.interop.policy_file import write_policy
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "deployment.md"
 DEPLOYED = """
 import sys
 for name in ("gymnasium", "lightning", "pytorch_lightning", "torch", "yaml"):
@@ -68,16 +67,6 @@ def policy_path(request: pytest.FixtureRequest, agent: TD3, onnx_file: Path, tmp
 )
 def test_onnx_policy_imports_neither_torch_nor_gymnasium(line: str, onnx_file: Path) -> None:
     subprocess.run([sys.executable, "-c", DEPLOYED.format(line=line, path=str(onnx_file))], check=True)
-
-
-def test_control_loop_of_the_guide_runs_without_torch(onnx_file: Path, tmp_path: Path) -> None:
-    loop = next(block for block in GUIDE.read_text().split("```") if "class Robot" in block).removeprefix("python")
-    blocked, _ = DEPLOYED.split("{line}")
-    tmp_path.joinpath("policy.onnx").write_bytes(onnx_file.read_bytes())
-    told = subprocess.run(
-        [sys.executable, "-c", blocked + loop], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
-    assert told.stdout.count("torque") == 5
 
 
 def test_policy_acts_as_the_agent(agent: TD3, policy_path: Path) -> None:
