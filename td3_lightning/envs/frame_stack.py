@@ -46,6 +46,8 @@ class FrameStack(gym.Wrapper):
         return self._stacked(), reward, terminated, truncated, info
 
     def _cropped(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if frame.dtype != np.uint8:  # the replay buffer would round them to zeros and ones
+            raise UsageError(f"data.pixels requires frames of bytes, got {frame.dtype}. Correct the environment.")
         return frame[self._crop].copy()  # the environment may reuse the array
 
     def _stacked(self) -> NDArray[np.uint8]:
