@@ -27,7 +27,7 @@ COUNT = 200
 SETTINGS = 20
 RANKS = 1
 
-.PHONY: help install car test types test-without-fast test-robotics coverage docs crash-test ray-test constraints
+.PHONY: help install car test types test-without-fast test-robotics coverage docs crash-test ray-test findings constraints
 
 help:
 	@echo 'make install      create .venv and install the package (PYTHON=python3.12 and TORCH=... choose other versions)'
@@ -41,6 +41,7 @@ help:
 	@echo 'make crash-test   kill runs at random COUNT=200 times and resume them, also with SETTINGS=20 random settings'
 	@echo '                  RANKS=2 COUNT=50 kills single ranks of runs with two processes instead'
 	@echo 'make ray-test     install Ray, and run sweeps on two nodes of this machine that are killed'
+	@echo 'make findings     show surprising behaviour of libraries, each in a virtual environment of its own (see findings/README.md)'
 	@echo 'make constraints  pin the newest release of every dependency'
 
 install: .venv/installed
@@ -93,6 +94,10 @@ endif
 ray-test: .venv/installed-for-tests
 	$(PIP) --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/pytest tests/integration/test_ray.py
+
+# Each script installs its own pinned packages. It fails if the behaviour that it shows has changed.
+findings:
+	@failed=0; for script in findings/*.sh; do echo "$$script"; bash "$$script" || failed=1; done; exit $$failed
 
 # The files touched below are stamps. They are touched last, so an interrupted installation runs again.
 .venv/installed: .venv/torch pyproject.toml constraints.txt
