@@ -29,7 +29,6 @@ from benchmarks.machine import commit
 from benchmarks.records import Records, comparison_table
 from benchmarks.speed import BASELINES, choose, supported, variants
 from benchmarks.workloads import WARMUP_STEPS, WORKLOADS, Workload
-from td3_lightning.errors import EnvError
 
 ROOT = Path(__file__).parents[1]
 TOY = Workload("toy", "Pendulum-v1", (5, 7), 11)
@@ -390,7 +389,7 @@ def test_loop_without_trainer_makes_one_update_per_step(monkeypatch: pytest.Monk
     ticks = Ticks(WARMUP_STEPS + 20)
     monkeypatch.setattr(ours_loop, "stopwatch", lambda: ticks)
     monkeypatch.setattr(clock, "stopwatch", lambda: ticks)
-    with pytest.raises(EnvError, match="raised Enough"):  # the clock is a wrapper of the environment
+    with pytest.raises(Enough):  # the clock is a wrapper of the environment
         ours_loop.train(TOY, ["--model.policy_freq", "3", "--trainer.precision", "bf16"])
     assert ticks.updates() == 20
     assert ticks.transition_bytes == 4 * (3 + 1 + 2) + 2
