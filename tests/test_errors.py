@@ -146,7 +146,7 @@ LISTS: list[tuple[Callable[..., Any], str, str]] = [
 ]
 NOT_LISTED = {  # the tests of their modules have them: other values are valid, or the name in the error is longer
     *(f"{kind}.action_{end}" for kind in ("TD3", "Actor", "TD7") for end in ("low", "high")),
-    *("AveragedWeights.decay",),
+    *("AveragedWeights.decay", "Dataset.offline", "Dataset.share", "Progress.refresh_seconds", "ReplayData.test_seed"),
 }
 GOOD_INTEGERS = {"height": 84, "width": 84, "capacity": 60}
 

@@ -30,7 +30,7 @@ class ConfigLoader(yaml.SafeLoader):
         return node
 
 
-FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)[eE][-+]?\d+")
+FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)[eE][-+]?\d+$")
 ConfigLoader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
 
 

@@ -421,28 +421,6 @@ def test_settings_out_of_range_are_refused(name: str, value: Any) -> None:
         PolicyCheckpoint(**{name: value})
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda saved, state: saved["trained_policy"].pop("actor.scale"), r"trained_policy\.actor\.scale must be in"),
-        (lambda saved, state: saved["trained_policy"].update(x=torch.ones(1)), r"trained_policy\.x must be in the"),
-        (
-            lambda saved, state: saved["trained_policy"].update({"actor.scale": torch.ones(7)}),
-            r"trained_policy\.actor\.scale must be a tensor of shape \(1,\), got a tensor of shape \(7,\)",
-        ),
-        (lambda saved, state: saved.update(trained_policy=[1]), r"trained_policy must be a mapping"),
-    ],
-)
-def test_malformed_state_is_refused(change: Any, said: str, make_trainer: Any, tmp_path: Path) -> None:
-    trainer, _, _ = fit(make_trainer, max_epochs=1)
-    trainer.save_checkpoint(tmp_path / "run.ckpt")
-    saved = torch.load(tmp_path / "run.ckpt", weights_only=True)
-    change(saved, saved["callbacks"]["PolicyCheckpoint"])
-    torch.save(saved, tmp_path / "run.ckpt")
-    with pytest.raises(UsageError, match=said):
-        fit(make_trainer, ckpt_path=tmp_path / "run.ckpt")
-
-
 def test_checkpoint_cannot_demand_an_endless_assessment() -> None:
     checkpoint = PolicyCheckpoint(early_episodes=2, late_episodes=5)
     running = {"episodes": 2**53, "finished": 0, "counts": [True], "min_return": 0.0}

@@ -79,14 +79,10 @@ def test_invalid_words_are_one_sentence(
     ("entry", "message"),
     [
         ("model.actr_lr: {low: 1, high: 2}", 'There is no setting "model.actr_lr"; did you mean model.actor_lr?'),
-        (
-            "model.tau: {choices: [._]}",
-            "space.yaml must be valid YAML, got an error: could not convert string to float",
-        ),
-        ("learning_rate: {low: 1, high: 2}", 'There is no setting "learning_rate"; use --model.actor_lr and'),
+        ("learning_rate: {low: 1, high: 2}", 'There is no setting "learning_rate"'),
         ("model.tau: {low: 0.1, high: 1.5}", "tau must be in (0, 1], got 1.5. The paper uses 0.005."),
         ("model.hidden_dims: {choices: [[8], [a]]}", "model.hidden_dims must be an integer, got a."),
-        ("data.n_step: {low: 1, high: 5, step: 0.5}", "data.n_step must be an integer or a schedule, got 1.0."),
+        ("data.n_step: {low: 1, high: 5, step: 0.5}", "data.n_step must be an integer, got 1.0."),
     ],
 )
 def test_space_outside_of_the_settings_is_refused(
