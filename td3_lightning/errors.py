@@ -219,13 +219,17 @@ def timeout_from_environment(variable: str, default: float) -> float:
     return seconds
 
 
+def install_hint(extra: str) -> str:
+    """Return how to install an extra. The package is on no index, where a stranger could take its name."""
+    return f"Use pip install -c constraints.txt -e '.[{extra}]'."
+
+
 def import_extra(package: str, purpose: str, extra: str) -> Any:
     """Import a package that an extra of td3_lightning installs, or raise `UsageError`."""
     try:
         return import_module(package)
     except ModuleNotFoundError as error:
-        fix = f"Use pip install 'td3_lightning[{extra}]'."
-        raise UsageError(f"{purpose} requires the package {error.name}, got none. {fix}") from error
+        raise UsageError(f"{purpose} requires the package {error.name}, got none. {install_hint(extra)}") from error
 
 
 def _as_int(value: Any) -> int | None:

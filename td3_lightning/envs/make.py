@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from td3_lightning.envs.checked import advice, name_of
 from td3_lightning.envs.flatten import with_flat_observations
 from td3_lightning.envs.wrappers import PyBulletWarmReset, RebuildBox2DWorld
-from td3_lightning.errors import EnvError, UsageError, described, is_ours, one_line, refuse, shown
+from td3_lightning.errors import EnvError, UsageError, described, install_hint, is_ours, one_line, refuse, shown
 
 log = logging.getLogger(__name__)
 Wrapper = Callable[[gym.Env], gym.Env]
@@ -120,7 +120,7 @@ def _install(name: str, error: Exception) -> str:
     missing = [str(cause.name).split(".")[0] for cause in causes if isinstance(cause, ImportError) and cause.name]
     extras = [EXTRAS[each] for each in [*missing, *(word for word in EXTRAS if word in str(error))] if each in EXTRAS]
     if extras:
-        return f"Use pip install -c constraints.txt -e '.[{extras[0]}]'."
+        return install_hint(extras[0])
     return "Install it, or use my_module:Id-v0 with the name of your own module."
 
 

@@ -12,7 +12,7 @@ from td3_lightning.envs.checked_vector import CheckedVector
 from td3_lightning.envs.make import EnvId, env_name
 from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
 from td3_lightning.envs.workers import Workers, signals_blocked
-from td3_lightning.errors import EnvError, UsageError, described, is_ours, one_line, refuse, shown
+from td3_lightning.errors import EnvError, UsageError, described, install_hint, is_ours, one_line, refuse, shown
 from td3_lightning.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class SeededEnvPool(VectorWrapper):
             import envpool
         except ImportError as error:
             raise UsageError(
-                f"data.vector_env envpool requires EnvPool, which cannot be imported ({one_line(error)}). Use "
-                "pip install -c constraints.txt -e '.[envpool]'."
+                f"data.vector_env envpool requires EnvPool, which cannot be imported ({one_line(error)}). "
+                f"{install_hint('envpool')}"
             ) from error
         self._make = partial(envpool.make_gymnasium, env_id, num_envs=num_envs, **settings)
         super().__init__(self._make())

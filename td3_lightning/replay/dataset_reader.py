@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, one_line, shown
+from td3_lightning.errors import UsageError, install_hint, one_line, shown
 from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.serialization.observation_parts import describe_space, leaf_numbers, leaves
 
@@ -42,8 +42,7 @@ def import_minari() -> tuple[Any, Any]:
         import minari
     except ImportError as error:
         raise UsageError(
-            f"Minari datasets require minari and h5py, got none ({one_line(error)}). Use pip install "
-            "'td3_lightning[minari]'."
+            f"Minari datasets require minari and h5py, got none ({one_line(error)}). {install_hint('minari')}"
         ) from error
     return minari, h5py
 

@@ -72,6 +72,34 @@ def test_wrong_command_is_refused_before_the_imports(words: list[str]) -> None:
     assert "command" in done.stderr
 
 
+WINDOWS = """
+import os, signal, sys
+from types import SimpleNamespace
+whole = SimpleNamespace(**vars(signal))
+for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGALRM", "setitimer", "pthread_sigmask"):
+    delattr(signal, name)
+for name in ("fork", "killpg", "setsid", "getpgid", "posix_fallocate"):
+    delattr(os, name)
+for name in ("fcntl", "termios", "pwd", "grp", "resource"):
+    sys.modules[name] = None
+from td3_lightning.__main__ import run
+from lightning.pytorch.trainer.connectors import signal_connector
+signal_connector.signal = whole  # Lightning asks for the name of the system
+words = "--data.env_id Pendulum-v1 --data.steps_per_epoch 4 --data.batch_size 4 --data.eval_episodes 1".split()
+words += "--collector.warmup_steps 10 --trainer.max_epochs 1 --trainer.accelerator cpu --model.hidden_dims [8]".split()
+assert run(["fit", *words]) == 0
+assert run(["fit", *words, "--trainer.max_epochs", "2", "--config", "here.yaml", "--ckpt_path", "last:default"]) == 0
+"""
+
+
+def test_fit_needs_nothing_that_windows_lacks(tmp_path: Path) -> None:
+    tmp_path.joinpath("here.yaml").write_text("name: default")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", WINDOWS], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.rglob("last.ckpt"))) == 1
+
+
 @pytest.mark.parametrize("program", ["run", "script"])
 def test_deleted_working_directory_is_refused(program: str, tmp_path: Path) -> None:
     tmp_path.joinpath("gone").mkdir()

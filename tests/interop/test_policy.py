@@ -175,5 +175,5 @@ def test_onnx_file_with_other_numbers_is_refused(tmp_path: Path) -> None:
 
 def test_missing_onnxruntime_names_the_extra(onnx_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with refused("ONNX policy", "none", "pip install 'td3_lightning[export]'"):
+    with refused("ONNX policy", "none", "pip install -c constraints.txt -e '.[export]'"):
         Policy.load(onnx_file)

@@ -209,7 +209,7 @@ def test_path_is_a_new_file_of_a_known_format(name: str, fix: str, tmp_path: Pat
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with refused("format onnx", "none", "pip install 'td3_lightning[export]'"):
+    with refused("format onnx", "none", "pip install -c constraints.txt -e '.[export]'"):
         write_policy(new_agent(), tmp_path / "a.onnx", {})
     assert not list(tmp_path.iterdir())
 

@@ -284,7 +284,7 @@ def test_missing_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UsageError, match=r"got none .*\. Use pip install 'td3_lightning\[minari\]'\.$"):
+    with pytest.raises(UsageError, match=r"got none .*\. Use pip install .* -e '\.\[minari\]'\.$"):
         read()
 
 

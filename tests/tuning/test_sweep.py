@@ -107,7 +107,7 @@ def test_missing_optuna_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(["sweep", "--config", "tiny.yaml", "--space", "space.yaml"]) == 2
-    assert "pip install 'td3_lightning[sweep]'" in capsys.readouterr().err
+    assert "pip install -c constraints.txt -e '.[sweep]'" in capsys.readouterr().err
     assert not (folder / "lightning_logs").exists()
 
 
