@@ -15,8 +15,7 @@ Main = Callable[[Sequence[str] | None], int]
 
 def script() -> int:
     """Run the command `td3-lightning`. It imports modules from the working directory, as `python -m` does."""
-    if _has_working_directory():
-        sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, os.getcwd())
     return run()
 
 
@@ -33,13 +32,10 @@ def run(args: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = sys.argv[1:] if args is None else args
-    error = command_error(words)
-    if not _has_working_directory():
-        error = "The working directory must exist, got a deleted folder. Use cd to enter another one."
     if "--version" in words:
         print(f"td3-lightning {__version__}")
         return 0
-    if error is not None:
+    if error := command_error(words):
         print(error, file=sys.stderr)
         return 2
     if words[0] == "sweep":
@@ -75,14 +71,6 @@ def import_main() -> Main:
         if was_enabled:
             gc.enable()
     return main
-
-
-def _has_working_directory() -> bool:
-    """Return whether the working directory exists. Without it, PyTorch ends the process during its import."""
-    try:
-        return bool(os.getcwd())
-    except FileNotFoundError:
-        return False
 
 
 def _end(number: int, frame: FrameType | None) -> None:

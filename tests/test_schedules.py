@@ -163,7 +163,7 @@ class Jump(Schedule):
     ("setting", "later", "message"),
     [
         ("policy_freq", 0.4, "policy_freq after 10 env_steps must be at least 1, got 0.4. The paper uses 2."),
-        ("policy_freq", float("nan"), "policy_freq after 10 env_steps must be at least 1, got nan. The paper uses 2."),
+        ("policy_freq", float("nan"), "policy_freq after 10 env_steps must be finite, got nan. The paper uses 2."),
         ("target_update_freq", float("inf"), "target_update_freq after 10 env_steps must be finite, got inf. Use "),
         ("tau", 2, "tau after 10 env_steps must be in (0, 1], got 2. The paper uses 0.005."),
         ("max_grad_norm", "large", "max_grad_norm after 10 env_steps must be a number, got 'large'. Use a number."),

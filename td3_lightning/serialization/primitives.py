@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from td3_lightning.errors import MAX_BITS, UsageError
+from td3_lightning.errors import UsageError
 
 VALUES = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
 
+MAX_BITS = 64  # of an integer key
 MAX_INT_BITS = 255 * 8  # of the largest integer, with its sign, that torch's safe unpickler reads
 
 SERIES: dict[type, type] = {
