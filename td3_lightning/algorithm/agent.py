@@ -19,11 +19,10 @@ from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.errors import UsageError, refuse, shown
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
-from td3_lightning.serialization.callback_paths import contain_paths
 from td3_lightning.serialization.checkpoint_file import CLOCKS, FORMAT, read_checkpoint
 from td3_lightning.serialization.observation_parts import flat_rows, has_size
 from td3_lightning.serialization.primitives import to_primitives
-from td3_lightning.serialization.stored_settings import stored_arguments
+from td3_lightning.serialization.stored_settings import contain_paths, stored_arguments
 
 AgentType = TypeVar("AgentType", bound="Agent")
 

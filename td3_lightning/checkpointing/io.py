@@ -9,8 +9,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from td3_lightning.atomic_files import atomic_write, remove
 from td3_lightning.errors import UsageError
-from td3_lightning.serialization.archive import MAX_PICKLE_BYTES
-from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.serialization.checkpoint_file import MAX_PICKLE_BYTES, read_checkpoint
 from td3_lightning.serialization.primitives import to_primitives
 
 

@@ -21,7 +21,7 @@ from td3_lightning.atomic_files import atomic_write_all
 from td3_lightning.errors import UsageError, shown
 from td3_lightning.interop.metadata import check_trained, is_imported
 from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
-from td3_lightning.serialization.archive import check_old_file, checked_archive
+from td3_lightning.serialization.checkpoint_file import check_old_file, checked_archive
 
 NETWORKS = {"actor": "actor", "critic": "critics", "actor_target": "actor_target", "critic_target": "critics_target"}
 # Layer names and file suffix of each program. `number` counts the layers of all critics, `place` is the index in a

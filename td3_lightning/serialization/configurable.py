@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from td3_lightning.errors import UsageError, refuse
+from td3_lightning.errors import UsageError
 
 PACKAGE = __name__.split(".")[0]
 
@@ -45,23 +45,13 @@ def from_config(kind: type[Kind], data: Any) -> Kind | None:
     Only imported classes are found, so a checkpoint cannot run code.
 
     Raises:
-        UsageError: The class does not take these arguments.
+        TypeError: The class does not take these arguments.
     """
     path = data.get("class_path") if isinstance(data, Mapping) else None
     found = known_classes(kind).get(path) if isinstance(path, str) else None
     if found is None:
         return None
-    arguments, signature = data.get("init_args") or {}, inspect.signature(found)
-    if not isinstance(arguments, Mapping):
-        known = ", ".join(f"{name}: ..." for name in signature.parameters)
-        raise refuse(f"init_args of {path}", "a mapping", arguments, f"Use {{{known}}}.")
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise UsageError(
-            f"init_args of {path} must be those of its constructor, got {arguments!r} ({error}). Use "
-            f"{', '.join(signature.parameters) or 'none'}."
-        ) from error
+    arguments = data.get("init_args") or {}
     return found(**{name: _built(value) for name, value in arguments.items()})
 
 

@@ -11,17 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, refuse, require_rows, shown
+from td3_lightning.errors import UsageError, require_rows, shown
 
-KEYS = {  # of the description of a space, beside its type
-    "Dict": {"parts"},
-    "Tuple": {"parts"},
-    "Box": {"shape"},
-    "MultiBinary": {"shape"},
-    "Discrete": {"n", "start"},
-    "MultiDiscrete": {"shape", "nvec", "start"},
-}
-MAX_DISCRETE = 2**53  # the largest number of a discrete space
+KINDS = ("Dict", "Tuple", "Box", "MultiBinary", "Discrete", "MultiDiscrete")
 MAX_AXES = 32  # of an array
 
 
@@ -35,12 +27,11 @@ class PartError(ValueError):
 
 def describe_space(space: Any) -> dict[str, Any]:
     """Return the description of a space of Gymnasium that `gymnasium.spaces.flatten` accepts."""
-    kind = next(base.__name__ for base in type(space).__mro__ if base.__name__ in KEYS)  # a subclass is like its base
+    kind = next(base.__name__ for base in type(space).__mro__ if base.__name__ in KINDS)  # a subclass is like its base
     if kind == "Dict":
-        parts = [[_plain_name(name), describe_space(part)] for name, part in space.spaces.items()]
-        return {"type": kind, "parts": parts}
+        return {"type": kind, "parts": [[_plain_name(name), describe_space(part)] for name, part in space.items()]}
     if kind == "Tuple":
-        return {"type": kind, "parts": [describe_space(part) for part in space.spaces]}
+        return {"type": kind, "parts": [describe_space(part) for part in space]}
     if kind == "Discrete":
         return {"type": kind, "n": int(space.n), "start": int(space.start)}
     if kind == "MultiDiscrete":
@@ -51,41 +42,24 @@ def describe_space(space: Any) -> dict[str, Any]:
 
 def _plain_name(name: Any) -> str | int:
     """Return the name of a part, which may be a member of an enum or NumPy's text."""
-    if isinstance(name, str):
-        return str.__str__(name)
-    if isinstance(name, int):
-        return int(name)
-    fix = "Use gymnasium.wrappers.FlattenObservation."
-    raise refuse("A key of observation_space", "a text or an integer", name, fix)
+    return str.__str__(name) if isinstance(name, str) else int(name)
 
 
 def has_size(space: Any, obs_dim: int) -> bool:
     """Return whether a value from an untrusted file describes a space of flat observations (obs_dim,)."""
     try:
-        return _flat_size(space) == obs_dim
-    except (ValueError, RecursionError):
+        return sum(_size(part, obs_dim) for _, part in leaves(space)) == obs_dim
+    except Exception:  # a malformed value may raise anything
         return False
 
 
-def _flat_size(space: Any) -> int:
-    match space:
-        case {"type": str(kind), **rest} if rest.keys() != KEYS.get(kind):
-            pass
-        case {"type": "Dict", "parts": [*parts]} if all(map(_is_named, parts)):
-            return sum(_flat_size(part) for _, part in parts)
-        case {"type": "Tuple", "parts": [*parts]}:
-            return sum(map(_flat_size, parts))
-        case {"type": "Discrete", "n": int(n), "start": int(start)} if n > 0 and abs(start) <= MAX_DISCRETE:
-            return n
-        case {"type": "MultiDiscrete", "shape": [*shape], "nvec": [*nvec], "start": [*start]}:
-            sizes = _num_elements(shape) if _are_counts(nvec) else -1, len(start)
-            if sizes == (len(nvec), len(nvec)) and all(
-                isinstance(one, int) and abs(one) <= MAX_DISCRETE for one in start
-            ):
-                return sum(nvec)
-        case {"type": "Box" | "MultiBinary", "shape": [*shape]}:
-            return _num_elements(shape)
-    raise ValueError("the description of a space is malformed")
+def _size(part: Mapping[str, Any], most: int) -> int:
+    """Return the numbers of a part, of at most `most`; the product of many large integers would take hours."""
+    is_discrete = part["type"] in ("Discrete", "MultiDiscrete")
+    factors: list[int] = [part["n"]] if part["type"] == "Discrete" else part["nvec" if is_discrete else "shape"]
+    if not all(isinstance(each, int) and 0 <= each <= most for each in factors):
+        raise ValueError("a size is malformed")
+    return sum(factors) if is_discrete else prod(factors[:MAX_AXES])
 
 
 def leaves(space: Mapping[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
@@ -176,21 +150,6 @@ def is_structured(space: Mapping[str, Any], obs: Any) -> bool:
         return bool(np.shape(obs) == tuple(space.get("shape", ())))
     except ValueError:  # a ragged list
         return False
-
-
-def _is_named(part: Any) -> bool:
-    return isinstance(part, list) and len(part) == 2 and isinstance(part[0], str | int)
-
-
-def _num_elements(shape: list[Any]) -> int:
-    """Return the number of elements of an array; the product of many large integers would take hours."""
-    if len(shape) > MAX_AXES or not _are_counts(shape):
-        raise ValueError("a shape is malformed")
-    return prod(shape)
-
-
-def _are_counts(numbers: list[Any]) -> bool:
-    return all(isinstance(number, int) and number >= 0 for number in numbers)
 
 
 def _one_hot(columns: NDArray[Any], sizes: list[int], starts: list[int]) -> NDArray[np.float32]:

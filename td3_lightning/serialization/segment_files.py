@@ -26,8 +26,11 @@ class UnfitError(Exception):
 
 def names_in(replays: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the segment files that the replay states of all ranks refer to."""
-    rings = chain.from_iterable(replay.get("rings", []) for replay in replays)
-    return {segment["name"] for ring in rings for segment in ring.get("segments", [])}
+    return {segment["name"] for replay in replays for segment in _segments(replay)}
+
+
+def _segments(replay: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [segment for ring in replay.get("rings", []) for segment in ring.get("segments", [])]
 
 
 def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -40,15 +43,14 @@ def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         UnfitError: A file is missing or has changed; raised while the rows are iterated. Or it is named twice.
     """
-    named = [segment["name"] for ring in state["rings"] for segment in ring.get("segments", [])]
-    if len(set(named)) < len(named):  # it would be read again and again
+    if len(names_in([state])) < len(_segments(state)):  # it would be read again and again
         raise UnfitError(folder, "holds each segment file once, but the checkpoint names one twice")
     width = state["layout"]["obs_dim"] + state["layout"]["action_dim"] + 2
-    rings = [
-        {**ring, "rows": chain(_read_rows(folder, ring.get("segments", []), width), ring["rows"])}
-        for ring in state["rings"]
-    ]
-    return {**state, "rings": rings}
+
+    def read(segments: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, Tensor]]:
+        return ((segment["first"], _read_segment(folder, segment, width)) for segment in segments)
+
+    return {**state, "rings": [{**r, "rows": chain(read(r.get("segments", [])), r["rows"])} for r in state["rings"]]}
 
 
 def check_rows(state: Mapping[str, Any], folder: Path) -> None:
@@ -56,11 +58,6 @@ def check_rows(state: Mapping[str, Any], folder: Path) -> None:
     for ring in with_rows(state, folder)["rings"]:
         for _ in ring["rows"]:
             pass
-
-
-def _read_rows(folder: Path, segments: Sequence[Mapping[str, Any]], width: int) -> Iterator[tuple[int, Tensor]]:
-    for segment in segments:
-        yield segment["first"], _read_segment(folder, segment, width)
 
 
 def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tensor:

@@ -1,7 +1,8 @@
-"""Settings that a checkpoint holds: plain, of this package, and no larger than the checkpoint.
+"""What a checkpoint may name: classes of this package, and files that Lightning writes in its folder.
 
-A checkpoint may be untrusted. Its settings name only classes of this package, Gymnasium's wrappers, and what the user
-names too. The constructors that receive them check their types and ranges.
+A checkpoint may be untrusted. Its settings are plain, name only classes of this package, Gymnasium's wrappers, and what
+the user names too, and are no larger than the checkpoint. The constructors that receive them check their types and
+ranges. Of the paths in callback states, only those in the callback's own folder remain.
 """
 
 import importlib
@@ -9,10 +10,12 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from td3_lightning.errors import UsageError, shown
@@ -24,6 +27,7 @@ MAX_VALUES = 20_000  # values in the settings of a checkpoint
 MAX_SIZE = 30_000_000  # of a setting that is not a width of a layer, such as the numbers in stacked frames
 AGENTS = ("TD3", "TD7")  # other classes of this package may write files when they are made
 MAX_STACK = 1_000  # observations that a wrapper stacks
+PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")  # in the state of a ModelCheckpoint
 
 # A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
 SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
@@ -171,27 +175,52 @@ def check_claims(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
     inputs = [] if settings.get("encoder") else [settings.get("obs_dim", 1)]
     first = [*inputs, *(settings.get("hidden_dims") or [])[:1]]
     embedded = [[width, settings["zs_dim"]] for width in settings.get("hidden_dims", ()) if "zs_dim" in settings]
-    for widths in [first, *embedded, *_lists(settings)]:
+    values = list(_nested(settings))
+    for widths in [first, *embedded, *(value for _, value in values if isinstance(value, list))]:
         sizes = [size for size in widths if isinstance(size, int)]
         if max(sum(a * b for a, b in pairwise(sizes)), sum(sizes[1:])) > held:
             raise UsageError(f"The checkpoint is refused: it holds {held:,} weights, too few for layers {widths}.")
-    if max((abs(size) for size in _integers(settings)), default=0) > MAX_SIZE or settings.get("num_critics", 1) > held:
+    # A schedule's clock may be larger.
+    integers = (v for key, v in values if isinstance(v, int) and key not in ("steps", "begin", "end", "start"))
+    if max(map(abs, integers), default=0) > MAX_SIZE or settings.get("num_critics", 1) > held:
         raise UsageError("The checkpoint is refused: a setting is larger than any network that it holds.")
 
 
-def _lists(value: Any) -> Iterator[list[Any]]:
-    """Yield all lists in nested settings."""
-    if isinstance(value, list):
-        yield value
-    for held in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _lists(held)
-
-
-def _integers(value: Any) -> Iterator[int]:
-    """Yield the integers in nested settings that are no schedule's clock."""
-    if isinstance(value, int):
-        yield value
+def _nested(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield all values in nested settings, each with its key or index."""
     held = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, one in held:
-        if key not in ("steps", "begin", "end", "start"):
-            yield from _integers(one)
+        yield key, one
+        yield from _nested(one)
+
+
+def contain_paths(states: dict[str, Any], callbacks: Iterable[Callback], loaded_from: str) -> None:
+    """Drop the paths in the states of all ModelCheckpoints that lead out of their folders, in place.
+
+    Lightning deletes files that these states name.
+
+    Args:
+        states: States of callbacks in a checkpoint.
+        callbacks: The Trainer's.
+        loaded_from: The checkpoint's folder. If it is the callback's, the run may have been moved there.
+    """
+    for callback in callbacks:
+        if not isinstance(callback, ModelCheckpoint) or not (state := states.get(callback.state_key)):
+            continue
+        folder, held = str(callback.dirpath or ""), str(state.get("dirpath") or "")
+        continues = held == folder or os.path.realpath(loaded_from) == os.path.realpath(folder)
+        own = partial(_own_file, held=held, folder=folder if continues else "")
+        best = {own(path): score for path, score in state.get("best_k_models", {}).items() if own(path)}
+        states[callback.state_key] = {
+            **state,
+            **{name: own(state.get(name, "")) for name in PATHS},
+            "best_k_models": best,
+        }
+
+
+def _own_file(path: str, held: str, folder: str) -> str:
+    """Return the path in a folder of a checkpoint that was in the folder `held`; empty if it is in no such folder."""
+    home = os.path.join(folder, os.path.relpath(path, held or ".")) if path and folder else ""
+    real, real_folder = os.path.realpath(os.path.dirname(home)), os.path.realpath(folder)
+    is_inside = os.path.commonpath([real, real_folder]) == real_folder
+    return home if is_inside and home.endswith(ModelCheckpoint.FILE_EXTENSION) else ""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 from one_sentence import refused
@@ -66,8 +65,7 @@ def trained(space: Any, kind: Any = TD3) -> TD3:
     return agent
 
 
-@pytest.mark.parametrize("kind", [TD3, TD7])
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize(("name", "kind"), [("dict", TD3), ("tuple", TD7), ("several", TD3), ("other texts", TD3)])
 def test_checkpoint_acts_on_the_original_structure(name: str, kind: Any, tmp_path: Path) -> None:
     space: Any = SPACES[name]
     agent, path = trained(space, kind), tmp_path / "a.ckpt"
@@ -79,20 +77,13 @@ def test_checkpoint_acts_on_the_original_structure(name: str, kind: Any, tmp_pat
         assert loaded(np.zeros((3, agent.obs_dim), np.float32)).shape == (3, 2)
 
 
-def test_training_gives_the_agent_the_structure(make_trainer: Any, tmp_path: Path) -> None:
+def test_training_gives_the_agent_the_structure(make_trainer: Any) -> None:
     space: Any = SPACES["dict"]
     data = ReplayData(lambda: Nested(space), steps_per_epoch=5, batch_size=4, capacity=100, eval_episodes=1)
     agent = TD3(data.obs_dim, data.action_low, data.action_high, (8,))
-    trainer = make_trainer(callbacks=[Collector(10)])
-    trainer.fit(agent, datamodule=data)
+    make_trainer(callbacks=[Collector(10)]).fit(agent, datamodule=data)
     obs = space.sample()
     np.testing.assert_array_equal(agent.act(obs), agent.act(spaces.flatten(space, obs)))
-    trainer.save_checkpoint(tmp_path / "a.ckpt")
-    np.testing.assert_array_equal(Policy.load(tmp_path / "a.ckpt")(obs), agent.act(obs))
-    data = ReplayData("Pendulum-v1", steps_per_epoch=5, batch_size=4, capacity=100, eval_episodes=1)
-    agent = TD3(data.obs_dim, data.action_low, data.action_high, (8,))
-    make_trainer(callbacks=[Collector(10)]).fit(agent, datamodule=data)
-    assert agent.observation_parts is None
 
 
 def test_exported_policy_acts_on_the_original_structure(tmp_path: Path) -> None:
@@ -122,36 +113,19 @@ def test_exported_policy_acts_on_the_original_structure(tmp_path: Path) -> None:
 
 LARGE = {"type": "Discrete", "n": 2**40, "start": 0}
 MALFORMED: list[Any] = [
-    *(3, [], {}, {"type": "Text"}, {"type": "Discrete", "n": 12, "start": 0}, LARGE, {"type": "Dict", "parts": [[1]]}),
-    *(
-        {"type": "Box", "shape": [13.0]},
-        {"type": "Tuple", "parts": {"a": LARGE}},
-        {"type": "Dict", "parts": [[[], {}]]},
-    ),
-    {"type": "MultiDiscrete", "shape": [2], "nvec": [6, 7], "start": [0]},
-    {"type": "Discrete", "n": 13, "start": 10**30},
-    {"type": "Discrete", "n": 13, "start": 0, "shape": 5},
-    {"type": "Box", "shape": [13], "nvec": 5},
-    {"type": "Box", "shape": [13] + [1] * 32},  # the product of many large integers would take hours
+    *(3, {}, {"type": "Text"}, {"type": "Discrete", "n": 12, "start": 0}, LARGE, {"type": "Dict", "parts": [[1]]}),
+    *({"type": "Box", "shape": [13.0]}, {"type": "Tuple", "parts": {"a": LARGE}}),
+    {"type": "Box", "shape": [13] * 10**4},  # the product of many large integers would take hours
 ]
 
 
-@pytest.mark.parametrize("parts", MALFORMED, ids=str)
+@pytest.mark.parametrize("parts", MALFORMED, ids=lambda parts: str(parts)[:40])
 def test_checkpoint_with_malformed_structure_is_refused(parts: Any, tmp_path: Path) -> None:
     agent = trained(SPACES["dict"])
     agent.observation_parts = parts
     save(agent, tmp_path / "a.ckpt")
     with refused("observation_parts", "must be a description of observations of 13 numbers"):
         Policy.load(tmp_path / "a.ckpt")
-
-
-def test_checkpoint_without_a_structure_takes_numbers(tmp_path: Path) -> None:
-    agent, path = trained(SPACES["binary"]), tmp_path / "a.ckpt"
-    save(agent, path)
-    checkpoint = torch.load(path, weights_only=True)
-    del checkpoint["observation_parts"]  # older checkpoints
-    torch.save(checkpoint, path)
-    assert Policy.load(path)([0, 1, 1]).shape == (2,)
 
 
 @pytest.mark.parametrize(
@@ -170,18 +144,6 @@ def test_malformed_observations_are_refused(name: str, obs: Any, setting: str, g
     assert got in str(caught.value)
 
 
-def test_other_names_of_a_dict_are_refused() -> None:
-    with refused("observation_space", "(0, 1)", "Use gymnasium.wrappers.FlattenObservation"):
-        describe_space(spaces.Dict({(0, 1): spaces.Box(-1, 1, (2,))}))
-
-
-def test_names_of_a_dict_may_be_integers() -> None:
-    space = {"type": "Dict", "parts": [[1, {"type": "Box", "shape": [2]}], ["a", {"type": "Box", "shape": [1]}]]}
-    assert flatten(space, {1: [5.0, 6.0], "a": [7.0]}).tolist() == [5, 6, 7]
-    with refused("obs", "[2]", "Use an observation"):
-        flatten(space, {2: [5.0, 6.0]})
-
-
 def test_numbers_are_structured_only_in_the_shape_of_the_space() -> None:
     discrete, several = describe_space(SPACES["discrete"]), describe_space(SPACES["several"])
     assert is_structured(discrete, 3)
@@ -190,11 +152,3 @@ def test_numbers_are_structured_only_in_the_shape_of_the_space() -> None:
     assert not is_structured(several, [[0], [1, 2]])
     constant = describe_space(spaces.MultiDiscrete([1, 1]))
     assert not is_structured(constant, [1.0, 1.0])  # one-hot, in the shape of the space
-
-
-def test_box_observations_have_no_parts() -> None:
-    data = ReplayData("MountainCarContinuous-v0", eval_episodes=1)
-    settings = {"obs_dim": 2, "action_low": [-1.0], "action_high": [1.0]}
-    clocks = {"env_steps": 1, "updates": 1, "episodes": 0}
-    described = checkpoint_metadata({"hyper_parameters": settings, "clocks": clocks}, data)
-    assert described["observation_parts"] is None

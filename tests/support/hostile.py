@@ -26,23 +26,12 @@ RUNS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"
 ARGUMENTS = {"args": "touch PWNED", "shell": True, "path": "victim.txt", "folder": "outside", "func": f"{MODULE}.Evil"}
 CLASSES = (
     *(f"{MODULE}.Evil", MODULE, f"{MODULE}:Evil-v0", "subprocess.Popen", "os.system", "antigravity.fly", "this.s"),
-    *(
-        "td3_lightning.checkpoint.os.system",
-        "td3_lightning.reporting.metrics_csv.MetricsFile",
-        "td3_lightning.__main__.main",
-    ),
-    *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.TransformReward", "gymnasium.make", "torch.hub.load"),
-    *("lightning.pytorch.loggers.CSVLogger", "lightning.pytorch.cli.instantiate_module", "builtins.exec"),
+    *("td3_lightning.checkpoint.os.system", "td3_lightning.reporting.metrics_csv.MetricsFile", "torch.hub.load"),
+    *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.TransformReward", "gymnasium.make", "builtins.exec"),
+    *("td3_lightning.__main__.main", "lightning.pytorch.loggers.CSVLogger", "lightning.pytorch.cli.instantiate_module"),
 )
 TEXTS = (
-    *CLASSES,
-    *(
-        '["evilmod\\u002eEvil"]',
-        '"evilmod\\x2eEvil"',
-        "{class_path: evilmod.Evil}",
-        f"!!python/name:{MODULE}.Evil",
-        "evilfile",
-    ),
+    *(*CLASSES, '["evilmod\\u002eEvil"]', "{class_path: evilmod.Evil}", f"!!python/name:{MODULE}.Evil", "evilfile"),
     *(
         "../../victim.txt",
         "/etc/passwd",
@@ -62,37 +51,25 @@ TEXTS = (
 
 def hostile_value(rng: np.random.Generator, depth: int = 0) -> Any:
     """Return a value of an unexpected type or size."""
-    kinds = 20 if depth < 3 else 12
-    kind = int(rng.integers(kinds))
-    if kind < 3:
-        return TEXTS[rng.integers(len(TEXTS))]
-    if kind == 3:
-        return [0, 1, -1, -5, 2**31, 2**63, -(2**63), 2**64, 10**30, 10**5000][rng.integers(10)]
-    if kind == 4:
-        return [0.0, 0.5, 1.5, -1.0, float("nan"), float("inf"), -float("inf"), 1e308, 1e-320][rng.integers(9)]
-    if kind == 5:
-        return [None, True, False, (), [], {}, set(), b"", 1j][rng.integers(9)]
-    if kind == 6:
-        return [b"evil", {1, "a"}, torch.Size([2, 3]), torch.float32, torch.device("cpu"), {"a", "b"}][rng.integers(6)]
-    if kind == 7:
-        return tensor(rng)
-    if kind == 8:
-        return specification(rng)
-    if kind == 9:
-        return (specification(rng),)
-    if kind == 10:
-        return nested(int(rng.integers(5, 200)))
-    if kind == 11:
-        return "x" if rng.random() < 0.5 else {"class_path": CLASSES[rng.integers(len(CLASSES))]}
-    if kind < 15:
-        return [hostile_value(rng, depth + 1) for _ in range(rng.integers(4))]
+    leaves: list[Any] = [
+        *(TEXTS[rng.integers(len(TEXTS))], TEXTS[rng.integers(len(TEXTS))], [tensor(rng)], tensor(rng)),
+        [0, 1, -1, -5, 2**31, 2**63, -(2**63), 2**64, 10**30, 10**5000][rng.integers(10)],
+        [0.0, 0.5, 1.5, -1.0, float("nan"), float("inf"), -float("inf"), 1e308, 1e-320][rng.integers(9)],
+        [None, True, False, (), [], {}, set(), b"", 1j][rng.integers(9)],
+        [b"evil", {1, "a"}, torch.Size([2, 3]), torch.float32, torch.device("cpu"), {"a", "b"}][rng.integers(6)],
+        *(specification(rng), (specification(rng),), nested(int(rng.integers(5, 200)))),
+    ]
+    kind = int(rng.integers(20 if depth < 3 else len(leaves)))
+    if kind < len(leaves):
+        return leaves[kind]
+    held = [hostile_value(rng, depth + 1) for _ in range(rng.integers(4))]
     if kind < 17:
-        return tuple(hostile_value(rng, depth + 1) for _ in range(rng.integers(4)))
+        return tuple(held) if kind < 14 else held
     keys = [
         *("class_path", "init_args", "a", "path", 1, None, 2.5, "_instantiator", "__path__"),
         TEXTS[rng.integers(30)],
     ]
-    made = {keys[rng.integers(len(keys))]: hostile_value(rng, depth + 1) for _ in range(rng.integers(4))}
+    made = {keys[rng.integers(len(keys))]: value for value in held}
     return OrderedDict(made) if kind == 17 else made
 
 
