@@ -4,4 +4,74 @@ The objects that own a state decide what of it is saved, in their `state_dict`. 
 computes.
 """
 
-from td3_lightning.checkpointing.callback_order import callbacks as callbacks
+from collections.abc import Sequence
+
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ProgressBar, WeightAveraging
+
+from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.last import LastCheckpoint
+from td3_lightning.checkpointing.log_rollback import LogRollback
+from td3_lightning.training.collector import Collector
+
+
+def callbacks(
+    collector: Collector,
+    best: BestCheckpoint | None,
+    others: Sequence[Callback] = (),
+    records: Sequence[Callback] = (),
+) -> list[Callback]:
+    """Return the callbacks of a fault-tolerant training run in the order that they require.
+
+    A run with these callbacks finishes its update on a signal, saves `last.ckpt` and exits. It also saves when an
+    environment fails. Resumed from `last.ckpt`, it continues bit-exactly.
+
+    Args:
+        collector: The Collector.
+        best: Callback that keeps the best checkpoints. `last.ckpt` is saved in its folder. None saves no checkpoints.
+        others: Your callbacks, for example an EarlyStopping or AveragedWeights.
+        records: Callbacks that must also run when a signal arrives during the warm-up, for example one that writes
+            the configuration to the run's folder.
+
+    Returns:
+        A new list for the Trainer's `callbacks`.
+
+    Example::
+
+        import lightning as L
+        from td3_lightning import TD3, Collector, ReplayData, checkpointing
+        from td3_lightning.checkpointing.best import BestCheckpoint
+        from td3_lightning.checkpointing.io import AtomicCheckpointIO
+        from td3_lightning.reporting.logger import RunLogger
+
+        data = ReplayData("Pendulum-v1")
+        trainer = L.Trainer(
+            callbacks=checkpointing.callbacks(Collector(), BestCheckpoint()),
+            logger=RunLogger("lightning_logs", "pendulum"),
+            max_epochs=10,
+            num_sanity_val_steps=0,
+            plugins=[AtomicCheckpointIO()],
+        )
+        trainer.fit(TD3(data.obs_dim, data.action_low, data.action_high), datamodule=data)
+
+    To resume, make the same objects with the run's folder, `RunLogger("lightning_logs", "pendulum", "version_0")`, and
+    pass `ckpt_path="lightning_logs/pendulum/version_0/checkpoints/last.ckpt"` to `fit`.
+    """
+    bars = [each for each in others if isinstance(each, ProgressBar)]
+    averages = [each for each in others if isinstance(each, WeightAveraging)]
+    keepers = [each for each in others if isinstance(each, ModelCheckpoint)]
+    placed = [*bars, *averages, *keepers]
+    return [
+        *bars,  # visible during the warm-up, which the Collector runs
+        SaveOnFailure(),  # before the Collector discards the failed episodes
+        *averages,  # before the Collector, whose step may stop the run after an update that the average must include
+        collector,
+        *records,  # a run stopped in its warm-up has them too
+        StopOnSignal(),  # after the Collector, so that its step is part of what is saved
+        LogRollback(),
+        *(each for each in others if each not in placed),
+        # The Trainer also moves the ModelCheckpoints to the end. Your files and last.ckpt hold the state of `best`.
+        *([] if best is None else [best]),
+        *keepers,
+        *([] if best is None else [LastCheckpoint(best.dirpath)]),  # last.ckpt holds the state of all others
+    ]

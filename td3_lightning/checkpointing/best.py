@@ -1,6 +1,7 @@
 """Callback that keeps the checkpoints with the best evaluations."""
 
 import copy
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -8,25 +9,22 @@ from typing import Any, Literal
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_utilities.core.rank_zero import WarningCache
-from torch import Tensor, tensor
+from torch import Tensor
 
-from td3_lightning.checkpointing.file_names import INTEGER_METRICS, check_best_name, metrics_of
 from td3_lightning.checkpointing.last import barrier_on_error, same_folder, save_on_all_ranks, saving, warn_unsaved
-from td3_lightning.serialization.checkpoint_file import CLOCKS
 
 
 class BestCheckpoint(ModelCheckpoint):
     """Keep the checkpoints with the best evaluations, without the replay.
 
+    The name of a checkpoint has its environment steps, or its updates in an offline run, and the compared value, for
+    example `steps_12000_return_231.50.ckpt`.
+
     Args:
         monitor: Metric to compare.
         mode: "max" keeps the largest values, "min" the smallest.
         save_top_k: Number of checkpoints to keep; -1 keeps all.
-        filename: Name of the checkpoints, with metrics in braces.
         dirpath: Folder of the checkpoints; None uses `checkpoints` in the run's folder.
-
-    Raises:
-        UsageError: `filename` cannot be formatted, contains a folder, or is the name of the last checkpoint.
     """
 
     def __init__(
@@ -34,18 +32,25 @@ class BestCheckpoint(ModelCheckpoint):
         monitor: str = "eval/return_mean",
         mode: Literal["max", "min"] = "max",
         save_top_k: int = 1,
-        filename: str = "steps_{env_steps:.0f}_return_{eval/return_mean:.2f}",
         dirpath: str | None = None,
     ) -> None:
-        super().__init__(dirpath, filename, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
+        super().__init__(dirpath, None, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
         self._warnings = WarningCache()
         self._in_own_folder = False  # the loaded checkpoint is in this folder
-        check_best_name(self, (*INTEGER_METRICS, *CLOCKS))
+        self._clock = "env_steps"
 
     @cached_property
     def state_key(self) -> str:
         """Return the name of the state in a checkpoint. It is cached because Lightning reads it at every hook."""
         return super().state_key
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Resolve the folder, and form the names of the checkpoints."""
+        super().setup(trainer, pl_module, stage)
+        self._clock = getattr(pl_module, "clock_name", self._clock)
+        metric = re.sub(r"\W+", "_", str(self.monitor).removeprefix("eval/").removesuffix("_mean")).strip("_")[:100]
+        # A loaded checkpoint may name only files of this form.
+        self.filename = f"{self._clock.removeprefix('env_')}_{{clock}}_{metric}_{{value}}"
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Note whether the run continues in its own folder."""
@@ -80,11 +85,10 @@ class BestCheckpoint(ModelCheckpoint):
     def format_checkpoint_name(
         self, metrics: dict[str, Tensor], filename: str | None = None, ver: int | None = None, prefix: str | None = None
     ) -> str:
-        """Return a checkpoint's path. The clocks are integers here, so "{env_steps:07d}" is a valid format."""
-        clocks = {name: metrics[name].long() for name in CLOCKS if name in metrics}
-        names = metrics_of(filename or self.filename or "")
-        missing = dict.fromkeys(names, tensor(float("nan")))  # Lightning would insert 0
-        return super().format_checkpoint_name({**missing, **metrics, **clocks}, filename, ver, prefix)
+        """Return a checkpoint's path, which has the clock and the monitored value."""
+        clock, value = int(metrics.get(self._clock, metrics["step"])), float(metrics[str(self.monitor)])
+        name = str(self.filename).format(clock=clock, value=f"{value:.2f}")
+        return str(Path(str(self.dirpath), name + ("" if ver is None else f"-v{ver}") + self.FILE_EXTENSION))
 
     def file_exists(self, filepath: str | Path, trainer: L.Trainer) -> bool:
         """Return whether a kept checkpoint has this name. An evaluation repeated on resume overwrites its file."""

@@ -1,4 +1,4 @@
-"""Lightning's loop counters that fault tolerance reads and writes. See also `training/loop_counters.py`.
+"""Lightning's loop counters that fault tolerance reads and writes.
 
 Written for Lightning 2.6. `tests/checkpointing/test_callback_order.py` fails if a counter is renamed.
 """

@@ -6,21 +6,17 @@ from typing import Any
 
 import lightning as L
 from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.algorithm.td7 import TD7
-from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.file_names import check_file_name
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
-from td3_lightning.checkpointing.monitors import check_monitors
 from td3_lightning.cli.stage import RUNS
 from td3_lightning.errors import UsageError, require_int
 from td3_lightning.reporting.run_dir import run_dir_of
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.loop_counters import completed_epochs
 from td3_lightning.training.run_checks import check_callback
 
 EPOCHS = "--trainer.max_epochs: an epoch has data.steps_per_epoch environment steps, and Lightning counts Adam's steps"
@@ -68,8 +64,6 @@ def check_callbacks(callbacks: Iterable[Callback]) -> None:
                 "trainer.callbacks must not contain a Collector, because the command line adds one. Remove it and use "
                 "the collector settings, for example --collector.warmup_steps 1000."
             )
-        if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
-            check_file_name("trainer.callbacks.filename", callback)
 
 
 def with_checkpoint_io(plugins: Sequence[Any]) -> list[Any]:
@@ -118,20 +112,14 @@ def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
         )
 
 
-def check_fit(trainer: L.Trainer, model: TD3, data: ReplayData, checkpoint: Mapping[str, Any] | None) -> None:
-    """Raise `UsageError` if a run cannot begin, or cannot continue a checkpoint."""
-    check_monitors(trainer, model, data)
-    if checkpoint is not None:
-        check_resume(trainer, data, checkpoint)
-
-
 def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, Any]) -> None:
     """Raise `UsageError` if the Trainer cannot continue a checkpoint."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]  # Lightning sets it without a type
         raise UsageError(
             "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it, or remove --ckpt_path."
         )
-    done, most = completed_epochs(checkpoint), trainer.max_epochs
+    done = int(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+    most = trainer.max_epochs
     least = done + data.empty_replay  # a new stage has at least one epoch
     if most is not None and 0 <= most < least:
         raise UsageError(

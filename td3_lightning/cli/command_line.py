@@ -19,8 +19,8 @@ from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.cli.agent_class import DEFAULT, KEY
 from td3_lightning.cli.checks import (
     check_callbacks,
-    check_fit,
     check_pixel_encoder,
+    check_resume,
     check_trainer,
     with_checkpoint_io,
 )
@@ -206,7 +206,8 @@ class CommandLine(LightningCLI):
         check_processes(self.trainer)
         check_pixel_encoder(self.datamodule, self.model)
         if self.subcommand == "fit":
-            check_fit(self.trainer, self.model, self.datamodule, self.checkpoint)
+            if self.checkpoint is not None:
+                check_resume(self.trainer, self.datamodule, self.checkpoint)
             self.datamodule.setup("fit")
         if self.checkpoint is not None:
             check_sizes(self.checkpoint, self.model)

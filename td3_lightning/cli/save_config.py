@@ -15,7 +15,7 @@ from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.cli.processes import check_same
-from td3_lightning.cli.settings import FILENAME_SETTING, LEAVES, check_kept, kept, requires_config
+from td3_lightning.cli.settings import LEAVES, kept, requires_config
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
 from td3_lightning.serialization.stored_settings import plain
@@ -51,8 +51,6 @@ class SaveConfig(SaveConfigCallback):
         settings = storable(self.config.as_dict())
         try:
             settings = kept({name: plain(value, name) for name, value in settings.items()})
-            # A resume can name code and files again. A name of checkpoints must be accepted without that.
-            check_kept(settings, lambda value, setting: setting != FILENAME_SETTING)
         except UsageError as error:
             raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         self.is_required = requires_config(settings)

@@ -25,7 +25,7 @@ SECTIONS = ("model", "data", "collector")
 # Settings that a resumed run takes from its checkpoint. Not included: hardware, end of the run, callbacks and loggers.
 KEPT = {
     **dict.fromkeys((*SECTIONS, "seed_everything")),
-    "checkpoint": ("monitor", "mode", "save_top_k", "filename"),
+    "checkpoint": ("monitor", "mode", "save_top_k"),
     "trainer": (
         *("precision", "float32_matmul_precision", "deterministic", "check_val_every_n_epoch", "val_check_interval"),
         *("limit_train_batches", "limit_val_batches", "log_every_n_steps"),
@@ -137,17 +137,12 @@ def _named_in(files: Sequence[Mapping[str, Any]], typed: Sequence[str]) -> Named
 
 DATASET_ID = re.compile(r"[\w-]+(/[\w-]+)*")
 ENV_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-FILENAME_SETTING = "checkpoint.filename"
-FILENAME = re.compile(
-    r"(?!last(-1)?$)(?!\.)([^{}/\\]|\{([^][{}:.]|\.(?!_)){1,100}(:[0-9.,+ ]{0,4}[dfgeG%]?)?\})+"  # {name:format}
-)
 
 # Settings whose text may contain what a name of code or of a file contains, and the form that it must have.
 CHECKED = (
     ("data", "env_id", ENV_ID),  # "module:Id" imports the module
     ("dataset", "name", DATASET_ID),
     ("checkpoint", "monitor", re.compile(r"[^\x00-\x1f\x7f]{1,200}")),  # only a key
-    ("checkpoint", "filename", FILENAME),
     ("trainer", "val_check_interval", re.compile("[0-9:.]{1,40}")),
 )
 

@@ -15,8 +15,7 @@ from td3_lightning.errors import UsageError, require_int
 from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import absolute, shown
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.data_settings import MAX_EPISODES, test_seeds
+from td3_lightning.training.data_module import MAX_EPISODES, ReplayData, test_seeds
 
 
 class NullProfiler(PassThroughProfiler):

@@ -1,6 +1,5 @@
 """Order of a run's callbacks, and Lightning's counters that exact resume depends on."""
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -20,7 +19,6 @@ from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.errors import EnvError, ExitOnSignal, UsageError
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import MetricsFile
 from td3_lightning.reporting.paths import check_links
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
@@ -42,11 +40,6 @@ def test_order_of_callbacks() -> None:
         *(SaveOnFailure, AveragedWeights, Collector, Record, StopOnSignal, LogRollback)
     ]
     assert ordered[-1].dirpath == best.dirpath  # type: ignore[attr-defined]
-
-
-def test_no_checkpoints_without_best() -> None:
-    ordered = checkpointing.callbacks(Collector(), None)
-    assert [type(each) for each in ordered] == [SaveOnFailure, Collector, StopOnSignal, LogRollback]
 
 
 def fit(folder: Path, *others: Callback, callbacks: list[Callback] | None = None, **settings: Any) -> None:
@@ -163,13 +156,6 @@ def test_used_callbacks_keep_checkpoints_of_another_agent(tmp_path: Path) -> Non
     assert last.read_bytes() == before
 
 
-def test_wrong_order_is_refused() -> None:
-    trainer = L.Trainer(callbacks=[StopOnSignal(), Collector()], accelerator="cpu", logger=False, barebones=False)
-    stop: Any = trainer.callbacks[0]  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match=r"must come after the Collector.*Use td3_lightning\.checkpointing\.callbacks"):
-        stop.setup(trainer, L.LightningModule(), "fit")
-
-
 def test_lightning_has_the_loop_counters() -> None:
     trainer = L.Trainer(accelerator="cpu", logger=False)
     loop: Any = trainer.fit_loop
@@ -201,46 +187,9 @@ def test_resume_refuses_symlinks_out_of_the_run(name: str, exists: bool, tmp_pat
     assert not exists or outside.read_text().endswith("4\nhalf a row")
 
 
-def test_metrics_file_refuses_a_symlink_out_of_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "outside.csv").write_text("env_steps\n1\nhalf")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.csv").symlink_to("../outside.csv")
-    with pytest.raises(UsageError, match=r"metrics\.csv must be a file of the run, got a symlink to \.\./outside\.csv"):
-        MetricsFile(tmp_path / "run" / "metrics.csv")
-    assert (tmp_path / "outside.csv").read_text() == "env_steps\n1\nhalf"
-
-
-def test_metrics_file_refuses_a_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "metrics.csv")
-    with pytest.raises(UsageError, match=r"metrics\.csv must be a file of the run, got a pipe, a socket or a device\."):
-        MetricsFile(tmp_path / "metrics.csv")
-    with pytest.raises(UsageError, match=r"metrics\.csv must be a file of the run"):
-        check_links(tmp_path)
-
-
-def test_metrics_file_refuses_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_bytes(b"env_steps\n\xff\xfe\n1\nincomplete")
-    with pytest.raises(UsageError, match=r"metrics\.csv must be the metrics of the run, got 'utf-8' codec can't"):
-        MetricsFile(path)
-    assert path.read_bytes().endswith(b"incomplete")
-
-
-def test_metrics_file_refuses_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"must be the metrics of the run, got \[Errno 21\] Is a directory"):
-        MetricsFile(tmp_path)
-
-
 def test_links_inside_the_run_and_folders_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "run" / "copy.csv").symlink_to("metrics.csv")
     check_links(tmp_path / "run")
-
-
-@pytest.mark.parametrize("name", ["eval_episodes", "test_episodes"])
-def test_number_of_episodes_is_bounded(name: str) -> None:
-    settings: dict[str, Any] = {name: 10**12}
-    with pytest.raises(UsageError, match=rf"{name} must be in \[1, \d+\], got 1000000000000\. Use a smaller"):
-        ReplayData("Pendulum-v1", capacity=100, batch_size=4, **settings)

@@ -16,17 +16,16 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.callbacks import Callback
 
 import faulty_disk
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError
-from td3_lightning.atomic_files import atomic_write, temp_path
 from td3_lightning.checkpointing import replay_segments as segments
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.interruption import StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
-from td3_lightning.checkpointing.last import LastCheckpoint, stopping_criteria
+from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.checkpointing.replay_segments import Segments, delete_unreferenced
 from td3_lightning.checkpointing.rotation import CheckpointRotation
@@ -110,24 +109,6 @@ def test_any_number_of_steps_between_saves_is_bit_exact(folder: Path, n_step: in
                 store.continue_from(world.replay, state)
 
 
-def test_episode_truncated_after_a_save_was_saved_as_running(folder: Path) -> None:
-    """Truncation overwrites the end of the last step in memory. The checkpoint has the state before it."""
-    world = World(0, 1, 2, 30, ends=0.0)
-    for _ in range(7):
-        world.step(0)
-    store, before = Segments(folder, 0), like(world)
-    state = saved(world.replay, folder, store)
-    world.lose(0)
-    after = saved(world.replay, folder, store)
-    before.load_state_dict(with_rows(state, folder))
-    assert before.rings[0].running
-    assert before.rings[0].rows[6, -1] == 0.0
-    before.rings[0].truncate_episode()
-    again = like(world)
-    again.load_state_dict(with_rows(after, folder))
-    same(before, again)
-
-
 def test_save_appends_only_new_rows(folder: Path) -> None:
     world, store = World(1, 2, 3, 500, ends=0.0), Segments(folder, 0)
     for _ in range(200):
@@ -142,25 +123,6 @@ def test_save_appends_only_new_rows(folder: Path) -> None:
     assert grown == ROW  # of the step before, which is settled now
     assert max(map(len, after.values())) == 10 * ROW
     assert all(NAME.fullmatch(name) for name in after)
-
-
-def test_new_process_does_not_change_older_files(folder: Path) -> None:
-    world = World(1, 1, 1, 500)
-    for _ in range(33):
-        world.step(0)
-    state = saved(world.replay, folder)
-    before = files(folder)
-    for _ in range(9):
-        world.step(0)
-    store = Segments(folder, 0)
-    store.continue_from(world.replay, state)
-    later = saved(world.replay, folder, store)
-    after = files(folder)
-    assert {name: after[name] for name in before} == before
-    assert names_in([state]) < names_in([later])
-    again = like(world)
-    again.load_state_dict(with_rows(later, folder))
-    same(world.replay, again)
 
 
 def test_overwritten_rows_are_unlisted_then_deleted(folder: Path) -> None:
@@ -263,23 +225,6 @@ def test_another_node_deletes_the_segments_on_its_own_disk(tmp_path: Path) -> No
         assert sorted(os.listdir(tmp_path / FOLDER)) == [names[number] for number in kept]
 
 
-def test_pipe_is_not_read_as_a_segment(folder: Path, world: World) -> None:
-    state = saved(world.replay, folder)
-    path = folder / state["rings"][0]["segments"][0]["name"]
-    path.unlink()
-    os.mkfifo(path)  # reading would wait for a writer
-    with pytest.raises(UnfitError, match="is not a file"):
-        check_rows(state, folder)
-
-
-@pytest.mark.parametrize("name", ["../x.rows", "/etc/passwd", "0123456789ab-0-0-1.rows/../../x", "a.rows", ""])
-def test_segment_name_outside_the_folder_is_refused(folder: Path, world: World, name: str) -> None:
-    state = saved(world.replay, folder)
-    state["rings"][0]["segments"][0]["name"] = name
-    with pytest.raises(UnfitError, match="is not a valid name"):
-        check_rows(state, folder)
-
-
 def test_rows_that_no_file_holds_are_reported(folder: Path, world: World) -> None:
     for place in (0, 1, -1):
         state = saved(world.replay, folder)
@@ -317,7 +262,7 @@ def test_missing_syncs_lose_data(syncs: str) -> None:
 def new_fit(make_trainer: Any, folder: Path, epochs: int, **kwargs: Any) -> tuple[TD3, ReplayData, L.Trainer]:
     data = ReplayData("toys/Seeded-v0", batch_size=4, capacity=100, steps_per_epoch=10, eval_episodes=2, **kwargs)
     module = TD3(3, data.action_low, data.action_high, hidden_dims=(4,))
-    best = BestCheckpoint(dirpath=str(folder), monitor="updates", filename="best_{updates:.0f}")
+    best = BestCheckpoint(dirpath=str(folder), monitor="updates")
     trainer = make_trainer(
         callbacks=[Collector(warmup_steps=20), best, LastCheckpoint(folder)],
         enable_checkpointing=True,
@@ -335,23 +280,27 @@ def fit(*arguments: Any, ckpt_path: Path | None = None, **kwargs: Any) -> tuple[
 
 def test_run_keeps_two_last_with_rows_and_one_best_without(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 3)
-    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["best_30.ckpt", "last-1.ckpt", "last.ckpt"]
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == [
+        "last-1.ckpt",
+        "last.ckpt",
+        "steps_50_updates_30.00.ckpt",
+    ]
     clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
     assert clocks == [20, 30]
     named = [list(replays_in(read_checkpoint(path))) for path in sorted(tmp_path.glob("*.ckpt"))]
-    assert list(map(len, named)) == [0, 1, 1]
+    assert list(map(len, named)) == [1, 1, 0]
     for replays in named:
         for replay in replays:
             check_rows(replay, tmp_path / "replay")
-    assert files(tmp_path / "replay").keys() == names_in(named[1]) | names_in(named[2])
-    assert (tmp_path / "last.ckpt").stat().st_size - (tmp_path / "best_30.ckpt").stat().st_size < 12_000
+    assert files(tmp_path / "replay").keys() == names_in(named[0]) | names_in(named[1])
+    assert (tmp_path / "last.ckpt").stat().st_size - (tmp_path / "steps_50_updates_30.00.ckpt").stat().st_size < 12_000
 
 
 def test_resume_from_best_keeps_the_other_checkpoints(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 3)
     module, data, trainer = new_fit(make_trainer, tmp_path, 4)
     data.empty_replay = True
-    trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "best_30.ckpt")
+    trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "steps_50_updates_30.00.ckpt")
     for name, updates in (("last-1.ckpt", 20), ("last.ckpt", 40)):  # last.ckpt may be damaged, so last-1.ckpt stays
         checkpoint = read_checkpoint(tmp_path / name)
         assert checkpoint["clocks"]["updates"] == updates
@@ -364,7 +313,7 @@ def test_damaged_previous_checkpoint_does_not_end_a_stage(make_trainer: Any, tmp
     fit(make_trainer, tmp_path, 3)
     (tmp_path / "last-1.ckpt").write_bytes(b"damaged")
     before = files(tmp_path / "replay")
-    fit(make_trainer, tmp_path, 4, ckpt_path=tmp_path / "best_30.ckpt", empty_replay=True)
+    fit(make_trainer, tmp_path, 4, ckpt_path=tmp_path / "steps_50_updates_30.00.ckpt", empty_replay=True)
     assert before.items() <= files(tmp_path / "replay").items()
     fit(make_trainer, tmp_path, 5, ckpt_path=tmp_path / "last.ckpt")
     checkpoints = [read_checkpoint(tmp_path / name) for name in ("last-1.ckpt", "last.ckpt")]
@@ -375,43 +324,10 @@ def test_damaged_previous_checkpoint_does_not_end_a_stage(make_trainer: Any, tmp
     assert files(tmp_path / "replay").keys() == names_in(named[0]) | names_in(named[1])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"monitor": "episodes"},
-        {"mode": "max"},
-        {"min_delta": 1.0},
-        {"patience": 9},
-        {"stopping_threshold": 1.0},
-        {"divergence_threshold": 1.0},
-    ],
-    ids=str,
-)
-def test_changed_early_stopping_is_another_criterion(make_trainer: Any, other: dict[str, Any]) -> None:
-    early = [EarlyStopping(**{"monitor": "updates", **settings}) for settings in ({}, other)]
-    before, after = (stopping_criteria(make_trainer(callbacks=[each])) for each in early)
-    assert before != after
-
-
-@pytest.mark.parametrize(("mode", "best"), [("max", "two.ckpt"), ("min", "one.ckpt")])
-def test_smaller_save_top_k_keeps_the_best_by_mode(mode: Any, best: str) -> None:
-    before, after = (BestCheckpoint(mode=mode, save_top_k=kept) for kept in (2, 1))
-    before.best_k_models = {"one.ckpt": torch.tensor(1.0), "two.ckpt": torch.tensor(2.0)}
-    after.load_state_dict(before.state_dict())
-    assert list(after.best_k_models) == [after.kth_best_model_path] == [best]
-
-
-def test_write_keeps_the_temp_file_of_another_file(tmp_path: Path) -> None:
-    other = temp_path(tmp_path / "other")
-    other.write_bytes(b"half")
-    atomic_write(tmp_path / "mine", lambda file: file.write(b"whole"))
-    assert other.exists()
-
-
 def test_orphaned_files_are_deleted_by_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
     fit(make_trainer, tmp_path, 1)
     orphans = [tmp_path / "replay" / "0123456789ab-0-0-1.rows"]
-    orphans += [tmp_path / f".{name}.unfinished" for name in ("next.ckpt", "best_10.ckpt")]
+    orphans += [tmp_path / f".{name}.unfinished" for name in ("next.ckpt", "steps_30_updates_10.00.ckpt")]
     for orphan in orphans:
         orphan.write_bytes(b"left by a kill")
     mine = tmp_path / "replay" / "notes.rows"
@@ -461,7 +377,7 @@ def test_checkpoint_copied_with_its_replay_resumes(make_trainer: Any, tmp_path: 
     check_rows(replay, here / "replay")
 
 
-@pytest.mark.parametrize("name", ["best_20.ckpt", "last.ckpt"])
+@pytest.mark.parametrize("name", ["steps_40_updates_20.00.ckpt", "last.ckpt"])
 def test_checkpoint_without_replay_requires_empty_replay(make_trainer: Any, tmp_path: Path, name: str) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     fit(make_trainer, there, 2)
@@ -537,8 +453,8 @@ def test_full_disk_warns_once_and_training_continues(make_trainer: Any, tmp_path
     assert len([said for said in warned if "best checkpoint could not be saved" in said]) == 1
     assert len([said for said in warned if "Cannot write part of the log" in said]) == 1
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.ckpt")} == kept
-    assert set(kept) == {"best_20.ckpt", "last-1.ckpt", "last.ckpt"}
-    assert module.trainer.checkpoint_callback.best_model_path == str(tmp_path / "best_20.ckpt")  # type: ignore[union-attr]
+    assert set(kept) == {"steps_40_updates_20.00.ckpt", "last-1.ckpt", "last.ckpt"}
+    assert module.trainer.checkpoint_callback.best_model_path == str(tmp_path / "steps_40_updates_20.00.ckpt")  # type: ignore[union-attr]
     module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
     assert module.updates == 30
 

@@ -204,12 +204,6 @@ def test_user_model_checkpoint_deletes_only_its_own_files(run: Any) -> None:
     assert Path("victim").read_text() == "precious"
 
 
-@pytest.mark.parametrize("name", ["../../../../ESCAPED_{env_steps:.0f}", "/tmp/ESCAPED", "{env_steps:999999999d}"])
-def test_stored_file_name_cannot_leave_the_folder(run: Any, name: str) -> None:
-    run["config"]["checkpoint"]["filename"] = name
-    refused(run, ["fit"])
-
-
 # States.
 
 SEGMENTS = "ReplayData.ranks.0.replay.rings.0.segments"

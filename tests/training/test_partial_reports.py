@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import lightning as L
 import pytest
-import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 import toys
@@ -84,15 +83,10 @@ def test_resumed_run_knows_the_booleans(make_trainer: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("first", ["0000", "1000"])
 def test_run_goes_on_when_a_monitor_has_no_value(first: str, make_trainer: Any, tmp_path: Path) -> None:
-    best = BestCheckpoint("eval/time", filename="{updates:.0f}_{eval/time:.1f}", dirpath=str(tmp_path), save_top_k=-1)
+    best = BestCheckpoint("eval/time", save_top_k=-1, dirpath=str(tmp_path))
     stop = EarlyStopping("eval/time", patience=3)
     _, trainer = fit(make_trainer, [first, "0000", "1100"], best, stop, enable_checkpointing=True)
     assert trainer.lightning_module.updates == 30  # type: ignore[attr-defined]
-    expected = {"30_7.0.ckpt", *(["10_7.0.ckpt"] if "1" in first else [])}
+    expected = {"steps_40_time_7.00.ckpt", *(["steps_20_time_7.00.ckpt"] if "1" in first else [])}
     assert {path.name for path in tmp_path.glob("*.ckpt")} == expected
     assert len(best.best_k_models) == len(expected)
-
-
-def test_name_of_a_file_shows_no_old_value(tmp_path: Path) -> None:
-    best = BestCheckpoint(filename="{env_steps:.0f}_{eval/time:.1f}", dirpath=str(tmp_path))
-    assert best.format_checkpoint_name({"env_steps": torch.tensor(3.0)}).endswith("3_nan.ckpt")
