@@ -17,7 +17,6 @@ from td3_lightning.reporting.console import echo, printable
 from td3_lightning.schedules import varies
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.loop_counters import updates_in_epoch
 
 MIN_BAR = 10  # columns
 
@@ -256,7 +255,9 @@ def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> 
         return None
     # The updates of completed epochs are not counted, because an earlier stage may have had longer epochs.
     epochs_left = trainer.max_epochs - trainer.current_epoch
-    updates = epochs_left * int(trainer.num_training_batches) - updates_in_epoch(trainer)
+    loop = trainer.fit_loop
+    done = int(loop.epoch_loop.batch_progress.current.ready) if loop.restarted_mid_epoch else 0  # in this epoch
+    updates = epochs_left * int(trainer.num_training_batches) - done
     if data.offline:
         return clock + updates
     if varies(data.updates_per_step):

@@ -11,9 +11,8 @@ from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.vector_env import Step
 from td3_lightning.schedules import Schedule
-from td3_lightning.training.collection import Collection
+from td3_lightning.training.collection import Collection, Exploration
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.exploration import Exploration
 from td3_lightning.training.upkeep import Upkeep
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
@@ -148,10 +147,8 @@ class Collector(Callback):
     def _step_before_update(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Step all environments once after the warm-up, so that updates are due."""
         start = module.env_steps
-        try:
-            step = self._step(trainer, module, data)
-        finally:  # a stored step counts, even if its episode cannot be logged
-            self.updates_ahead -= (module.env_steps - start) * data.updates_per_step(start)
+        step = self._step(trainer, module, data)
+        self.updates_ahead -= (module.env_steps - start) * data.updates_per_step(start)
         self.collection.add(trainer, module, data, step)
 
     def _step(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> Step:

@@ -21,22 +21,19 @@ from td3_lightning.envs.reports import ReportNames
 from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.vector_source import OWN, VectorName, find_maker, make_training_envs
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, require_bool, require_int
 from td3_lightning.replay.batches import Batches
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
-from td3_lightning.schedules import Schedule
+from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeding import isolated_seed, run_seed
-from td3_lightning.training.data_settings import (
-    TEST_SEED,
-    DataSettings,
-    eval_seeds,
-    require_kwargs,
-    require_wrappers,
-    test_seeds,
-)
 from td3_lightning.training.dataset_source import Dataset, DatasetSource
 from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_episodes, restore_replay
+
+EVAL_SEED, TEST_SEED = 10_000, 50_000  # of the first episodes; evaluations use the seeds between them
+MAX_EPISODES = 1_000_000  # in one test
+MAX_STEPS = 10**9  # in one epoch, and before the first update
+MAX_UPDATES = 10_000  # per environment step
 
 
 class ReplayData(L.LightningDataModule):
@@ -106,18 +103,18 @@ class ReplayData(L.LightningDataModule):
     ) -> None:
         super().__init__()
         self._seed = run_seed()  # before any code of the user
-        settings = DataSettings(
-            num_envs, steps_per_epoch, updates_per_step, empty_replay
-        )  # fmt: skip
-        self.num_envs = settings.num_envs
-        self.updates_per_step = settings.updates_schedule
-        self.empty_replay, self.offline = settings.empty_replay, dataset is not None and dataset.offline
+        self.num_envs = require_int("num_envs", num_envs, least=1)
+        steps = require_int("steps_per_epoch", steps_per_epoch, least=1, most=MAX_STEPS)
+        fix = f"Use at least 1 / data.steps_per_epoch and at most {MAX_UPDATES:,}."  # a smaller rate would seem to hang
+        self.updates_per_step = as_schedule("updates_per_step", updates_per_step, 1 / steps, MAX_UPDATES, fix=fix)
+        self.empty_replay = require_bool("empty_replay", empty_replay)
+        self.offline = dataset is not None and dataset.offline
         self.dataset = None if dataset is None else DatasetSource(dataset, batch_size, priority_alpha, pixels)
-        self.eval_seeds, self.test_seeds = eval_seeds(eval_episodes), test_seeds(test_seed, test_episodes)
+        evaluated = require_int("eval_episodes", eval_episodes, 1, TEST_SEED - EVAL_SEED)
+        self.eval_seeds, self.test_seeds = range(EVAL_SEED, EVAL_SEED + evaluated), test_seeds(test_seed, test_episodes)
         self.env_id, self._source = env_name(env_id), env_id
-        self.env_kwargs = require_kwargs("env_kwargs", env_kwargs)
-        self.train_kwargs = require_kwargs("train_kwargs", train_kwargs)
-        self.wrappers, self.pixels = require_wrappers(wrappers), pixels
+        self.env_kwargs, self.train_kwargs = dict(env_kwargs or {}), dict(train_kwargs or {})
+        self.wrappers, self.pixels = list(wrappers or []), pixels
         self.vector_env, self._names = self._checked_vector_env(vector_env), ReportNames()
         self.is_overlapped = vector_env == "overlapped" and not self.offline  # environments step during the update
         self.eval_env = self._make_checked_eval_env()
@@ -126,7 +123,7 @@ class ReplayData(L.LightningDataModule):
             action_dim=len(self.action_low),
             capacity=capacity,
             batch_size=batch_size if self.dataset is None else self.dataset.own_batch_size,
-            batches_per_epoch=settings.updates_per_epoch,
+            batches_per_epoch=round(steps * self.updates_per_step(0)),
             n_step=n_step,
             gamma=gamma,
             num_envs=self.num_envs,
@@ -283,3 +280,14 @@ class ReplayData(L.LightningDataModule):
             self.dataset.load_state_dict(own, self.replay)
         if "envs" in own:
             restore_episodes(self.envs, own["envs"], self.replay, self.env_id)
+
+
+def test_seeds(seed: int, episodes: int) -> range:
+    """Return the seeds of the episodes of `test`.
+
+    Raises:
+        UsageError: An evaluation could use the seed, or the number of episodes is out of range.
+    """
+    fix = f"Use {TEST_SEED}, because evaluations use smaller seeds."
+    first = require_int("test_seed", seed, least=TEST_SEED, fix=fix)
+    return range(first, first + require_int("test_episodes", episodes, least=1, most=MAX_EPISODES))

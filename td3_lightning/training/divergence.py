@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from td3_lightning.errors import LearnerError, refuse
+from td3_lightning.errors import LearnerError
 
 ADVICE = (
     "The learner has diverged; earlier checkpoints are unchanged. Reduce the learning rates or data.reward_scale, or "
@@ -25,14 +25,9 @@ def check_losses(losses: Mapping[str, Tensor], updates: int) -> None:
 
     Raises:
         LearnerError: A loss or the mean Q-value is not finite.
-        UsageError: A value of a subclass is not a scalar tensor.
     """
     for name, loss in losses.items():
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            fix = "Use torch.tensor(number), or log the value in training_step."
-            raise refuse(f"{name} in the result of training_step", "a tensor with one number", loss, fix)
-        value = float(loss)
-        if not math.isfinite(value):
+        if not math.isfinite(value := float(loss)):
             raise LearnerError(f"{name} is {value} at update {updates:,}. {ADVICE}")
 
 

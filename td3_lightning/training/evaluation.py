@@ -16,8 +16,7 @@ from torch import Tensor
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_float, require_int
-from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.data_settings import EVAL_SEED, TEST_SEED
+from td3_lightning.training.data_module import EVAL_SEED, TEST_SEED, ReplayData
 from td3_lightning.training.last_agent import LastAgent
 
 MAX_PENDING = 1_000  # episodes, so that a checkpoint cannot demand an endless evaluation

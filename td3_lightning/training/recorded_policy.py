@@ -15,8 +15,7 @@ from td3_lightning.errors import require_float, require_int
 from td3_lightning.replay.dataset_writer import is_storable
 from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.seeding import derive_seed
-from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.data_settings import MAX_EPISODES
+from td3_lightning.training.data_module import MAX_EPISODES, ReplayData
 
 
 class TransitionRecorder(gym.Wrapper):

@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import lightning as L
 import numpy as np
-import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, ModelPruning, WeightAveraging
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.replay.buffer import Replay
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.schedules import Schedule
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
@@ -24,23 +23,19 @@ _MULTIPROCESSING = "lightning.pytorch.strategies.launchers.multiprocessing"
 
 
 def check_trainer(trainer: L.Trainer, stage: str, collector: Callback) -> None:
-    """Check the strategy of a Trainer and, for `fit`, the settings that would not have their usual effect.
+    """Check the strategy of a Trainer and, for `fit`, its callbacks.
 
     Raises:
-        UsageError: The strategy forks or spawns processes, batches should repeat, or a callback does not work with
-            TD3.
+        UsageError: The strategy forks or spawns processes, or a callback does not work with TD3.
     """
     check_launcher(trainer)
-    if stage == "fit":
-        if (batches := trainer.overfit_batches) != 0:  # type: ignore[attr-defined]  # Lightning sets it without a type
-            raise UsageError(
-                f"trainer.overfit_batches must be 0.0, because batches are drawn at random, got {batches}. Use "
-                "trainer.limit_train_batches for short epochs."
-            )
-        check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]  # Lightning sets it without a type
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, EarlyStopping) and callback.monitor.removeprefix("eval/") not in EVALUATION_METRICS:
-                callback.strict = False  # a number of the environment may have no value in an evaluation
+    if stage != "fit":
+        return
+    check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]  # Lightning sets it without a type
+    for stopper in trainer.early_stopping_callbacks:
+        # A number of the environment may have no value in an evaluation. A misspelled metric ends the run.
+        if not get_close_matches(stopper.monitor.removeprefix("eval/"), EVALUATION_METRICS, cutoff=0.8):
+            stopper.strict = False
 
 
 def check_launcher(trainer: L.Trainer) -> None:
@@ -76,8 +71,6 @@ def check_callback(callback: Callback) -> None:
     over, names all files of an epoch after its evaluation, and ignores the time with manual optimization.
     """
     name = type(callback).__name__
-    if isinstance(callback, ModelPruning):
-        raise UsageError(f"trainer.callbacks must not contain {name}, because checkpoints do not contain its masks.")
     if isinstance(callback, WeightAveraging) and not isinstance(callback, AveragedWeights):
         raise UsageError(
             f"trainer.callbacks must not contain {name}, because a run that is interrupted during an evaluation "
@@ -140,94 +133,37 @@ def check_agent(module: TD3, data: ReplayData) -> None:
     """Check that an agent can be trained with a data module.
 
     Raises:
-        UsageError: The agent has no trainable weight or no encoder for frames, its critic loss does not correct for the
-            priorities, or it normalizes frames or rewards that it cannot normalize.
+        UsageError: Its critic loss does not correct for the priorities, or it normalizes frames or rewards that it
+            cannot normalize.
     """
-    _check_trainable(module)
-    _check_critic_loss(module, data.replay)
-    _check_not_pixels(module, data)
-    _check_takes_frames(module, data)
-    _check_rewards_are_raw(module, data)
-
-
-def _check_trainable(module: TD3) -> None:
-    """Raise `UsageError` if the actor or the critics have no trainable weight."""
-    for name, network in (("actor", module.actor), ("critics", module.critics)):
-        if not any(weight.requires_grad for weight in network.parameters()):
-            raise UsageError(
-                f"The {name} must have a trainable weight, got only weights with requires_grad=False. Use "
-                "agent.unfreeze() before fit."
-            )
-
-
-def _check_critic_loss(module: TD3, replay: Replay) -> None:
-    """Raise `UsageError` if the replay is prioritized and the critic loss does not correct for it."""
-    loss = module.settings.critic_loss
-    if replay.priorities is not None and loss != "huber":
+    settings, replay = module.settings, data.replay
+    if replay.priorities is not None and settings.critic_loss != "huber":
         raise UsageError(
-            f"model.critic_loss must be huber if data.priority_alpha is above 0, got {loss}. Use --model.critic_loss "
-            "huber, or --data.priority_alpha 0."
+            f"model.critic_loss must be huber if data.priority_alpha is above 0, got {settings.critic_loss}. Use "
+            "--model.critic_loss huber, or --data.priority_alpha 0."
         )
-
-
-def _check_not_pixels(module: TD3, data: ReplayData) -> None:
-    """Raise `UsageError` if an agent normalizes frames."""
-    if module.settings.normalize_observations and data.pixels is not None:
+    if settings.normalize_observations and data.pixels is not None:
         raise UsageError(
             "model.normalize_observations must be false with data.pixels, got true. Omit it: the encoder scales frames."
         )
-
-
-def _check_takes_frames(module: TD3, data: ReplayData) -> None:
-    """Raise `UsageError` if the networks of an agent cannot compute with frames, which are bytes."""
-    if data.pixels is None:
-        return
-    frames = torch.zeros(2, data.obs_dim, dtype=torch.uint8, device=module.device)
-    try:
-        with torch.no_grad():
-            module.q_value(frames, module(frames))
-    except RuntimeError as error:
+    if settings.normalize_rewards and (data.offline or replay.reward_scale != 1):
         raise UsageError(
-            "The networks must accept frames of 8-bit integers with data.pixels, got an error: "
-            f"{one_line(error)[:100]}. Use TD3(..., encoder=Convolutions(...)), for example."
-        ) from error
-
-
-def _check_rewards_are_raw(module: TD3, data: ReplayData) -> None:
-    """Raise `UsageError` if an agent normalizes rewards of a dataset, or rewards that have a factor."""
-    if not module.settings.normalize_rewards:
-        return
-    if data.offline:
-        raise UsageError(
-            "model.normalize_rewards must be false with data.dataset.offline, got true. Use a constant "
-            "data.reward_scale: the estimate requires environment steps."
-        )
-    if data.replay.reward_scale != 1:
-        raise UsageError(
-            f"data.reward_scale must be 1 with model.normalize_rewards, got {data.replay.reward_scale}. Omit one of "
-            "them."
+            "model.normalize_rewards must be false with data.dataset.offline or data.reward_scale, got true. Use a "
+            "constant data.reward_scale: the estimate requires environment steps."
         )
 
 
 def check_offline(trainer: L.Trainer, schedules: dict[str, Schedule]) -> None:
-    """Check a run that takes no environment steps.
+    """Raise `UsageError` if a run without environment steps has a schedule, or a callback that requires episodes.
 
     Args:
         trainer: Trainer of the run.
         schedules: Settings that are schedules and not constant.
-
-    Raises:
-        UsageError: A callback requires training episodes, or a setting requires environment steps.
     """
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without a type
-    for each in callbacks:
-        if isinstance(each, PolicyCheckpoint | StopWhenSolved):
-            raise UsageError(
-                f"data.dataset.offline must be false with {type(each).__name__}, which requires training episodes, "
-                "got true. Remove the callback."
-            )
-    for name, schedule in schedules.items():
+    needing = [type(each).__name__ for each in callbacks if isinstance(each, PolicyCheckpoint | StopWhenSolved)]
+    for name in (*needing, *schedules):
         raise UsageError(
-            f"{name} must be a number if data.dataset.offline is true, because env_steps do not grow, got "
-            f"{schedule}. Use a number."
+            f"data.dataset.offline must be false with {name}, which requires environment steps, got true. Use a "
+            "number instead of a schedule, or remove the callback."
         )

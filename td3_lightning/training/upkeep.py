@@ -3,19 +3,24 @@
 from typing import Any
 
 import lightning as L
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch.optim import Adam, Optimizer
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.vector_env import Step
+from td3_lightning.errors import UsageError
 from td3_lightning.schedules import Schedule
 from td3_lightning.training import run_checks
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.denormals import FLUSH_INTERVAL, flush_denormals
 from td3_lightning.training.divergence import check_losses, check_weights
 from td3_lightning.training.last_agent import LastAgent
-from td3_lightning.training.loop_counters import check_is_between_updates
 from td3_lightning.training.normalizer_inputs import NormalizerInputs
 from td3_lightning.training.prioritization import TD_ERROR, update_priorities
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
+
+FLUSH_INTERVAL = 50  # updates
+TINY = torch.finfo(torch.float32).tiny  # smallest normal float32
 
 
 class Upkeep:
@@ -113,3 +118,36 @@ class Upkeep:
         """Restore the losses and the statistics."""
         self.log.load_state_dict(state)
         self.unseen.load_state_dict(state)
+
+
+@torch.no_grad()
+def flush_denormals(optimizer: Optimizer) -> None:
+    """Set denormal numbers (below 1e-38) in Adam's state to zero, because CPUs compute much more slowly with them.
+
+    The gradient of a weight of a dormant unit is 0, and Adam's averages of it are denormal after about 800 updates.
+    `torch.set_flush_denormal` reaches the calling thread only (torch 2.13), not the threads that run Adam. No weight
+    above 1e-22 changes: Adam divides by at least its eps of 1e-8, so the step is below 1e-29. Other optimizers are not
+    changed: the step of one that uses the sign of a mean does not depend on its size.
+    """
+    if not isinstance(optimizer, Adam):
+        return
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim:
+                torch.hardshrink(value, TINY, out=value)
+
+
+def check_is_between_updates(trainer: L.Trainer) -> None:
+    """Raise `UsageError` if an update is running, whose state cannot be saved; warn if an exception ended it."""
+    updates: Any = trainer.fit_loop.epoch_loop.batch_progress
+    if trainer.interrupted:
+        if updates.current.started > updates.current.processed:
+            rank_zero_warn(
+                f"A checkpoint was saved within update {updates.total.ready:,}, which an exception ended. A run "
+                "resumed from it differs from an uninterrupted one. Use an earlier checkpoint for an exact resume."
+            )
+    elif updates.current.ready > updates.current.processed:
+        raise UsageError(
+            f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. Use "
+            "on_train_batch_end."
+        )

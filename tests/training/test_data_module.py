@@ -40,27 +40,16 @@ def test_shapes_come_from_the_environment() -> None:
 # Spaces
 
 
-NO_BOX = ["discrete", "multi_discrete", "multi_binary", "dict", "tuple"]
-
-
-BOUNDS = r"must have finite bounds .*, got Box.*\. Add td3_lightning\.SymmetricActionBounds to data\.wrappers"
-
-
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        *((kind, r"must be a Box, got .*\. Use an environment with continuous actions\.$") for kind in NO_BOX),
-        ("unbounded", BOUNDS),
-        ("half bounded", BOUNDS),
-        ("float32 max", BOUNDS),
-        ("float64 max", BOUNDS),
+        ("discrete", r"must be a Box, got .*\. Use an environment with continuous actions\.$"),
         (
-            "2-d",
-            r"must have one axis .*, got shape \(2, 2\)\. Add td3_lightning\.FlattenAction to data\.wr",
+            "half bounded",
+            r"must have finite bounds .*, got Box.*\. Add td3_lightning\.SymmetricActionBounds to data\.wr",
         ),
-        ("0-d", r"must have one axis .*, got shape \(\)\. Add td3_lightning\.FlattenAction to data\.wr"),
+        ("2-d", r"must have one axis .*, got shape \(2, 2\)\. Add td3_lightning\.FlattenAction to data\.wr"),
         ("int", r"must be floats, got Box\(-2, 3, .* of int64\. Use an environment with continuous actions"),
-        ("point", r"must have low < high, got Box\(0.5, 0.5, .*\. Add a wrapper that removes the constant actions"),
     ],
 )
 def test_unsupported_actions_are_rejected_with_fix(action: str, message: str) -> None:
@@ -76,30 +65,16 @@ def test_flatten_action_restores_action_shape(action: str, make_trainer: Any) ->
     assert fit(data, make_trainer).updates == 20  # the toy checks each action
 
 
-@pytest.mark.parametrize("action", ["unbounded", "half bounded", "float32 max", "float64 max"])
+@pytest.mark.parametrize("action", ["unbounded", "float64 max"])
 def test_symmetric_bounds_make_unbounded_actions_usable(action: str, make_trainer: Any) -> None:
     bounded = [functools.partial(SymmetricActionBounds, bound=0.25)]
     data = new_data("toys/Spaces-v0", env_kwargs={"action": action}, wrappers=bounded)
     assert data.action_high[0] == 0.25
 
 
-@pytest.mark.parametrize("observation", ["2-d", "empty"])
-def test_unsupported_observations_are_rejected_with_fix(observation: str) -> None:
-    with pytest.raises(UsageError, match=r"^observations of toys/Spaces-v0 must .*, got .*FlattenObservation"):
-        new_data("toys/Spaces-v0", env_kwargs={"observation": observation})
-
-
-@pytest.mark.parametrize(
-    ("observation", "obs_dim"), [("discrete", 3), ("multi_discrete", 5), ("multi_binary", 3), ("dict", 1), ("tuple", 1)]
-)
+@pytest.mark.parametrize(("observation", "obs_dim"), [("multi_discrete", 5), ("dict", 1)])
 def test_other_spaces_are_flattened(observation: str, obs_dim: int) -> None:
     assert new_data("toys/Spaces-v0", env_kwargs={"observation": observation}).obs_dim == obs_dim
-
-
-@pytest.mark.parametrize("observation", ["2-d", "dict"])
-def test_flatten_observation_makes_observations_usable(observation: str, make_trainer: Any) -> None:
-    flat = gym.wrappers.FlattenObservation
-    assert new_data("toys/Spaces-v0", env_kwargs={"observation": observation}, wrappers=[flat]).obs_dim in (1, 3)
 
 
 @pytest.mark.parametrize("observation", ["int", "float64"])
@@ -122,15 +97,6 @@ def test_actions_stay_in_float64_box(make_trainer: Any) -> None:
 # Making
 
 
-def test_unsuitable_wrapper_raises_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"^GrayscaleObservation does not fit toys/Counter-v0 \("):
-        new_data(wrappers=[gym.wrappers.GrayscaleObservation])
-    with pytest.raises(
-        UsageError, match=r"^TimeLimit does not fit toys/Counter-v0 \("
-    ):  # a partial call, as in a configuration
-        new_data(wrappers=[functools.partial(gym.wrappers.TimeLimit, max_episode_steps=0)])
-
-
 def test_train_kwargs_apply_to_training_only() -> None:
     data = new_data(env_kwargs={"length": 7, "end": "truncated"}, train_kwargs={"length": 3})
     data.setup("fit")
@@ -140,10 +106,7 @@ def test_train_kwargs_apply_to_training_only() -> None:
 
 @pytest.mark.parametrize(
     ("kwargs", "said"),
-    [
-        ({"high": (8.0,)}, r"the same actions in training and evaluation, got Box\(-0.5, 8.0, .* Use data.env_kwargs"),
-        ({"low": (0.0, 0.0), "high": (1.0, 1.0)}, r"the same actions .*, got Box\(0.0, 1.0, \(2,\)"),
-    ],
+    [({"high": (8.0,)}, r"the same actions in training and evaluation, got Box\(-0.5, 8.0, .* Use data.env_kwargs")],
 )
 def test_train_kwargs_must_not_change_actions(kwargs: dict[str, Any], said: str) -> None:
     data = new_data(train_kwargs=kwargs)
@@ -151,11 +114,6 @@ def test_train_kwargs_must_not_change_actions(kwargs: dict[str, Any], said: str)
         data.setup("fit")
     with pytest.raises(UsageError, match=r'Call setup\("fit"\) first'):
         _ = data.envs
-
-
-def test_train_kwargs_must_not_change_observations() -> None:
-    with pytest.raises(UsageError, match=r"got \(1, 3\) in training and \(3,\) in evaluation\. Use"):
-        new_data("toys/Spaces-v0", train_kwargs={"observation": "2-d"}).setup("fit")
 
 
 def test_wrappers_apply_innermost_first_to_all_environments() -> None:
@@ -190,27 +148,8 @@ def test_frozen_normalization_is_accepted(wrapper: Any) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"num_envs": 0},
-        {"num_envs": -1},
-        {"steps_per_epoch": 0},
-        {"updates_per_step": 0.0},
-        {"updates_per_step": -1.0},
-        {"updates_per_step": float("nan")},
-        {"eval_episodes": 0},
-        {"test_episodes": 0},
-        {"batch_size": 0},
-        {"capacity": 2},
-        {"gamma": 1.5},
-        {"n_step": 0},
-        {"reward_scale": float("nan")},
-        {"updates_per_step": float("inf")},
-        {"updates_per_step": 1e9},
-        {"reward_scale": 1e300},
-        {"test_seed": 49_999},
-        {"eval_episodes": 40_001},
-        *({name: 3} for name in ("env_kwargs", "train_kwargs", "wrappers", "vector_env")),
-        *({name: {1: 2}} for name in ("env_kwargs", "wrappers")),
-        {"wrappers": [3]},
+        *({"num_envs": 0}, {"steps_per_epoch": 0}, {"updates_per_step": 0.0}, {"updates_per_step": float("nan")}),
+        *({"updates_per_step": 1e9}, {"eval_episodes": 40_001}, {"test_episodes": 0}, {"test_seed": 49_999}),
     ],
     ids=str,
 )
@@ -220,21 +159,14 @@ def test_invalid_setting_error_names_value_and_fix(wrong: dict[str, Any]) -> Non
         new_data(**wrong)
 
 
-@pytest.mark.parametrize("rate", [0.04, Linear(1, 0.04, 30), Linear(0.04, 1, 30)], ids=["number", "falls", "rises"])
+@pytest.mark.parametrize("rate", [0.04, Linear(1, 0.04, 30)], ids=["number", "falls"])
 def test_an_update_follows_at_most_an_epoch_of_steps(rate: Any) -> None:
     with refused("updates_per_step", "0.04", fix="at least 1 / data.steps_per_epoch"):
         new_data(steps_per_epoch=20, updates_per_step=rate)
     assert new_data(steps_per_epoch=49, updates_per_step=1 / 49).replay.batches_per_epoch == 1
 
 
-def test_replay_larger_than_memory_raises_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"\d GB.*capacity"):
-        new_data(capacity=10**15)
-
-
-@pytest.mark.parametrize(
-    ("steps", "per_step", "num_envs", "updates"), [(20, 1, 1, 20), (20, 0.5, 1, 10), (20, 2, 1, 40), (21, 1, 3, 21)]
-)
+@pytest.mark.parametrize(("steps", "per_step", "num_envs", "updates"), [(20, 0.5, 1, 10), (21, 1, 3, 21)])
 def test_epoch_has_steps_per_epoch_env_steps(
     steps: int, per_step: float, num_envs: int, updates: int, make_trainer: Any
 ) -> None:
@@ -268,18 +200,6 @@ def expected_rewards(batch: Any) -> Any:
     return 10 * batch.obs[:, 0] + batch.obs[:, 1] + 1
 
 
-def test_numpy_settings_are_saved_as_python_numbers(make_trainer: Any, tmp_path: Any) -> None:
-    one, count = np.float64(0.5), np.int64(2)
-    data = new_data(num_envs=count, capacity=np.int64(500), reward_scale=one, updates_per_step=one, n_step=count)
-    settings = {"tau": one, "policy_noise": one, "noise_clip": one, "policy_freq": count, "num_critics": count}
-    settings |= {"max_grad_norm": one, "layer_norm": np.bool_(True), "actor_lr": one, "hidden_dims": np.array([4])}
-    module = TD3(data.obs_dim, data.action_low, data.action_high, **settings)
-    trainer = make_trainer(callbacks=[Collector(count * 5, exploration_noise=one, random_steps=count)])
-    trainer.fit(module, datamodule=data)
-    trainer.save_checkpoint(tmp_path / "numbers.ckpt")
-    torch.load(tmp_path / "numbers.ckpt", weights_only=True)
-
-
 def test_second_fit_continues(make_trainer: Any) -> None:
     """Fit twice with the same objects. The running episode is truncated, because its environment was closed."""
     data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
@@ -295,13 +215,6 @@ def test_second_fit_continues(make_trainer: Any) -> None:
         assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
 
 
-def test_data_can_be_pickled_after_a_fit(make_trainer: Any) -> None:
-    data = new_data()
-    fit(data, make_trainer)
-    copied = pickle.loads(pickle.dumps(data))
-    assert copied.replay.num_transitions == data.replay.num_transitions > 0
-
-
 def test_copies_of_data_hold_no_trainer(make_trainer: Any) -> None:
     copies: list[ReplayData] = []
     data = new_data()
@@ -312,32 +225,6 @@ def test_copies_of_data_hold_no_trainer(make_trainer: Any) -> None:
         assert each.trainer is None
         assert each.replay.num_transitions == data.replay.num_transitions > 0
         assert fit(each, make_trainer).updates == 20
-
-
-def test_new_collector_and_module_can_use_old_replay(make_trainer: Any) -> None:
-    data = new_data()
-    fit(data, make_trainer)
-    module = fit(data, make_trainer)
-    assert module.env_steps == 30
-    assert data.replay.num_transitions == 60
-
-
-def test_checkpoint_after_fit_contains_replay(make_trainer: Any, tmp_path: Any) -> None:
-    data, collector = new_data(env_kwargs={"length": 7}), Collector(10)
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
-    trainer = make_trainer(callbacks=[collector])
-    trainer.fit(module, datamodule=data)
-    trainer.save_checkpoint(tmp_path / "after.ckpt")
-    again = new_data(env_kwargs={"length": 7})
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
-    make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(
-        module, datamodule=again, ckpt_path=tmp_path / "after.ckpt"
-    )
-    assert (module.env_steps, module.updates) == (50, 40)
-    assert again.replay.num_transitions == 50
-    for _ in range(50):
-        batch = again.replay.sample()
-        torch.testing.assert_close(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
 
 
 def test_checkpoint_after_fit_resumes_exactly(make_trainer: Any, tmp_path: Any) -> None:
@@ -379,12 +266,6 @@ def test_checkpoint_without_replay_resumes_or_explains(make_trainer: Any, tmp_pa
     trainer = make_trainer(callbacks=[Collector(10)], max_epochs=2)
     with pytest.raises(UsageError, match="transition"):
         trainer.fit(module, datamodule=new_data(), ckpt_path=tmp_path / "bare.ckpt")
-
-
-def test_fit_without_collector_raises_usage_error(make_trainer: Any) -> None:
-    data = new_data()
-    with pytest.raises(UsageError, match="Collector"):
-        make_trainer().fit(TD3(data.obs_dim, data.action_low, data.action_high), datamodule=data)
 
 
 def test_loaded_policy_fills_empty_replay_first(make_trainer: Any, tmp_path: Any) -> None:
@@ -441,24 +322,6 @@ def test_agent_for_other_environment_raises_usage_error(make_trainer: Any) -> No
     make_trainer(callbacks=[Collector(10)]).fit(nearly, datamodule=data)
 
 
-class Lists(gym.Wrapper):
-    """Return observations as lists."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = self.env.reset(**kwargs)
-        return obs.tolist(), info
-
-    def step(self, action: Any) -> Any:
-        obs, *rest = self.env.step(action)
-        return obs.tolist(), *rest
-
-
-def test_observations_may_be_lists(make_trainer: Any) -> None:
-    module = fit(new_data(wrappers=[Lists]), make_trainer)
-    assert module.updates == 20
-    assert module.act([0.0] * module.obs_dim).tolist() == module.act(np.zeros(module.obs_dim)).tolist()  # type: ignore[arg-type]
-
-
 def test_lost_episode_is_truncated_and_run_continues(
     make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -504,19 +367,3 @@ def test_resuming_with_other_replay_settings_is_rejected(make_trainer: Any, tmp_
             make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(
                 module, datamodule=new_data(**other), ckpt_path=tmp_path / "last.ckpt"
             )
-
-
-def test_envs_require_setup() -> None:
-    with pytest.raises(UsageError, match=r'training environments do not exist\. Call setup\("fit"\)'):
-        _ = new_data().envs
-
-
-def test_missing_replay_in_checkpoint_is_reported() -> None:
-    data = ReplayData("Pendulum-v1")
-    data.load_state_dict({})  # no training environments, so no replay is required
-    data.setup("fit")
-    with pytest.raises(
-        UsageError, match=r"Resuming requires a replay buffer, but the checkpoint has none\. Use a last\.ckpt"
-    ):
-        data.load_state_dict({})
-    data.teardown("fit")

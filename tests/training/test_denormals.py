@@ -10,7 +10,7 @@ from torch import nn
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, ReplayData
-from td3_lightning.training.denormals import FLUSH_INTERVAL, TINY, flush_denormals
+from td3_lightning.training.upkeep import FLUSH_INTERVAL, TINY, flush_denormals
 
 
 def gradients(shape: torch.Size, updates: int) -> Iterator[torch.Tensor]:
@@ -53,28 +53,6 @@ def test_no_weight_changes_by_a_bit(fused: bool) -> None:
     assert not any(subnormal(memory).any() for memory in memories(optimizers[0]))
     for kept, whole in zip(memories(optimizers[0]), memories(optimizers[1]), strict=True):
         assert torch.equal(kept[0], whole[0])  # what is large enough stays
-
-
-def test_leaves_what_is_not_finite_and_what_counts() -> None:
-    weight = nn.Parameter(torch.zeros(5))
-    optimizer = torch.optim.Adam([weight])
-    weight.grad = torch.zeros(5)
-    optimizer.step()
-    mean = optimizer.state[weight]["exp_avg"]
-    mean.copy_(torch.tensor([float("nan"), float("-inf"), 2e-38, -1e-39, 1e-45]))
-    flush_denormals(optimizer)
-    assert mean[0].isnan()
-    assert mean[1:].tolist() == [float("-inf"), pytest.approx(2e-38), 0.0, 0.0]
-    assert optimizer.state[weight]["step"] == 1
-
-
-def test_leaves_other_optimizers_alone() -> None:
-    weight = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], momentum=0.9)
-    weight.grad = torch.full((1,), 1e-40)
-    optimizer.step()
-    flush_denormals(optimizer)
-    assert subnormal(optimizer.state[weight]["momentum_buffer"]).all()
 
 
 def test_a_run_clears_them_in_both_optimizers(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

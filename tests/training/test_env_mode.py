@@ -44,16 +44,6 @@ def test_actions_are_the_updates_of_a_step_older(settings: dict[str, Any], make_
     assert overlapped == [0, *lockstep[:-1]]
 
 
-@pytest.mark.parametrize("updates_per_step", [0.25, 0.5])
-def test_only_the_first_action_after_an_update_is_older(updates_per_step: float, make_trainer: Any) -> None:
-    steps = round(1 / updates_per_step)
-    overlapped = updates_at_actions("overlapped", make_trainer, updates_per_step=updates_per_step)
-    lockstep = updates_at_actions("lockstep", make_trainer, updates_per_step=updates_per_step)
-    assert [later - earlier for later, earlier in zip(lockstep, overlapped, strict=True)] == [
-        int(index % steps == 0) for index in range(16)
-    ]
-
-
 @pytest.mark.parametrize(("collect", "callbacks"), [(7, []), ("episode", []), (1, [PolicyCheckpoint()])])
 def test_policy_that_must_not_change_is_usage_error(collect: Any, callbacks: list[Any], make_trainer: Any) -> None:
     data = ReplayData(Counter, eval_episodes=1, vector_env="overlapped")

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 import toys
-from td3_lightning import TD3, ReplayData
 from td3_lightning.cli.app import main
-from td3_lightning.reporting.policy_plots import write_policy_plots
-from td3_lightning.reporting.robustness import Level, measure
 
 FIT = [
     *("--name=window", "--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
@@ -80,17 +77,3 @@ def test_record_renders_images(modes: list[str | None]) -> None:
     assert main(["record", "--ckpt_path", LAST, "--episodes", "1", "--folder", "videos"]) == 0
     assert modes == ["rgb_array"]
     assert len(list(Path("videos").glob("*.mp4"))) == 1
-
-
-def test_robustness_plays_in_the_evaluation_environment(modes: list[str | None]) -> None:
-    data = ReplayData("toys/Window-v0", env_kwargs={"render_mode": "human"})
-    (one,) = measure(lambda obs: np.zeros(1, np.float32), data, [Level(0.0, 0.0)], range(2))
-    assert len(one.episodes) == 2
-    assert modes == ["human", "human"]
-
-
-def test_plot_plays_in_the_evaluation_environment(modes: list[str | None]) -> None:
-    data = ReplayData("toys/Window-v0", env_kwargs={"render_mode": "human"})
-    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
-    assert len(list(write_policy_plots(agent, data, 2, Path("plots")))) == 2
-    assert modes == ["human", "human"]

@@ -1,6 +1,5 @@
 """Check StopWhenSolved, SaveEvaluations and AveragedWeights."""
 
-import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -101,16 +100,6 @@ def test_solved_run_stops_and_stays_stopped_on_resume(make_trainer: Any, tmp_pat
     assert updates[0] == updates[1] < 50 * 20
 
 
-def test_task_is_not_solved_before_window_is_full() -> None:
-    stop = StopWhenSolved(threshold=1.0, window=3)
-    for returns, solved in (([5.0, 5.0], False), ([1.0, 1.0, 1.0], False), ([1.0, 1.0, 1.1], True)):
-        stop.returns = returns
-        assert stop.solved is solved
-    for window in (0, 2.5):
-        with pytest.raises(UsageError, match=f"^window must be .*, got {window}"):
-            StopWhenSolved(200.0, window=window)  # type: ignore[arg-type]
-
-
 def test_shorter_window_uses_last_episodes() -> None:
     resumed = StopWhenSolved(threshold=1.0, window=2)
     resumed.load_state_dict({"returns": [0.0, 5.0, 5.0], "played": 3})
@@ -125,15 +114,6 @@ def test_checkpoint_cannot_demand_endless_evaluations() -> None:
 
 
 # The array.
-
-
-def test_separate_validation_is_not_recorded(make_trainer: Any, tmp_path: Path) -> None:
-    data, saved = new_data(), SaveEvaluations()
-    trainer = make_trainer(callbacks=[Collector(10), saved], logger=RunLogger(str(tmp_path)))
-    module = new_module(data)
-    trainer.fit(module, datamodule=data)
-    trainer.validate(module, datamodule=data, verbose=False)
-    assert saved.clocks == [30]
 
 
 def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_path: Path) -> None:
@@ -152,55 +132,6 @@ def test_evaluations_array_starts_with_untrained_policy(make_trainer: Any, tmp_p
     np.testing.assert_array_equal(ends[0][1], [[one, two]] * 3)
     assert ends[1][0] == [0, 30, 50, 70]
     np.testing.assert_array_equal(ends[1][1], [[one, two, np.nan]] * 3 + [[one, two, three]])
-
-
-def test_evaluations_of_another_unit_are_dropped(make_trainer: Any) -> None:
-    """An offline stage counts updates, and the next stage environment steps."""
-    data, save = new_data(), SaveEvaluations()
-    offline = {"env_steps": [20, 40], "returns": [[1.0, 2.0], [3.0]], "clock_name": "updates"}
-    save.load_state_dict(offline)
-    module = new_module(data)
-    module.clock_name = "env_steps"
-    save.on_fit_start(make_trainer(), module)
-    assert save.state_dict()["env_steps"] == []
-    save.load_state_dict({**offline, "clock_name": "env_steps"})
-    save.on_fit_start(make_trainer(), module)
-    assert (save.clocks, save.returns) == ([20, 40], [[1.0, 2.0], [3.0]])
-
-
-def test_evaluations_are_saved_as_a_tensor_and_read_from_lists() -> None:
-    """Lists of many numbers would exceed the size of a checkpoint without tensors."""
-    save, again = SaveEvaluations(), SaveEvaluations()
-    save.load_state_dict({"env_steps": [20, 40], "returns": [[1.0, 2.0], [3.0]]})
-    state = save.state_dict()
-    assert state["returns"].nan_to_num(-1).tolist() == [[1, 2], [3, -1]]
-    again.load_state_dict(state)
-    assert again.returns == save.returns == [[1.0, 2.0], [3.0]]
-
-
-def test_sanity_check_with_fewer_episodes_is_no_evaluation(make_trainer: Any) -> None:
-    data, save = new_data(), SaveEvaluations()
-    make_trainer(callbacks=[Collector(10), save], num_sanity_val_steps=1).fit(new_module(data), datamodule=data)
-    assert save.clocks == [30]
-    assert list(map(len, save.returns)) == [2]
-
-
-def test_write_failure_of_evaluations_warns_once(make_trainer: Any, tmp_path: Path) -> None:
-    data, logger = new_data(), RunLogger(str(tmp_path))
-    Path(logger.log_dir, "evaluations.npz", "in the way").mkdir(parents=True)
-    module = new_module(data)
-    with pytest.warns(
-        UserWarning, match=r"Cannot write .*evaluations\.npz: .*\. The run continues without it\."
-    ) as warned:
-        make_trainer(callbacks=[Collector(10), SaveEvaluations()], logger=logger, max_epochs=3).fit(module, data)
-    assert module.updates == 60
-    assert len([one for one in warned if "evaluations.npz" in str(one.message)]) == 1
-
-
-def test_no_evaluations_file_without_logger(make_trainer: Any, tmp_path: Path) -> None:
-    data = new_data()
-    make_trainer(callbacks=[Collector(10), SaveEvaluations()]).fit(new_module(data), datamodule=data)
-    assert not list(tmp_path.rglob("*.npz"))
 
 
 # Averaged weights.
@@ -245,17 +176,6 @@ def test_average_is_evaluated_and_saved_but_not_trained(make_trainer: Any, tmp_p
     policy = TD3.load_from_checkpoint(tmp_path / "mean.ckpt")
     torch.testing.assert_close(flat(policy), means[-1])
     assert not torch.allclose(flat(policy), noted["plain"].trained[-1])
-
-
-def test_average_begins_again_with_another_trainer(make_trainer: Any) -> None:
-    averaged, evaluated = AveragedWeights(decay=0.9), []
-    for _ in range(2):
-        torch.manual_seed(0)
-        data, noted = new_data(eval_episodes=1), Weights()
-        trainer = make_trainer(callbacks=[averaged, Collector(10), noted], max_epochs=2)
-        trainer.fit(new_module(data, actor_lr=0.1, critic_lr=0.1), datamodule=data)
-        evaluated.append(torch.stack(noted.evaluated))
-    assert torch.equal(*evaluated)
 
 
 def test_resume_without_averaging_matches_plain_run(make_trainer: Any, tmp_path: Path) -> None:
@@ -304,26 +224,6 @@ def test_failed_evaluation_restores_trained_weights(make_trainer: Any) -> None:
     assert not torch.equal(flat(module), noted.evaluated[-1])
 
 
-def test_integer_buffers_are_copied_to_average(make_trainer: Any, tmp_path: Path) -> None:
-    data = new_data()
-    module = new_module(data)
-    module.register_buffer("rows", torch.arange(256))
-    trainer = make_trainer(callbacks=[AveragedWeights(), Collector(10)])
-    trainer.fit(module, datamodule=data)
-    trainer.save_checkpoint(tmp_path / "mean.ckpt")
-    saved = torch.load(tmp_path / "mean.ckpt", weights_only=True)
-    assert saved["averaging_state"]["n_averaged"] == 2
-    assert torch.equal(saved["state_dict"]["rows"], torch.arange(256))
-
-
-def test_average_is_on_the_device_of_the_trainer(make_trainer: Any) -> None:
-    trainer, module, averaged = make_trainer(), new_module(new_data()), AveragedWeights()
-    trainer.strategy._root_device = torch.device("meta")  # the agent is moved there later
-    averaged.setup(trainer, module, "fit")
-    assert averaged._average_model is not None
-    assert {weight.device.type for weight in averaged._average_model.parameters()} == {"meta"}
-
-
 def test_incompatible_callbacks_are_rejected(make_trainer: Any) -> None:
     data = new_data()
     for others, said in (
@@ -359,9 +259,3 @@ def test_stopped_cli_run_keeps_averaged_update(tmp_path: Path, monkeypatch: pyte
     saved = torch.load(last, weights_only=True)
     assert saved["clocks"]["updates"] == 10
     assert saved["averaging_state"]["n_averaged"] == 1
-
-
-@pytest.mark.parametrize(("decay", "expected"), [(1, "in [0, 1)"), (-0.1, "in [0, 1)"), (None, "a number")])
-def test_decay_out_of_range_raises_usage_error(decay: Any, expected: str) -> None:
-    with pytest.raises(UsageError, match=rf"^decay must be {re.escape(expected)}, got {decay}\. Use "):
-        AveragedWeights(decay=decay)

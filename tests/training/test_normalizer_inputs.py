@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import recorded
 import toys  # noqa: F401  # registers them
-from one_sentence import refused
-from td3_lightning import TD3, TD7, Batch, Collector, Dataset, ReplayData, Trunk
+from td3_lightning import TD3, TD7, Batch, Collector, ReplayData, Trunk
 from td3_lightning.envs.vector_env import Step
 from td3_lightning.training.normalizer_inputs import NormalizerInputs, UnseenReturns
 from tests.algorithm.test_normalization import AGENTS, new_agent, new_batch
@@ -121,27 +119,6 @@ def test_checkpoints_without_the_estimate_load_if_it_is_off(make_trainer: Any, t
     assert TD3.load_from_checkpoint(tmp_path / "old.ckpt").reward_factor == 1
     with pytest.raises(RuntimeError, match=r"Missing key.*reward_normalizer\.count"):
         TD3.load_from_checkpoint(tmp_path / "old.ckpt", normalize_rewards=True)
-
-
-def test_setting_is_refused_where_it_cannot_work(make_trainer: Any, tmp_path: Path) -> None:
-    with refused("normalize_rewards", "'yes'"):
-        TD3(3, [-1.0], [1.0], normalize_rewards="yes")  # type: ignore[arg-type]
-    data = ReplayData("toys/Seeded-v0", eval_episodes=1, reward_scale=0.1)
-    agent = TD3(3, data.action_low, data.action_high, (8,), normalize_rewards=True)
-    with refused("data.reward_scale", "0.1", "omit one"):
-        make_trainer(callbacks=[Collector(30)]).fit(agent, datamodule=data)
-    recorded.write(tmp_path / "datasets")
-    data = ReplayData("Pendulum-v1", eval_episodes=1, dataset=Dataset("recorded-v0", offline=True))
-    agent = TD3(3, data.action_low, data.action_high, (8,), normalize_rewards=True)
-    with refused("model.normalize_rewards", "true", "data.reward_scale"):
-        make_trainer(callbacks=[Collector(30)]).fit(agent, datamodule=data)
-
-
-def test_truncated_episode_ends_its_return() -> None:
-    returns, none = UnseenReturns(), np.zeros((1, 1), np.float32)
-    returns.begin([0])
-    returns.add(Step(none, none, [3.0], [False], [True], none, []), 0.5)
-    assert returns.state_dict()["running_returns"].tolist() == [0.0]
 
 
 def test_returns_have_the_discount_of_the_data() -> None:

@@ -13,9 +13,8 @@ from torch import Tensor
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, Batch, Collector, Constant, Replay, ReplayData, UsageError
+from td3_lightning import TD3, Batch, Collector, Constant, Replay, ReplayData
 from td3_lightning.algorithm.losses import huber
-from td3_lightning.replay.pixels import Pixels
 from td3_lightning.replay.priorities import Priorities
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.training import prioritization
@@ -97,12 +96,11 @@ def fit(trainer: L.Trainer, loop: str, data: ReplayData, **kwargs: Any) -> TD3:
 
 @pytest.mark.parametrize("loop", ["fast", "Lightning's"])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("collect", [1, "episode"])
 def test_each_batch_is_drawn_after_the_update_of_the_one_before(
-    make_trainer: Any, events: list[str], loop: str, case: str, collect: Any
+    make_trainer: Any, events: list[str], loop: str, case: str
 ) -> None:
     data = new_data(**CASES[case])
-    trainer = make_trainer(callbacks=[Collector(40, collect=collect), Follows()], max_epochs=2)
+    trainer = make_trainer(callbacks=[Collector(40), Follows()], max_epochs=2)
     module = fit(trainer, loop, data)
     expected = []
     for update in range(1, module.updates + 1):
@@ -125,16 +123,6 @@ def test_both_loops_train_the_same(make_trainer: Any, gradients: Any) -> None:
     assert torch.equal(priorities["rings"][0], same["rings"][0])
 
 
-def test_pixels_are_prioritized(make_trainer: Any) -> None:
-    pixels = Pixels(stack=3, height=4, width=5, shift=1)
-    settings: dict[str, Any] = {"pixels": pixels, "capacity": 60, "n_step": 2, "num_envs": 2}
-    data = ReplayData(
-        "toys/Film-v0", batch_size=8, steps_per_epoch=60, eval_episodes=1, priority_alpha=ALPHA, **settings
-    )
-    fit(make_trainer(callbacks=[Collector(40)]), "fast", data, encoder=Linear())
-    assert max(data.replay.state_dict()["priorities"]["rings"][0]) > 1
-
-
 def test_td_errors_are_not_logged(make_trainer: Any, tmp_path: Path) -> None:
     trainer = make_trainer(
         callbacks=[Collector(20)], logger=RunLogger(str(tmp_path), "", ""), log_every_n_steps=5, max_epochs=1
@@ -146,46 +134,10 @@ def test_td_errors_are_not_logged(make_trainer: Any, tmp_path: Path) -> None:
     assert not [name for name in names if "td_error" in name]
 
 
-def test_huber_loss_works_with_uniform_sampling(make_trainer: Any) -> None:
-    data = new_data(priority_alpha=0.0)
-    module = fit(make_trainer(callbacks=[Collector(20)]), "fast", data)
-    assert module.updates == 40
-    assert data.replay.priorities is None
-
-
 def test_priorities_require_the_huber_loss(make_trainer: Any) -> None:
     data = new_data()
     with refused("model.critic_loss", "mse", fix="--model.critic_loss huber"):
         fit(make_trainer(callbacks=[Collector(20)]), "fast", data, critic_loss="mse")
-
-
-class NoErrors(TD3):
-    """Define another loss, which does not return TD errors."""
-
-    def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        target = self.td_target(batch, noise).detach()
-        q = self.critics(batch.obs, batch.action)
-        return (q - target).abs().mean(), q
-
-
-class NoOutputs(TD3):
-    """Return nothing from the training step."""
-
-    def training_step(self, batch: Batch, batch_idx: int) -> None:  # type: ignore[override]
-        super().training_step(batch, batch_idx)
-
-
-@pytest.mark.parametrize(("kind", "got"), [(NoErrors, "critic_loss, q_mean"), (NoOutputs, "none")])
-def test_training_step_without_td_errors_is_one_sentence(kind: type[TD3], got: str, make_trainer: Any) -> None:
-    data = new_data()
-    module = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,), critic_loss="huber")
-    with pytest.raises(UsageError, match=rf"requires .* td_error, got {got}\. Use TD3\.critic_loss"):
-        make_trainer(callbacks=[Collector(20)]).fit(module, datamodule=data)
-
-
-def test_unknown_critic_loss_is_one_sentence() -> None:
-    with refused("critic_loss", "'l1'"):
-        TD3(3, [-1.0], [1.0], critic_loss="l1")  # type: ignore[arg-type]
 
 
 # The loss.

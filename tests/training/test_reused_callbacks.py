@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, Collector, PolicyCheckpoint, ReplayData, UsageError
+from td3_lightning import TD3, Collector, PolicyCheckpoint, ReplayData
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 
@@ -62,18 +62,6 @@ def test_callbacks_continue_with_the_same_agent(make_trainer: Any) -> None:
     assert np.isfinite(callbacks[0].last_return)
 
 
-def test_callbacks_start_over_with_a_loaded_agent(make_trainer: Any, tmp_path: Path) -> None:
-    agent = run([collector()], make_trainer)
-    agent.trainer.save_checkpoint(tmp_path / "a.ckpt")
-    used = [collector(), SaveEvaluations(), StopWhenSolved(1e9, 2)]
-    run(used, make_trainer)
-    run(used, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt"))
-    assert used[1].clocks == [31 + 21 + 10]
-    fresh = [collector(), SaveEvaluations(), StopWhenSolved(1e9, 2)]
-    run(fresh, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt"))
-    assert (used[1].clocks, used[2].played) == (fresh[1].clocks, fresh[2].played)
-
-
 @pytest.mark.parametrize("resumed", [False, True])
 def test_earlier_episodes_of_an_agent_are_not_evaluated(resumed: bool, make_trainer: Any, tmp_path: Path) -> None:
     """`StopWhenSolved` is added to the callbacks of an agent that has trained without it."""
@@ -102,13 +90,3 @@ def test_policy_checkpoint_starts_over_with_other_data(loaded: bool, make_traine
     run(used, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt") if loaded else agent)
     assert used[1].best_return < 1e9
     assert copy.deepcopy(used[1]).best_return == used[1].best_return
-
-
-def test_loaded_agent_does_not_overwrite_an_earlier_run(make_trainer: Any, tmp_path: Path) -> None:
-    used = [collector(), LastCheckpoint(tmp_path / "run")]
-    run(used, make_trainer)
-    path = tmp_path / "run" / "last.ckpt"
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match=r"^The run folder must be empty, got .*run with an existing run\."):
-        run(used, make_trainer, TD3.load_from_checkpoint(path))
-    assert path.read_bytes() == before

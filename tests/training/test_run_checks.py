@@ -9,7 +9,6 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from td3_lightning import TD3, Collector, ReplayData, UsageError
-from td3_lightning.checkpointing.best import BestCheckpoint
 
 
 def fit(make_trainer: Any, *others: Callback, **settings: Any) -> TD3:
@@ -26,11 +25,6 @@ def test_model_checkpoint_within_epochs_is_refused(interval: Any, make_trainer: 
         fit(make_trainer, ModelCheckpoint(**interval), enable_checkpointing=True)
 
 
-def test_model_checkpoints_at_epochs_are_accepted(make_trainer: Any) -> None:
-    others = ModelCheckpoint(every_n_epochs=2), ModelCheckpoint(monitor="env_steps"), BestCheckpoint()
-    assert fit(make_trainer, *others, enable_checkpointing=True).updates == 4
-
-
 @pytest.mark.parametrize(
     "callback",
     [
@@ -38,7 +32,6 @@ def test_model_checkpoints_at_epochs_are_accepted(make_trainer: Any) -> None:
         callbacks.EMAWeightAveraging(),
         callbacks.GradientAccumulationScheduler({0: 2}),
         callbacks.LearningRateFinder(),
-        callbacks.ModelPruning("l1_unstructured"),
         callbacks.SpikeDetection(),
         callbacks.StochasticWeightAveraging(1e-3),
         callbacks.WeightAveraging(),
@@ -47,17 +40,6 @@ def test_model_checkpoints_at_epochs_are_accepted(make_trainer: Any) -> None:
 )
 def test_unsupported_callbacks_end_the_run(callback: Callback, make_trainer: Any) -> None:
     """By Lightning's own errors, except for those that it accepts."""
-    own = isinstance(callback, callbacks.ModelPruning | callbacks.WeightAveraging)
+    own = isinstance(callback, callbacks.WeightAveraging)
     with pytest.raises(UsageError if own else (MisconfigurationException, AttributeError, RuntimeError, KeyError)):
         fit(make_trainer, callback)
-
-
-def test_observing_callbacks_are_accepted(make_trainer: Any) -> None:
-    others = callbacks.EarlyStopping("eval/return_mean"), callbacks.Timer("00:01:00:00"), callbacks.LambdaCallback()
-    assert fit(make_trainer, *others).updates == 4
-
-
-@pytest.mark.parametrize("batches", [2, 1.0])
-def test_overfit_batches_is_refused(batches: float, make_trainer: Any) -> None:
-    with pytest.raises(UsageError, match=rf"^trainer\.overfit_batches must be 0.*got {batches}\. Use trainer"):
-        fit(make_trainer, overfit_batches=batches)
