@@ -1,6 +1,7 @@
 """Metadata of a policy: its environment, spaces and training, as plain data."""
 
 import math
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,13 +30,13 @@ def checkpoint_metadata(checkpoint: Mapping[str, Any], data: ReplayData | None =
     """
     settings, configured = checkpoint["hyper_parameters"], checkpoint.get("config", {}).get("data")
     configured = configured if isinstance(configured, dict) else {}  # nothing has checked it
+    box: Any = None if data is None else data.eval_env.observation_space
     unknown = [math.inf] * settings["obs_dim"]
-    space: Any = None if data is None else data.eval_env.observation_space
     parts = checkpoint.get("observation_parts") if data is None else observation_parts(data.eval_env)
     return {
         "env_id": configured.get("env_id") if data is None else data.env_id,
         "wrappers": configured.get("wrappers"),
-        "observation_space": _box(unknown, unknown) if space is None else _box(space.low, space.high),
+        "observation_space": _box(unknown, unknown) if box is None else _box(box.low, box.high),
         "observation_parts": parts,
         "action_space": _box(settings["action_low"], settings["action_high"]),
         "algorithm": checkpoint.get("algorithm", "TD3"),
@@ -80,21 +81,15 @@ def _bound(value: float) -> float | None:
 
 def _evaluation(callbacks: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the newest value of the metric by which the best checkpoint is chosen; empty without an evaluation."""
-    for name, state in callbacks.items():
-        if name.startswith("BestCheckpoint"):
-            with suppress(KeyError, TypeError, ValueError):  # no evaluation, or an untrusted checkpoint
-                return {str(state["monitor"]): _bound(float(state["current_score"]))}
+    state: Any = next((state for name, state in callbacks.items() if name.startswith("BestCheckpoint")), None)
+    with suppress(KeyError, TypeError, ValueError):  # no evaluation, or an untrusted checkpoint
+        return {str(state["monitor"]): _bound(float(state["current_score"]))}
     return {}
 
 
 def commit() -> str | None:
     """Return the commit of this package; None if it does not run from a git checkout."""
-    if not (ROOT / ".git").exists():
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return None
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()
+    found = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD"], capture_output=True, text=True)
+    return found.stdout.strip() or None

@@ -7,7 +7,7 @@ extension: the other programs ignore these files and initialize the targets with
 """
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.atomic_files import atomic_write_all
 from td3_lightning.errors import UsageError, shown
 from td3_lightning.interop.metadata import check_trained, is_imported
-from td3_lightning.interop.original_adam import Rearrange, Tensors, is_dense, our_adam, shapes, their_adam
 from td3_lightning.serialization.checkpoint_file import check_old_file, checked_archive
+
+Tensors = Sequence[Tensor]  # weight, bias, weight, bias, ... of consecutive layers
+Rearrange = Callable[[Tensors], list[Tensor]]
 
 NETWORKS = {"actor": "actor", "critic": "critics", "actor_target": "actor_target", "critic_target": "critics_target"}
 # Layer names and file suffix of each program. `number` counts the layers of all critics, `place` is the index in a
@@ -31,7 +33,10 @@ STYLES = {
     "notebook": {"actor": "layers.{place}", "critic": "layers_q{critic}.{place}", "end": ""},
     "blog": {"actor": "layer_{number}", "critic": "layer_{number}", "end": ".pth"},
 }
-
+MOMENTS = ("exp_avg", "exp_avg_sq")
+ADAM_SETTINGS = ("betas", "eps", "weight_decay", "amsgrad", "maximize")  # must match, because the state depends on them
+# Settings of agents that the files cannot represent.
+UNKNOWN_SETTINGS = ("layer_norm", "encoder", "critic_encoder", "normalize_observations", "normalize_rewards")
 MAX_SAVE_SECONDS = 60.0  # time in which a program writes all its files
 
 
@@ -50,9 +55,10 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
         UsageError: The files cannot represent the agent, or it is untrained or has diverged. Nothing is written.
         OSError: A file cannot be written. Files of an earlier export are unchanged.
     """
-    _check_representable(checkpoint)
+    settings, algorithm = checkpoint["hyper_parameters"], checkpoint.get("algorithm", "TD3")
+    check_exchangeable("export", algorithm, settings, checkpoint["state_dict"])
     check_trained(checkpoint["clocks"]["updates"], checkpoint["state_dict"], is_imported(checkpoint))
-    critics = checkpoint["hyper_parameters"]["num_critics"]
+    critics = settings["num_critics"]
     contents: dict[str, Any] = {}
     for name, prefix in NETWORKS.items():
         ours = [value for key, value in checkpoint["state_dict"].items() if key.startswith(f"{prefix}.layers.")]
@@ -79,21 +85,7 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: A file is missing or invalid, or its shapes or settings of Adam differ from those of the model.
     """
-    if model.settings.normalize_observations:
-        raise UsageError(
-            "import requires model.normalize_observations to be false, got true. The weights are for raw observations."
-        )
-    if model.settings.normalize_rewards:
-        raise UsageError(
-            "import requires model.normalize_rewards to be false, got true. The critics are for raw rewards."
-        )
-    if model.algorithm != "TD3":
-        raise UsageError(f"import requires TD3, got {model.algorithm}. Use --model td3_lightning.TD3.")
-    if model.actor.centre.any() or (model.actor.scale != model.actor.scale[0]).any():
-        raise UsageError(
-            f"import requires equal action bounds of the form [-x, x], got {model.settings.action_low} to "
-            f"{model.settings.action_high}. Use td3_lightning.SymmetricActionBounds in data.wrappers."
-        )
+    check_exchangeable("import", model.algorithm, model.hparams, model.state_dict())
     for name, prefix in NETWORKS.items():
         _read_network(model, path, name, prefix)
     stack = partial(_stack, critics=model.critics.num_critics)
@@ -103,8 +95,6 @@ def read_weight_files(model: TD3, path: str | Path) -> list[dict[str, Any]]:
         return []
     states = []
     for name, adam, file in found:
-        if (online := _find(path, name)) is not None:
-            _warn_if_older(file, online)
         theirs = _rearrange(name, _unstack)(adam.param_groups[0]["params"])
         states.append(our_adam(_read(file), file, adam, theirs, _rearrange(name, stack)))
     model.updates = int(next((entry["step"] for entry in states[1]["state"].values()), 0))
@@ -121,21 +111,47 @@ def _read_network(model: TD3, path: str | Path, name: str, prefix: str) -> None:
             f"files must be the prefix of existing files, got {path} without {path}_{name}. Use the part of the file "
             "names before _actor."
         )
-    if online is not None:
-        _warn_if_older(file, online)
+    if online is not None and file.stat().st_mtime < online.stat().st_mtime - MAX_SAVE_SECONDS:
+        rank_zero_warn(f"{file} is older than {online}. If it is from an earlier training, delete it and import again.")
     theirs = _in_order(_read(file), name, critics, file)
     ours = [weight.data for weight in model.get_submodule(f"{prefix}.layers").parameters()]
-    _check_shapes(_rearrange(name, _unstack)(ours), theirs, file)
+    got, expected = shapes(theirs), shapes(_rearrange(name, _unstack)(ours))
+    if got != expected:
+        raise UsageError(
+            f"{file} must contain tensors of the shapes {expected}, got {got}. Set model.hidden_dims, "
+            "model.num_critics and data.env_id to the values of the training."
+        )
     if not all(value.float().isfinite().all() for value in theirs):  # of a larger type, a number may not fit
         raise UsageError(f"{file} must have finite weights, got others. Use the file of a run that has not diverged.")
     for weight, value in zip(ours, _rearrange(name, partial(_stack, critics=critics))(theirs), strict=True):
         weight.copy_(value)
 
 
-def _warn_if_older(file: Path, online: Path) -> None:
-    """Warn if a file is much older than that of the online network."""
-    if file.stat().st_mtime < online.stat().st_mtime - MAX_SAVE_SECONDS:
-        rank_zero_warn(f"{file} is older than {online}. If it is from an earlier training, delete it and import again.")
+def check_exchangeable(
+    command: str, algorithm: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> None:
+    """Raise `UsageError` if the files cannot represent an agent.
+
+    Args:
+        command: "export" or "import".
+        algorithm: Name of its algorithm.
+        settings: Its hyperparameters.
+        weights: Its state dict.
+    """
+    if algorithm != "TD3":
+        raise UsageError(f"{command} requires TD3, got {algorithm}. Use TD3, or export with --format onnx.")
+    for name in UNKNOWN_SETTINGS:
+        if settings.get(name):
+            raise UsageError(
+                f"{command} requires model.{name} to be unset, got {shown(settings[name])}, which the files cannot "
+                "represent. Use another agent, or export with --format onnx."
+            )
+    centre, scale = weights["actor.centre"], weights["actor.scale"]
+    if centre.any() or (scale != scale[0]).any():
+        raise UsageError(
+            f"{command} requires equal action bounds of the form [-x, x], got {settings['action_low']} to "
+            f"{settings['action_high']}. Use td3_lightning.SymmetricActionBounds in data.wrappers."
+        )
 
 
 # Networks.
@@ -182,7 +198,7 @@ def _in_order(state: Mapping[str, Tensor], network: str, critics: int, file: Pat
     for style in STYLES:
         names = _names(style, network, len(state), critics)
         if set(names) == set(state):
-            return [_dense(state[name], name, file) for name in names]
+            return [state[name] for name in names]
     expected = _names("original", network, 6, critics)[:3]
     raise UsageError(
         f"{file} must contain the layers of a TD3's {network} (for example {', '.join(expected)}), got "
@@ -190,49 +206,71 @@ def _in_order(state: Mapping[str, Tensor], network: str, critics: int, file: Pat
     )
 
 
-def _dense(value: Any, name: str, file: Path) -> Tensor:
-    """Return an ordinary tensor of floats, or raise `UsageError`."""
-    if not is_dense(value):
-        raise UsageError(f"{name} in {file} must be a dense tensor of floats, got {shown(value)}. Export it again.")
-    return value  # type: ignore[no-any-return]
+def shapes(tensors: Tensors) -> list[tuple[int, ...]]:
+    """Return the shapes of tensors."""
+    return [tuple(tensor.shape) for tensor in tensors]
 
 
-def _check_shapes(ours: Tensors, theirs: Tensors, file: Path) -> None:
-    got, expected = shapes(theirs), shapes(ours)
-    if got != expected:
-        raise UsageError(
-            f"{file} must contain tensors of the shapes {expected}, got {got}. Set model.hidden_dims, "
-            "model.num_critics and data.env_id to the values of the training."
-        )
+# Adam.
 
 
-def _check_representable(checkpoint: Mapping[str, Any]) -> None:
-    settings, weights = checkpoint["hyper_parameters"], checkpoint["state_dict"]
-    if checkpoint.get("algorithm", "TD3") != "TD3":
+def their_adam(state: Mapping[str, Any], rearrange: Rearrange, parameters: int) -> dict[str, Any]:
+    """Convert a state of Adam to the state of torch's default Adam for a number of parameters."""
+    (group,) = state["param_groups"]
+    plain = torch.optim.Adam([torch.zeros(1)], lr=group["lr"]).state_dict()["param_groups"][0]
+    return {
+        "state": _rearranged(state["state"], rearrange),
+        "param_groups": [{**plain, "params": list(range(parameters))}],
+    }
+
+
+def our_adam(
+    state: Mapping[Any, Any], file: Path, adam: torch.optim.Optimizer, expected: Tensors, rearrange: Rearrange
+) -> dict[str, Any]:
+    """Convert the state of Adam in a file to that of an optimizer of this package.
+
+    Args:
+        state: Content of the file.
+        file: Its path, for the message.
+        adam: The optimizer.
+        expected: Tensors with the shapes of the parameters in the file.
+        rearrange: Conversion of the parameters.
+
+    Raises:
+        UsageError: The content is not a state of Adam, or its settings or shapes are different.
+    """
+    ours = adam.state_dict()["param_groups"]
+    try:
+        entries, groups = state["state"], state["param_groups"]
+        held = [shapes([entries[at][moment] for at in sorted(entries)]) for moment in MOMENTS]
+    except (AttributeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"export requires a checkpoint of TD3, got one of {checkpoint['algorithm']}. Use another checkpoint."
-        )
-    if settings["layer_norm"] or settings.get("encoder") or settings.get("critic_encoder"):
+            f"{file} must contain a state of Adam, got another object. Remove both _optimizer files."
+        ) from error
+    for name in ADAM_SETTINGS:
+        got = [group.get(name, ours[0][name]) for group in groups]
+        if got != [ours[0][name]]:
+            raise UsageError(
+                f"{name} in {file} must be {ours[0][name]}, got {shown(got)}. Remove both _optimizer files."
+            )
+    if entries and held != [shapes(expected)] * 2:
         raise UsageError(
-            "export requires an agent without LayerNorm and encoder, got one with LayerNorm or an encoder. Use another "
-            "checkpoint."
+            f"{file} must contain the Adam of these networks, got moments of the shapes {held[0]}. Use the file that "
+            "was saved with the networks."
         )
-    if settings.get("normalize_observations"):
-        raise UsageError(
-            "export requires an agent that acts on raw observations, got one with normalize_observations. Use another "
-            "checkpoint."
-        )
-    if settings.get("normalize_rewards"):
-        raise UsageError(
-            "export requires critics of raw rewards, got an agent with normalize_rewards. Use another checkpoint, or "
-            "export the policy with --format onnx."
-        )
-    if weights["actor.centre"].any() or (weights["actor.scale"] != weights["actor.scale"][0]).any():
-        low, high = settings["action_low"], settings["action_high"]
-        raise UsageError(
-            f"export requires equal action bounds of the form [-x, x], got {low} to {high}. Train with "
-            "td3_lightning.SymmetricActionBounds in data.wrappers."
-        )
+    return {"state": _rearranged(entries, rearrange), "param_groups": ours}
+
+
+def _rearranged(entries: Mapping[int, Mapping[str, Any]], rearrange: Rearrange) -> dict[int, dict[str, Any]]:
+    """Convert the moments and steps of Adam in the same way as the parameters."""
+    if not entries:  # before the first step
+        return {}
+    step = torch.as_tensor(entries[0]["step"], dtype=torch.float32)  # a plain number in old files
+    moments = [rearrange([entries[at][name] for at in sorted(entries)]) for name in MOMENTS]
+    return {
+        at: {"step": step.clone(), **dict(zip(MOMENTS, pair, strict=True))}
+        for at, pair in enumerate(zip(*moments, strict=True))
+    }
 
 
 # Files.
@@ -240,10 +278,7 @@ def _check_representable(checkpoint: Mapping[str, Any]) -> None:
 
 def _find(path: str | Path, name: str) -> Path | None:
     files = [Path(f"{path}_{name}{end}") for end in dict.fromkeys(style["end"] for style in STYLES.values())]
-    found = [file for file in files if file.is_file()]
-    if len(found) > 1:
-        raise UsageError(f"files must be those of one program, got {found[0]} and {found[1]}. Move one of them away.")
-    return found[0] if found else None
+    return next((file for file in files if file.is_file()), None)
 
 
 def _read(file: Path) -> dict[Any, Any]:

@@ -20,7 +20,8 @@ Act = Callable[[NDArray[Any]], NDArray[np.float32]]
 class Policy:
     """Deterministic policy, with the scaling and clipping of the actions inside.
 
-    `Policy.load` creates it from a file. A call returns actions for observations.
+    `Policy.load` creates it from a file. A call returns actions for observations. A policy can be pickled, for example
+    for a process that `multiprocessing` starts.
 
     Args:
         act: Function from observations (obs_dim,) or (n, obs_dim) to actions (action_dim,) or (n, action_dim).
@@ -64,53 +65,50 @@ class Policy:
         return self._act(flat_rows(self.metadata.get("observation_parts"), obs, self.obs_dim))
 
 
-def open_session(model: bytes | str) -> Any:
-    """Return an onnxruntime session on one CPU thread, for a file or its content."""
-    onnxruntime = import_extra("onnxruntime", "An ONNX policy", "export")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # other threads would busy-wait, and a small network is not faster with them
-    options.log_severity_level = 3  # errors
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+class OnnxAct:
+    """Function from observations to actions, computed by onnxruntime on one CPU thread.
 
+    Args:
+        model: Content of an ONNX file.
+    """
 
-def session_act(session: Any) -> Act:
-    """Return the function from observations to actions of a session."""
+    def __init__(self, model: bytes) -> None:
+        onnxruntime = import_extra("onnxruntime", "An ONNX policy", "export")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # other threads would busy-wait, and a small network is not faster with them
+        options.log_severity_level = 3  # errors
+        self._model = model
+        self.session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
-    def act(obs: NDArray[Any]) -> NDArray[np.float32]:
+    def __call__(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """Return actions (n, action_dim) or (action_dim,) for observations (n, obs_dim) or (obs_dim,)."""
         rows = np.atleast_2d(obs).astype(np.float32, copy=False)
-        actions: NDArray[np.float32] = session.run(["action"], {"obs": rows})[0]
+        actions: NDArray[np.float32] = self.session.run(["action"], {"obs": rows})[0]
         return actions if obs.ndim == 2 else actions[0]
 
-    return act
+    def __reduce__(self) -> Any:
+        """Pickle the content of the file, because a session cannot be pickled."""
+        return OnnxAct, (self._model,)
 
 
 def _from_onnx(kind: type[Policy], path: Path) -> Policy:
     if not path.is_file():
         raise UsageError(f"path must be an ONNX file or a checkpoint, got {path}, which does not exist. Use its path.")
     try:
-        session = open_session(str(path))
-        metadata = {key: json.loads(text) for key, text in session.get_modelmeta().custom_metadata_map.items()}
+        act = OnnxAct(path.read_bytes())
+        metadata = {key: json.loads(text) for key, text in act.session.get_modelmeta().custom_metadata_map.items()}
     except UsageError:
         raise
     except Exception as error:  # the exceptions of onnxruntime have no common base class
         raise _no_policy(path, f"another file ({one_line(error)[:120]})") from error
-    inputs, outputs = (
-        [(each.name, each.type, *each.shape) for each in group()] for group in (session.get_inputs, session.get_outputs)
-    )
-    if not all(map(_is_batch, (inputs, outputs), ("obs", "action"))):
-        raise _no_policy(path, f"a model with the inputs {inputs} and the outputs {outputs}")
-    obs_dim, parts = inputs[0][3], metadata.get("observation_parts")
-    if parts is not None and not has_size(parts, obs_dim):
-        raise _no_policy(path, f"observation_parts without {obs_dim} numbers")
-    return kind(session_act(session), obs_dim, metadata)
-
-
-def _is_batch(arrays: list[tuple[Any, ...]], name: str) -> bool:
-    """Return whether a model has one array of this name, with float32 rows of known size in any number."""
+    arrays = [(each.name, each.type, *each.shape) for each in (*act.session.get_inputs(), *act.session.get_outputs())]
     match arrays:
-        case [(found, "tensor(float)", rows, int(size))]:
-            return found == name and not isinstance(rows, int) and size > 0
-    return False
+        case [("obs", "tensor(float)", str(), int(obs_dim)), ("action", "tensor(float)", str(), int())]:
+            parts = metadata.get("observation_parts")
+            if parts is not None and not has_size(parts, obs_dim):
+                raise _no_policy(path, f"observation_parts without {obs_dim} numbers")
+            return kind(act, obs_dim, metadata)
+    raise _no_policy(path, f"a model with the inputs and outputs {arrays}")
 
 
 def _no_policy(path: Path, got: str) -> UsageError:

@@ -1,7 +1,10 @@
-"""Files of the deterministic policy of an agent: checked before they are written."""
+"""ONNX and pt2 files of the deterministic policy of an agent: checked before they are written."""
 
+import io
 import json
-from collections.abc import Iterator
+import logging
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,19 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.func import functional_call
 
 from td3_lightning.algorithm.agent import Agent
+from td3_lightning.algorithm.normalization import CLIP, EPSILON, RunningNormalizer
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError, refuse
-from td3_lightning.interop import onnx, pt2
+from td3_lightning.errors import UsageError, import_extra, one_line
 from td3_lightning.interop.metadata import check_trained
-from td3_lightning.interop.policy import Act
+from td3_lightning.interop.policy import Act, OnnxAct
 
-FORMATS = {".onnx": onnx, ".pt2": pt2}
-
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # of the extra `export`
+METADATA = "metadata.json"  # an extra file in a pt2 archive
 NUM_CHECKED = 10_000  # observations on which a file is compared with the agent
-TOLERANCE = 1e-5  # largest difference of an action, relative to its range, unless the agent itself rounds by more
+TOLERANCE = 1e-3  # largest difference of an action, relative to its range; rounding causes up to 6e-5 in HalfCheetah
 MAX_NUMBERS = 2**22  # in one batch of observations, 16 MB
 LARGE = 1e3  # bounds from which observations are drawn as if there were none
 
@@ -51,32 +53,94 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
         raise UsageError(f"output must end in {' or '.join(FORMATS)}, got {path}. Use {path.stem or 'policy'}.onnx.")
     if path.exists():
         raise UsageError(f"output must be a new file, got {path}, which exists. Use another --output.")
-    check_metadata(metadata)
+    try:
+        json.dumps(metadata)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"metadata must be plain data for JSON, got {one_line(error)}. Use checkpoint_metadata."
+        ) from error
     check_trained(agent.updates, dict(agent.named_parameters()), metadata.get("imported", False))
-    content = FORMATS[path.suffix].to_bytes(_trace(agent), metadata)
-    space = metadata.get("observation_space", {})
-    difference = largest_difference(FORMATS[path.suffix].to_act(content), agent.act, agent, space)
+    to_bytes, to_act = FORMATS[path.suffix]
+    content, space = to_bytes(_trace(agent), metadata), metadata.get("observation_space", {})
+    difference = largest_difference(to_act(content), agent.act, agent, space)
     if not difference <= TOLERANCE:
-        tolerance = max(TOLERANCE, 2 * rounding_error(agent, space))  # the file and the agent both round
-        if not difference <= tolerance:
-            raise UsageError(
-                f"The actions of {path.name} must differ from the agent's by at most {tolerance:.2g} of their range, "
-                f"got {difference:.2g}. Use another format."
-            )
+        raise UsageError(
+            f"The actions of {path.name} must differ from the agent's by at most {TOLERANCE:g} of their range, got "
+            f"{difference:.2g}. Use another format."
+        )
     atomic_write(path, lambda file: file.write(content))
     return difference
 
 
-def check_metadata(metadata: dict[str, Any]) -> None:
-    """Raise `UsageError` if a part of the metadata cannot be written as JSON."""
+# Formats.
+
+
+def to_onnx(program: ExportedProgram, metadata: dict[str, Any]) -> bytes:
+    """Return the content of an ONNX file with the graph of a policy. Each value of the metadata is JSON.
+
+    Raises:
+        UsageError: A package of the extra `export` is missing.
+    """
+    for name in PACKAGES:
+        import_extra(name, "--format onnx", "export")
+    with _quiet():
+        exported = torch.onnx.export(
+            program,
+            input_names=["obs"],
+            output_names=["action"],
+            dynamic_shapes={"obs": {0: "batch"}},  # the name; the size is dynamic already
+            dynamo=True,
+            verbose=False,
+        )
+    model: Any = exported.model_proto  # type: ignore[union-attr]
+    for held in (model.graph, *model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info):
+        del held.metadata_props[:]  # names of the exporter
+    model.producer_name, model.producer_version = "td3_lightning", str(metadata.get("version", ""))
     for key, value in metadata.items():
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError) as error:
-            got = type(value).__name__
-            raise refuse(f"metadata {key!r}", "plain data for JSON", got, "Use checkpoint_metadata.") from error
-        if not isinstance(key, str):
-            raise refuse("A key of metadata", "a text", key, "Use str(key).")
+        model.metadata_props.add(key=key, value=json.dumps(value))
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def to_pt2(program: ExportedProgram, metadata: dict[str, Any]) -> bytes:
+    """Return the content of a pt2 file with the graph of a policy, which `torch.export.load` opens."""
+    file = io.BytesIO()
+    with _quiet():
+        torch.export.save(program, file, extra_files={METADATA: json.dumps(metadata)})
+    return file.getvalue()
+
+
+def pt2_act(content: bytes) -> Act:
+    """Return the function from observations (n, obs_dim) to actions (n, action_dim) of a pt2 file's content."""
+    module = torch.export.load(io.BytesIO(content)).module()
+
+    @torch.inference_mode()
+    def act(obs: NDArray[Any]) -> NDArray[np.float32]:
+        actions: NDArray[np.float32] = module(torch.from_numpy(obs)).numpy()
+        return actions
+
+    return act
+
+
+ToBytes = Callable[[ExportedProgram, dict[str, Any]], bytes]
+FORMATS: dict[str, tuple[ToBytes, Callable[[bytes], Act]]] = {".onnx": (to_onnx, OnnxAct), ".pt2": (to_pt2, pt2_act)}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the exporters' notes about optional packages and deprecated names."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+# The graph.
 
 
 class ExportedPolicy(nn.Module):
@@ -101,15 +165,41 @@ class ExportedPolicy(nn.Module):
         return torch.minimum(torch.maximum(action, self.low), self.high)
 
 
+class ExportedNormalizer(nn.Module):
+    """A `RunningNormalizer` in float32, because many runtimes of ONNX lack float64.
+
+    The mean is a sum of two float32 numbers: the difference of an observation and its rounded mean is exact if both are
+    close, and would otherwise be wrong by many standard deviations.
+    """
+
+    def __init__(self, normalizer: RunningNormalizer) -> None:
+        super().__init__()
+        self.mean = normalizer.mean.float()
+        self.rest = (normalizer.mean - self.mean).float()
+        self.std = (normalizer.var + EPSILON).sqrt().float()
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Normalize observations (..., obs_dim)."""
+        return ((obs - self.mean - self.rest) / self.std).clamp(-CLIP, CLIP)
+
+
 def _trace(agent: Agent) -> ExportedProgram:
     """Return the graph of the policy for any batch size, without the paths of source files."""
-    module = ExportedPolicy(agent).eval()
-    obs = torch.zeros(2, agent.obs_dim)
-    with torch.no_grad():
-        program = torch.export.export(module, (obs,), dynamic_shapes={"obs": {0: Dim("batch")}})
+    normalizer, obs = agent.normalizer, torch.zeros(2, agent.obs_dim)
+    try:
+        if isinstance(normalizer, RunningNormalizer):
+            agent.normalizer = ExportedNormalizer(normalizer)
+        module = ExportedPolicy(agent).eval()
+        with torch.no_grad():
+            program = torch.export.export(module, (obs,), dynamic_shapes={"obs": {0: Dim("batch")}})
+    finally:
+        agent.normalizer = normalizer
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
     return program
+
+
+# The check.
 
 
 def largest_difference(one: Act, other: Act, agent: Agent, space: dict[str, Any]) -> float:
@@ -123,28 +213,15 @@ def largest_difference(one: Act, other: Act, agent: Agent, space: dict[str, Any]
     """
     low, high = agent.action_box
     size = max(1, min(NUM_CHECKED, MAX_NUMBERS // agent.obs_dim))
-    largest = 0.0
-    with _float32_products():
+    largest, precision = 0.0, torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # as the runtimes, also if training uses a smaller precision
+    try:
         for first in range(0, NUM_CHECKED, size):
             obs = random_observations(agent.obs_dim, min(size, NUM_CHECKED - first), space, seed=first)
             largest = np.maximum(largest, (np.abs(one(obs) - other(obs)) / (high - low)).max())  # keeps a NaN
+    finally:
+        torch.set_float32_matmul_precision(precision)
     return float(largest)
-
-
-def rounding_error(agent: Agent, space: dict[str, Any]) -> float:
-    """Return the largest difference between `forward` in its precision and in float64, relative to the action range."""
-    held = {**dict(agent.named_parameters()), **dict(agent.named_buffers())}
-    doubles = {name: value.double() for name, value in held.items() if value.is_floating_point()}
-
-    @torch.no_grad()
-    def rounded(obs: NDArray[Any]) -> Any:
-        return agent.forward(torch.from_numpy(obs).to(agent.actor.scale)).double().numpy()
-
-    @torch.no_grad()
-    def exact(obs: NDArray[Any]) -> Any:
-        return functional_call(agent, doubles, torch.from_numpy(obs).double()).numpy()
-
-    return largest_difference(rounded, exact, agent, space)
 
 
 def random_observations(obs_dim: int, number: int, space: dict[str, Any], seed: int) -> NDArray[np.float32]:
@@ -157,14 +234,3 @@ def random_observations(obs_dim: int, number: int, space: dict[str, Any], seed: 
     is_bounded = np.maximum(np.abs(low), np.abs(high)) < LARGE
     uniform = rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high, 1), (number, obs_dim))
     return np.where(is_bounded, uniform, rng.standard_normal((number, obs_dim))).astype(np.float32)
-
-
-@contextmanager
-def _float32_products() -> Iterator[None]:
-    """Multiply in float32, as the runtimes do, also if the user chose a smaller precision for training."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
