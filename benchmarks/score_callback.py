@@ -1,4 +1,4 @@
-"""Callback that evaluates our runs for benchmarks.time_to_score."""
+"""Callbacks that evaluate our runs for benchmarks.time_to_score and benchmarks.score_per_hour."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from benchmarks.cpu_score_run import CpuScorer
 from benchmarks.score_run import TASKS, Scorer
 from td3_lightning.envs.wrappers import ActionRepeat
 
@@ -51,3 +52,32 @@ def frames_per_action(env: Any) -> int:
         frames *= env.repeat if isinstance(env, ActionRepeat) else 1
         env = env.env
     return frames
+
+
+class CpuScoreCallback(Callback):
+    """Evaluate within the run's own evaluations, with the policy of `PolicyCheckpoint` or `AveragedWeights`.
+
+    Add it after these callbacks. The clock counts neither evaluation.
+
+    Args:
+        path: The file for one JSON line per evaluation.
+        budget: Seconds of CPU time after which the process ends.
+    """
+
+    def __init__(self, path: str, budget: float) -> None:
+        self.scorer = CpuScorer(Path(path), budget)
+        self._own_evaluation = ExitStack()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Stop the clock."""
+        self._own_evaluation.enter_context(self.scorer.pause())
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Evaluate the policy of the evaluation if it is due."""
+        data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it without a type
+        frames = pl_module.env_steps * frames_per_action(data.eval_env)
+        self.scorer.evaluate(frames, pl_module.act, data.make_env)
+
+    def on_validation_end(self, *_: Any) -> None:
+        """Start the clock again."""
+        self._own_evaluation.close()
