@@ -33,6 +33,7 @@ class Baseline:
         requires: The packages that it imports besides those of td3_lightning.
         flags: The flags passed to its `train`.
         has_layer_norm: Whether it can train with LayerNorm.
+        root: The checkout of this repository whose code runs.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Baseline:
     requires: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     has_layer_norm: bool = True
+    root: Path = ROOT
 
     @property
     def uses_gpu(self) -> bool:
@@ -81,11 +83,12 @@ class BaselineProcess:
         own_end.settimeout(READY_TIMEOUT)
         self._link = own_end.makefile("rw")
         screen, terminal = pty.openpty()
+        variables = environment(threads, baseline.uses_gpu, baseline.root)
         with other_end:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.baseline", baseline.module, workload, *baseline.flags],
                 cwd=self._folder,
-                env={**os.environ, **environment(threads, baseline.uses_gpu), LINK: str(other_end.fileno())},
+                env={**os.environ, **variables, LINK: str(other_end.fileno())},
                 pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=terminal,
@@ -210,13 +213,13 @@ def _dropping_failures(
         report(f"Skipping {process.baseline.title}: {error}")
 
 
-def environment(threads: int, uses_gpu: bool) -> dict[str, str]:
+def environment(threads: int, uses_gpu: bool, root: Path = ROOT) -> dict[str, str]:
     """Return the environment variables of an implementation."""
     return {
         **({} if uses_gpu else {"CUDA_VISIBLE_DEVICES": ""}),  # JAX would use a GPU, which the others do not
         "OMP_NUM_THREADS": str(threads),
         "PYTHONDONTWRITEBYTECODE": "",  # after the first start, the bytecode of this checkout is read, as if installed
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(root),
         "SDL_VIDEODRIVER": "dummy",
         "SDL_AUDIODRIVER": "dummy",
         "PYGAME_HIDE_SUPPORT_PROMPT": "1",

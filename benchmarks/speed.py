@@ -3,6 +3,7 @@
 python -m benchmarks.speed --baselines-python .venv-baselines/bin/python --output benchmarks/results/amd_epyc
 python -m benchmarks.speed --baselines ours ours-loop sb3 floor --workloads L --windows 3 --seconds 2
 python -m benchmarks.speed --variant bf16='--trainer.precision bf16-mixed'
+python -m benchmarks.speed --checkout before=../earlier --baselines ours ours:before --workloads L C L-LN C-LN T
 """
 
 import argparse
@@ -57,7 +58,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the comparison, print its tables, and add its rows to the result file."""
     options = parse(args)
     threads = limit_cores(options.threads)
-    baselines = BASELINES | variants(options.variant)
+    baselines = BASELINES | variants(options.variant) | checkouts(options.checkout)
     default = [name for name in baselines if not name.startswith("without-") and not name.endswith("-gpu")]
     chosen = choose(options.baselines or default, baselines, options.baselines_python)
     measured = {
@@ -96,6 +97,13 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME='FLAGS'",
         help="add ours:NAME and ours-loop:NAME, which are td3_lightning with further flags of its command line",
     )
+    parser.add_argument(
+        "--checkout",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="add ours:NAME, which is td3_lightning of another checkout, for example of an earlier commit",
+    )
     parser.add_argument("--output", type=Path, help="result file of this machine type; the run is added to its rows")
     return parser.parse_args(args)
 
@@ -114,6 +122,18 @@ def variants(definitions: Sequence[str]) -> dict[str, Baseline]:
         named[f"ours:{name}"] = Baseline(f"td3_lightning, {name}", "ours", (), words)
         if all(word.startswith(("--model.", "--data.")) for word in words if word.startswith("--")):
             named[f"ours-loop:{name}"] = Baseline(f"td3_lightning, {name}, without the Trainer", "ours_loop", (), words)
+    return named
+
+
+def checkouts(definitions: Sequence[str]) -> dict[str, Baseline]:
+    """Create the implementations of `--checkout`: td3_lightning of other checkouts."""
+    named = {}
+    for definition in definitions:
+        name, _, folder = definition.partition("=")
+        root = Path(folder).expanduser().absolute()
+        if not (root / "benchmarks" / "baseline.py").is_file():
+            sys.exit(f"--checkout must be NAME=FOLDER with a checkout of this repository, got {definition}.")
+        named[f"ours:{name}"] = Baseline(f"td3_lightning, {name}", "ours", root=root)
     return named
 
 

@@ -1,5 +1,6 @@
-"""Tests of benchmarks.score_per_hour."""
+"""Tests of benchmarks.score_per_hour, and of other checkouts in benchmarks.speed."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +8,9 @@ import pytest
 
 from benchmarks import cpu_score_run
 from benchmarks.cpu_score_run import CpuScorer
+from benchmarks.interleaved import measure
 from benchmarks.score_per_hour import cell, commands, last_return, parse
+from benchmarks.speed import checkouts
 from benchmarks.time_to_score import read
 
 
@@ -55,3 +58,16 @@ def test_variant_trains_with_its_flags_until_the_budget(tmp_path: Path, monkeypa
     (point,) = read(tmp_path / "evaluations.jsonl")
     assert point["frames"] == 1500  # the warm-up and one epoch
     assert -2000 < point["return"] < 0
+
+
+def test_checkout_trains_with_its_own_code(tmp_path: Path) -> None:
+    package = tmp_path / "benchmarks"
+    package.mkdir()
+    package.joinpath("__init__.py").touch()
+    package.joinpath("baseline.py").write_text("raise SystemExit('the other checkout')")
+    other = checkouts([f"before={tmp_path}"])["ours:before"]
+    lines: list[str] = []
+    assert measure({other: sys.executable}, "L", 1, 0.1, threads=1, report=lines.append) == []
+    assert lines[0] == "Skipping td3_lightning, before: the other checkout"
+    with pytest.raises(SystemExit, match="--checkout must be NAME=FOLDER"):
+        checkouts([f"before={tmp_path / 'nothing'}"])
