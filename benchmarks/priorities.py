@@ -68,10 +68,12 @@ def add(replay: Replay, obs: np.ndarray = np.zeros(OBS_DIM, np.float32)) -> None
 def measure(uniform: Replay, prioritized: Replay, options: argparse.Namespace) -> dict[str, list[float]]:
     """Return the seconds of every call by its name."""
     errors = np.abs(np.random.default_rng(1).standard_cauchy((64, options.batch))).astype(np.float32)
+    assert prioritized.priorities is not None
+    priorities = prioritized.priorities
     batches, calls = list(torch.from_numpy(errors)), range(options.calls)
     prioritized.sample()
     steps: dict[str, Callable[[int], object]] = {
-        "update_priorities": lambda call: prioritized.update_priorities(batches[call % 64]),
+        "update_priorities": lambda call: priorities.update(batches[call % 64]),
         "add, uniform": lambda call: add(uniform),
         "add, prioritized": lambda call: add(prioritized),
         "sample, uniform": lambda call: uniform.sample(),
@@ -86,7 +88,7 @@ def measure(uniform: Replay, prioritized: Replay, options: argparse.Namespace) -
             seconds[name].append(time.perf_counter() - start)
         if call % RESET_INTERVAL == 0:
             start = time.perf_counter()
-            prioritized.reset_max_priority()
+            priorities.reset_max_priority()
             seconds[RESET].append(time.perf_counter() - start)
     return seconds
 

@@ -1,28 +1,29 @@
 """Replay buffer: one ring per environment, sampled as n-step transitions."""
 
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
-from td3_lightning.errors import UsageError, refuse
+from td3_lightning.errors import UsageError, refuse, require_float, require_int
 from td3_lightning.replay.batch import Batch
-from td3_lightning.replay.memory import lazy_zeros
-from td3_lightning.replay.priorities import Priorities, require
+from td3_lightning.replay.priorities import Priorities
 from td3_lightning.replay.ring import RUNNING, SHIFT, TERMINATED, TRUNCATED, Ring, TransitionIndex
-from td3_lightning.replay.settings import Array, ReplaySettings, as_float32, gamma_powers
-from td3_lightning.schedules import Schedule
+from td3_lightning.schedules import Constant, Linear, Schedule, as_int_schedule, as_schedule
 from td3_lightning.seeding import new_generator
 
+Array = NDArray[np.float32]
+MAX_BATCH_SIZE = 1_000_000
+MAX_ENVS = 10_000
+MAX_REWARD_SCALE = 1e10  # squares of larger rewards can exceed float32
 ALLOCATED = ("rings", "rows", "priorities", "_offsets", "_block_offsets", "_n_step_windows")
 
 
-class Replay(IterableDataset[Batch]):
-    """Store transitions in one ring per environment, and yield batches sampled from all rings.
+class Replay:
+    """Store transitions in one ring per environment, and sample batches from all rings.
 
     Args:
         obs_dim: Size of an observation.
@@ -39,7 +40,8 @@ class Replay(IterableDataset[Batch]):
         priority_alpha: Exponent of the priorities, in [0, 1]; 0 samples uniformly.
 
     Raises:
-        UsageError: A setting is out of its range, or the memory for the rows cannot be reserved.
+        UsageError: A setting is out of its range.
+        MemoryError: The memory for the rows cannot be reserved.
     """
 
     def __init__(
@@ -56,15 +58,19 @@ class Replay(IterableDataset[Batch]):
         history: int = 0,
         priority_alpha: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.settings = settings = ReplaySettings(
-            obs_dim, action_dim, capacity, batch_size, batches_per_epoch, n_step, gamma, num_envs, reward_scale,
-            history, priority_alpha,
-        )  # fmt: skip
-        self.obs_dim, self.action_dim, self.capacity = settings.obs_dim, settings.action_dim, settings.capacity
-        self.batch_size, self.batches_per_epoch = settings.batch_size, settings.batches_per_epoch
-        self.n_step_schedule, self.n_step = settings.n_step_schedule, settings.max_n_step
-        self.gamma_schedule, self.reward_scale = settings.gamma_schedule, settings.reward_scale
+        self.obs_dim = require_int("obs_dim", obs_dim, least=1)
+        self.action_dim = require_int("action_dim", action_dim, least=1)
+        self.num_envs = require_int("num_envs", num_envs, 1, MAX_ENVS)
+        self.batch_size = require_int("batch_size", batch_size, 1, MAX_BATCH_SIZE)
+        self.batches_per_epoch = require_int("batches_per_epoch", batches_per_epoch, least=1)
+        self.n_step_schedule = _decreasing(n_step)
+        self.n_step, self.history = round(self.n_step_schedule(0)), history
+        self.capacity = require_int("capacity", capacity, least=self.num_envs * (self.n_step + 2 + history))
+        self.gamma_schedule = as_schedule("gamma", gamma, least=0, most=1, fix="Use 0.99, for example.")
+        fix = "Use 1 for unscaled rewards."
+        self.reward_scale = require_float("reward_scale", reward_scale, above=0, most=MAX_REWARD_SCALE, fix=fix)
+        fix = "Use 0.4 for the paper's priorities, or 0 for uniform sampling."
+        self.priority_alpha = require_float("priority_alpha", priority_alpha, least=0, most=1, fix=fix)
         self.generator = new_generator("replay")
         self.steps_stored = 0
         self.steps_before = 0  # env_steps minus stored steps, for the schedules; below 0 with an earlier agent's rows
@@ -72,9 +78,9 @@ class Replay(IterableDataset[Batch]):
 
     def _allocate(self) -> None:
         """Make the rings, their windows and the priorities, without transitions."""
-        self._allocate_rings(self.settings)
-        self._make_windows(self.settings)
-        self.priorities = Priorities(self.rings, alpha) if (alpha := self.settings.priority_alpha) else None  # uniform
+        self._allocate_rings()
+        self._make_windows()
+        self.priorities = Priorities(self.rings, self.priority_alpha) if self.priority_alpha else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy or a pickle holds. Copies of the arrays would not share their memory."""
@@ -86,22 +92,22 @@ class Replay(IterableDataset[Batch]):
         self._allocate()
         self.load_state_dict(vars(self).pop("state"))
 
-    def _allocate_rings(self, settings: ReplaySettings) -> None:
+    def _allocate_rings(self) -> None:
         """Make the rings in shared arrays, so that one operation gathers rows from all of them."""
-        envs, length = settings.num_envs, settings.ring_length
-        rows = lazy_zeros((envs, length + self.n_step, settings.row_width), np.dtype(np.float32))
-        offsets = lazy_zeros((envs, TransitionIndex.memory_for(length)), np.dtype(np.uint16))
-        block_offsets = np.zeros((envs, offsets.shape[1] >> SHIFT), np.int64)
+        envs, length, width = self.num_envs, self.capacity // self.num_envs, self.obs_dim + self.action_dim + 2
+        rows: Array = np.zeros((envs, length + self.n_step, width), np.float32)  # takes memory when it is written
+        offsets: NDArray[Any] = np.zeros((envs, TransitionIndex.memory_for(length)), np.uint16)
+        block_offsets: NDArray[Any] = np.zeros((envs, offsets.shape[1] >> SHIFT), np.int64)
         self.rings = [
-            Ring(own, TransitionIndex(*memory), self.obs_dim, self.n_step, settings.history)
+            Ring(own, TransitionIndex(*memory), self.obs_dim, self.n_step, self.history)
             for own, *memory in zip(rows, offsets, block_offsets, strict=True)
         ]
-        self.rows = torch.from_numpy(rows.reshape(-1, settings.row_width))  # of all rings, one after the other
+        self.rows = torch.from_numpy(rows.reshape(-1, width))  # of all rings, one after the other
         self._offsets, self._block_offsets = offsets.reshape(-1), block_offsets.reshape(-1)
 
-    def _make_windows(self, settings: ReplaySettings) -> None:
+    def _make_windows(self) -> None:
         """Make views of every row with the `n_step` rows after it, and index arrays for the n-step sums."""
-        following, width = self.n_step + 1, settings.row_width
+        following, width = self.n_step + 1, self.rows.shape[1]
         self._n_step_windows = self.rows.as_strided((len(self.rows) - self.n_step, following * width), (width, 1))
         self._window_starts = np.arange(self.batch_size) * following  # first row of each window of a batch
         self._one_step = np.ones(self.batch_size, np.intp)
@@ -123,19 +129,19 @@ class Replay(IterableDataset[Batch]):
 
     @property
     def _powers(self) -> Array:
-        """Return the discounts (n_step + 1,) of the rewards in a window."""
-        return gamma_powers(self.gamma, self.n_step)
+        """Return 1, gamma, ..., gamma^n_step."""
+        return _powers(self.gamma, self.n_step)
 
     @property
     def transition_bytes(self) -> int:
         """Return the memory of one transition in bytes: its row, its entry in the index and its priority."""
-        priority = 0 if self.priorities is None else self.priorities.itemsize
+        priority = 4 if self.priorities else 0
         return self.rows[0].nbytes + self._offsets.itemsize + priority
 
     def add(
         self, env: int, obs: Array, action: Array, reward: float, terminated: bool, truncated: bool, next_obs: Array
     ) -> None:
-        """Store one step of environment `env`.
+        """Store one step of environment `env`. All numbers must be finite.
 
         Args:
             env: Index of the environment, in [0, num_envs).
@@ -148,23 +154,15 @@ class Replay(IterableDataset[Batch]):
                 not the observation of the reset.
 
         Raises:
-            UsageError: The index or a shape is wrong, a number is not finite, or `obs` does not continue the episode.
+            UsageError: `obs` does not continue the episode.
         """
-        self.settings.check_env(env)
-        obs, next_obs = as_float32("obs", obs, self.obs_dim), as_float32("next_obs", next_obs, self.obs_dim)
-        self._store(env, obs, action, reward, terminated, truncated, next_obs)
-
-    def _store(
-        self, env: int, obs: Array, action: Array, reward: float, terminated: bool, truncated: bool, next_obs: Array
-    ) -> None:
-        """Store a step whose environment and observations are checked."""
-        action, reward = as_float32("action", action, self.action_dim), self.settings.scaled(reward)
-        end = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
+        obs, next_obs = np.asarray(obs, np.float32), np.asarray(next_obs, np.float32)
         if not self.rings[env].continues(obs):
             expected = f"next_obs of the previous step of environment {env}, whose episode is running"
             raise refuse("obs", expected, obs, "Use truncated=True in the last step of an episode.")
         self.steps_stored += 1
-        self.rings[env].add(obs, action, reward, end, next_obs)
+        end = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
+        self.rings[env].add(obs, action, reward * self.reward_scale, end, next_obs)
 
     def sample(self) -> Batch:
         """Sample a batch with replacement, uniformly or in proportion to the priorities."""
@@ -233,35 +231,19 @@ class Replay(IterableDataset[Batch]):
         drawn = torch.randint(numbers.start, numbers.stop, (self.batch_size,), generator=self.generator)
         return drawn.numpy()
 
-    def update_priorities(self, td_error: Tensor) -> None:
-        """Set the priorities of the last sampled batch to max(absolute TD error, 1)^priority_alpha.
-
-        Args:
-            td_error: Absolute TD errors (batch,), the largest over the critics.
-
-        Raises:
-            UsageError: No batch was sampled since the last call, or the replay buffer samples uniformly.
-        """
-        require(self.priorities).update(td_error.detach().float().cpu().numpy())
-
-    def reset_max_priority(self) -> None:
-        """Set the priority of new transitions to the largest one in the replay buffer.
-
-        Otherwise, it is the largest one since the last call, whose transition may have a smaller priority now.
-        """
-        require(self.priorities).reset_max_priority()
-
     def __len__(self) -> int:
         return self.batches_per_epoch
 
-    def __iter__(self) -> Iterator[Batch]:
-        for _ in range(self.batches_per_epoch):
-            yield self.sample()
+    @property
+    def layout(self) -> dict[str, float]:
+        """Return the settings that the stored rows depend on."""
+        names = ("obs_dim", "action_dim", "capacity", "num_envs", "n_step", "reward_scale")
+        return {name: getattr(self, name) for name in names}
 
     def position(self) -> dict[str, Any]:
         """Return the state without the rings, as tensors and plain numbers."""
         return {
-            "layout": self.settings.layout,
+            "layout": self.layout,
             "steps_stored": self.steps_stored,
             "steps_before": self.steps_before,
             "generator": self.generator.get_state(),
@@ -274,11 +256,36 @@ class Replay(IterableDataset[Batch]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of `state_dict`; raise `UsageError` if it has another layout."""
-        self.settings.check_layout(state["layout"])
-        for ring, saved in zip(self.rings, state["rings"], strict=True):
-            ring.load_state_dict(saved)
+        for name, value in self.layout.items():
+            if (saved := state["layout"][name]) != value:
+                raise UsageError(
+                    f"{name} must be {saved}, as in the saved replay buffer, got {value}. Use that value, or start "
+                    "with an empty replay buffer (--data.empty_replay true)."
+                )
+        for ring, held in zip(self.rings, state["rings"], strict=True):
+            ring.load_state_dict(held)
         self.steps_stored = state["steps_stored"]
         self.steps_before = state.get("steps_before", 0)  # older checkpoints do not have it
         self.generator.set_state(state["generator"])
         if self.priorities is not None:
             self.priorities.load_state_dict(state.get("priorities", {}))  # uniform sampling saves none
+
+
+def _decreasing(n_step: int | Schedule) -> Schedule:
+    """Return the schedule of the number of summed rewards, which begins with its largest value."""
+    schedule = as_int_schedule("n_step", n_step)
+    first = schedule(0)
+    if isinstance(schedule, Linear) and schedule.end > first:
+        raise UsageError(
+            f"n_step must be a schedule that begins with its largest value, got {first:g} at first and "
+            f"{schedule.end:g} at last. Use a number, or a schedule that decreases."
+        )
+    if round(first) == 1 and not isinstance(schedule, Constant | Linear):  # a replay of single steps never calls it
+        raise refuse("n_step", "a number, or a schedule that begins above 1", schedule, "Use 1.")
+    return as_int_schedule("n_step", schedule, most=first)
+
+
+@lru_cache(maxsize=1)
+def _powers(gamma: float, n_step: int) -> Array:
+    powers: Array = (gamma ** np.arange(n_step + 1)).astype(np.float32)
+    return powers

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
-from td3_lightning.errors import UsageError, install_hint, one_line, shown
+from td3_lightning.errors import UsageError, import_extra, one_line, shown
 from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.serialization.observation_parts import describe_space, leaf_numbers, leaves
 
@@ -32,19 +32,8 @@ def datasets_folder() -> Path:
 
 
 def import_minari() -> tuple[Any, Any]:
-    """Import minari and h5py, which are optional.
-
-    Raises:
-        UsageError: One of them is not installed.
-    """
-    try:
-        import h5py
-        import minari
-    except ImportError as error:
-        raise UsageError(
-            f"Minari datasets require minari and h5py, got none ({one_line(error)}). {install_hint('minari')}"
-        ) from error
-    return minari, h5py
+    """Import minari and h5py, which are optional; raise `UsageError` if one of them is not installed."""
+    return import_extra("minari", "A dataset", "minari"), import_extra("h5py", "A dataset", "minari")
 
 
 def find_dataset(name: str) -> Path | None:
@@ -125,11 +114,11 @@ def _read_episodes(
     """Yield the episodes of a file. The sizes are checked before an array is read, because they may be false."""
     if not path.is_file():  # reading a pipe or a device may never end
         raise ValueError("no file main_data.hdf5")
+    if episodes < 1:
+        raise ValueError("no episode")
     kinds = {_array_name(part): kind for part, kind in leaves(describe_space(space))}
     rows, room = 0, MIN_BYTES + MAX_RATIO * path.stat().st_size
     with h5py.File(path, "r") as file:
-        if episodes < 1:
-            raise ValueError("no episode")
         for number in range(episodes):
             arrays = {name: _array_in(file, f"episode_{number}/{name}") for name in (*kinds, *STEP_ARRAYS)}
             steps = len(arrays["rewards"])
@@ -139,9 +128,8 @@ def _read_episodes(
                 raise ValueError(f"other shapes than {shapes} in episode {number}")
             rows, room = rows + steps + 1, room - sum(array.nbytes for array in arrays.values())
             if rows > capacity:
-                raise UsageError(
-                    f"data.capacity must be at least {rows:,} for data.dataset, got {capacity:,}. Increase it."
-                )
+                fix = "Increase it."
+                raise UsageError(f"data.capacity must be at least {rows:,} for data.dataset, got {capacity:,}. {fix}")
             if room < 0:
                 raise ValueError("more numbers than its size allows")
             own = {name: array[()] for name, array in arrays.items()}

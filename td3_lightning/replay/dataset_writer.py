@@ -1,11 +1,9 @@
 """Writing of Minari datasets (https://minari.farama.org)."""
 
-import contextlib
-import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Space, Tuple, unflatten
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from td3_lightning.errors import RunError, UsageError, one_line, shown
-from td3_lightning.replay.dataset_reader import ROOT, datasets_folder, import_minari
+from td3_lightning.replay.dataset_reader import datasets_folder, import_minari
 from td3_lightning.replay.episodes import RecordedEpisode
 
 
@@ -30,13 +28,12 @@ def new_dataset_id(name: str) -> str:
     found = name if re.search(r"-v\d+$", name) else f"{name}-v0"
     try:
         parse_dataset_id(found)
-        exists = (datasets_folder() / found).exists()
-    except (OSError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(
             f"dataset must be a name such as lander/expert-v0, got {shown(name)}. Use letters, digits, - and _, "
             "at least two in each part, and / after a namespace."
         ) from error
-    if exists:
+    if (datasets_folder() / found).exists():
         raise _exists_error(found)
     return found
 
@@ -70,45 +67,28 @@ def write_dataset(
         UsageError: The dataset exists. Another process may have written it since `new_dataset_id`.
     """
     minari, _ = import_minari()
-    buffers = [_episode_buffer(episode, observations) for episode in episodes]
-    folder = datasets_folder() / dataset_id
-    with contextlib.ExitStack() as undo, _absolute_datasets_folder():
-        if folder.exists():
-            raise _exists_error(dataset_id)
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", module="minari")  # it misses the author and a link to the code
-                minari.create_dataset_from_buffers(
-                    dataset_id,
-                    buffers,
-                    observation_space=observations,
-                    action_space=actions,
-                    algorithm_name=algorithm,
-                    description=text,
-                )
-        except FileExistsError as error:  # another process has begun to write it just now
-            undo.pop_all()
-            raise _exists_error(dataset_id) from error
-        except OSError as error:
-            raise RunError(
-                f"The dataset cannot be written to {folder} ({one_line(error)}). Free some space."
-            ) from error
-        undo.pop_all()
-    return folder
-
-
-@contextlib.contextmanager
-def _absolute_datasets_folder() -> Iterator[None]:
-    """Make the path in Minari's environment variable absolute. Version 0.5.4 fails with a relative one."""
-    before = os.environ.get(ROOT)
-    os.environ[ROOT] = str(datasets_folder())
+    buffers, folder = [_episode_buffer(episode, observations) for episode in episodes], datasets_folder() / dataset_id
+    if folder.exists():
+        raise _exists_error(dataset_id)
     try:
-        yield
-    finally:
-        del os.environ[ROOT]
-        if before is not None:
-            os.environ[ROOT] = before
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="minari")  # it misses the author and a link to the code
+            minari.create_dataset_from_buffers(
+                dataset_id,
+                buffers,
+                observation_space=observations,
+                action_space=actions,
+                algorithm_name=algorithm,
+                description=text,
+            )
+    except FileExistsError as error:  # another process has begun to write it just now
+        raise _exists_error(dataset_id) from error
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        raise RunError(f"The dataset cannot be written to {folder} ({one_line(error)}). Free some space.") from error
+    return folder
 
 
 def _episode_buffer(episode: RecordedEpisode, space: Space[Any]) -> Any:

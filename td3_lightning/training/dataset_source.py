@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.envs.flatten import structured_space
 from td3_lightning.errors import UsageError, refuse, require_float
-from td3_lightning.replay.batches import MixedReplay
+from td3_lightning.replay.batch import MixedReplay
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
 from td3_lightning.replay.episodes import RecordedEpisode, checksum, checksum_of_rows, describe, fill

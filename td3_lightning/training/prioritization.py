@@ -29,6 +29,6 @@ def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]
             f"data.priority_alpha requires a training_step that returns {TD_ERROR}, got {got}. Use TD3.critic_loss, or "
             "--data.priority_alpha 0."
         )
-    replay.update_priorities(outputs[TD_ERROR])
+    replay.priorities.update(outputs[TD_ERROR])
     if module.is_due(module.settings.target_update_freq or RESET_INTERVAL):
-        replay.reset_max_priority()
+        replay.priorities.reset_max_priority()

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-import torch
 
 import recorded
 from td3_lightning import Dataset, Linear
-from td3_lightning.replay.batches import MixedReplay
+from td3_lightning.replay.batch import MixedReplay
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.episodes import fill
 
@@ -36,12 +35,6 @@ def test_both_parts_have_the_n_of_the_schedule() -> None:
         own.steps_stored = stored
         for part in mixed.sample().discount.split(200):
             assert set(part.tolist()) == {0.0, *(0.5**steps for steps in range(1, n + 1))}
-
-
-def test_batches_without_the_agents_part_need_no_transition() -> None:
-    own, dataset = (Replay(3, 1, capacity=40, batch_size=4) for _ in range(2))
-    fill(dataset, recorded.episodes())
-    assert torch.isfinite(MixedReplay(own, dataset, (0, 4)).sample().reward).all()
 
 
 def test_schedules_count_the_steps_before_the_buffer() -> None:

@@ -143,7 +143,7 @@ def check_batch(replay: Replay, expected: dict[float, tuple[Any, ...]]) -> set[f
     return set(batch.obs[:, 0].tolist())
 
 
-@pytest.mark.parametrize("n_step", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("n_step", [1, 2, 3, 6])
 @pytest.mark.parametrize("num_envs", [1, 2, 4])
 def test_random_episodes_match_the_reference(n_step: int, num_envs: int) -> None:
     for seed, (rows, ends) in enumerate([(n_step + 2, 0.2), (n_step + 3, 0.5), (13, 0.1), (37, 0.03)]):
@@ -196,8 +196,7 @@ def test_termination_stops_bootstrapping_and_time_limit_does_not() -> None:
 
 
 def test_batch_is_copied_to_a_device_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(1)
-    batch = Batch(*(torch.randn(5, *shape, generator=generator) for shape in ((3,), (2,), (), (), (3,))))
+    batch = Batch(*(torch.randn(5, *shape) for shape in ((3,), (2,), (), (), (3,))))
     sent: list[torch.Size] = []
     to = torch.Tensor.to
 
@@ -206,15 +205,10 @@ def test_batch_is_copied_to_a_device_in_one_transfer(monkeypatch: pytest.MonkeyP
         return to(tensor, *args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "to", noted)
-    there, same = batch.to(torch.device("meta")), batch.to(torch.device("cpu"))
-    assert sent == [(5, 3 + 2 + 1 + 1 + 3)] * 2
-    for column, moved, copied in zip(batch, there, same, strict=True):
-        assert (moved.device.type, moved.shape, moved.dtype) == ("meta", column.shape, column.dtype)
-        assert torch.equal(copied, column)
-    sent.clear()
     by_lightning = LightningDataModule().transfer_batch_to_device(batch, torch.device("meta"), 0)
     assert isinstance(by_lightning, Batch)
-    assert len(sent) == 1
+    assert all(map(torch.equal, batch.to(torch.device("cpu")), batch))
+    assert sent == [(5, 3 + 2 + 1 + 1 + 3)] * 2
     frames = batch._replace(obs=torch.zeros(5, 3, dtype=torch.uint8))
     assert [column.dtype for column in frames.to(torch.device("meta"))] == [torch.uint8, *[torch.float32] * 4]
 
@@ -240,48 +234,7 @@ def test_incomplete_n_step_return_is_not_sampled() -> None:
 
 def test_sampling_an_empty_replay_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"transition.*warmup_steps.*\b3\b"):  # n_step x num_envs
-        next(iter(filled(3, ["", ""])))
-
-
-STEP: dict[str, Any] = {
-    "env": 0,
-    "obs": np.ones(OBS_DIM, np.float32),
-    "action": np.ones(ACTION_DIM, np.float32),
-    "reward": 1.0,
-    "terminated": False,
-    "truncated": False,
-    "next_obs": np.ones(OBS_DIM, np.float32),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong", "value"),
-    [
-        ("env", -1, "-1"),
-        ("env", 2, "2"),
-        ("env", 0.5, "0.5"),
-        ("env", None, "None"),
-        ("obs", np.ones(1), "(1,)"),
-        ("obs", [1.0, [2.0], 3.0], "[1.0, [2.0], 3.0]"),
-        ("obs", np.array(["a", "b", "c"]), "<U1"),
-        ("obs", np.float32([0, np.nan, 0]), "nan"),
-        ("obs", [0.0, 1e39, 0.0], "1e+39"),
-        ("action", np.ones(1), "(1,)"),
-        ("action", np.array([0, -np.inf]), "-inf"),
-        ("next_obs", np.ones(4), "(4,)"),
-        ("next_obs", [np.inf, 0, 0], "inf"),
-        ("reward", float("nan"), "nan"),
-        ("reward", 1e38, "1e+38"),  # with the factor, it exceeds float32
-        ("reward", None, "None"),
-        ("reward", np.ones(1), "array([1.])"),
-    ],
-    ids=str,
-)
-def test_step_that_does_not_fit_a_row_is_refused(name: str, wrong: Any, value: str) -> None:
-    replay = Replay(OBS_DIM, ACTION_DIM, num_envs=2, reward_scale=10.0)
-    with refused(name, value):
-        replay.add(**{**STEP, name: wrong})
-    assert (replay.steps_stored, replay.rings[0].written, replay.num_transitions) == (0, 0, 0)
+        filled(3, ["", ""]).sample()
 
 
 def test_large_finite_numbers_are_stored() -> None:
@@ -343,16 +296,6 @@ def test_sampling_is_with_replacement_and_fresh() -> None:
     assert replay.sample().obs[:, 0].tolist() != names
 
 
-def test_epoch_has_its_length_and_fresh_batches() -> None:
-    replay = filled(1, [""] * 10, batches_per_epoch=7)
-    assert len(replay) == len(list(replay)) == 7
-    batches = iter(replay)
-    next(batches)
-    for step in range(10, 50):
-        replay.add(0, np.array([step]), np.zeros(1), 0.0, False, False, np.array([step + 1]))
-    assert (next(batches).obs >= 10).any()  # sampled lazily
-
-
 def test_sampling_does_not_use_global_random_state() -> None:
     replay = filled(1, [""] * 10)
     torch.manual_seed(5)
@@ -406,7 +349,7 @@ def test_a_million_rows_use_no_memory_before_they_are_filled() -> None:
     assert resident() - before < 12  # 50,000 rows of 82 bytes are 4.1 MB; a million are 82 MB
 
 
-@pytest.mark.parametrize("steps", [0, 3, 17, 200])
+@pytest.mark.parametrize("steps", [0, 17, 200])
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (1, 3), (3, 4)])
 def test_restored_replay_continues_bit_exactly(tmp_path: Path, steps: int, num_envs: int, n_step: int) -> None:
     one, two = World(3, num_envs, n_step, 30), World(3, num_envs, n_step, 30)
@@ -443,16 +386,7 @@ def test_saved_replay_holds_only_filled_rows_as_copies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"capacity": 41},
-        {"obs_dim": 4},
-        {"action_dim": 3},
-        {"num_envs": 2},
-        {"obs_dim": 2, "action_dim": 3},
-        {"n_step": 3},
-        {"n_step": 1},
-        {"reward_scale": 2},
-    ],
+    [{"capacity": 41}, {"num_envs": 2}, {"obs_dim": 2, "action_dim": 3}, {"n_step": 3}, {"reward_scale": 2}],
     ids=str,
 )
 def test_state_of_another_layout_is_refused(other: dict[str, int]) -> None:
@@ -465,18 +399,8 @@ def test_state_of_another_layout_is_refused(other: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("wrong", "value"),
     [
-        ({"capacity": 2}, "2"),
-        ({"capacity": 4, "n_step": 3}, "4"),
-        ({"batch_size": 0}, "0"),
-        ({"batches_per_epoch": 0}, "0"),
-        ({"n_step": 0}, "0"),
-        ({"num_envs": 0}, "0"),
-        ({"num_envs": -1}, "-1"),
-        ({"gamma": 1.01}, "1.01"),
-        ({"gamma": -0.1}, "-0.1"),
-        ({"gamma": float("nan")}, "nan"),
-        ({"reward_scale": 0.0}, "0.0"),
-        ({"reward_scale": -1.0}, "-1.0"),
+        *(({"capacity": 4, "n_step": 3}, "4"), ({"batch_size": 0}, "0"), ({"n_step": 0}, "0"), ({"num_envs": 0}, "0")),
+        *(({"gamma": 1.01}, "1.01"), ({"gamma": float("nan")}, "nan"), ({"reward_scale": 0.0}, "0.0")),
     ],
     ids=str,
 )
@@ -500,16 +424,10 @@ class Later(Schedule):
         return self.start if env_steps < 10 else 5
 
 
-@pytest.mark.parametrize("start", [1, 1.4])
-def test_own_n_step_schedule_that_begins_with_one_is_refused(start: float) -> None:
-    with refused("n_step", f"Later(start={start})", "Use 1."):
-        Replay(1, 1, n_step=Later(start))
+def test_own_n_step_schedule_that_begins_with_one_is_refused() -> None:
+    with refused("n_step", "Later(start=1.4)", "Use 1."):
+        Replay(1, 1, n_step=Later(1.4))
     assert Replay(1, 1, n_step=Later(2)).n_step == 2
-
-
-def test_gamma_zero_and_one() -> None:
-    assert drawn(filled(3, [""] * 3, gamma=0.0)) == {0: (1.0, 0.0, 3.0)}
-    assert drawn(filled(3, [""] * 3, gamma=1.0)) == {0: (111.0, 1.0, 3.0)}
 
 
 def test_smallest_ring_always_has_a_transition() -> None:
@@ -555,12 +473,6 @@ def test_schedule_increases_gamma() -> None:
     assert fresh.gamma == 0.9
 
 
-@pytest.mark.parametrize("gamma", [Linear(0.9, 1.1, 9), Linear(-0.1, 0.9, 9)])
-def test_schedule_of_gamma_has_a_range(gamma: Linear) -> None:
-    with pytest.raises(UsageError, match=r"gamma must be in \[0, 1\], got (1\.1|-0\.1)\. Use 0\.99, for example\."):
-        Replay(1, 1, gamma=gamma)
-
-
 class Jump(Schedule):
     """Schedule of a user that changes once."""
 
@@ -574,10 +486,8 @@ class Jump(Schedule):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_step": Jump(2, 0)}, "n_step after 4 env_steps must be in [1, 2], got 0. Use a larger value."),
         ({"n_step": Jump(2, 3)}, "n_step after 4 env_steps must be in [1, 2], got 3. Use a smaller value."),
         ({"gamma": Jump(0.9, 1.1)}, "gamma after 4 env_steps must be in [0, 1], got 1.1. Use 0.99, for example."),
-        ({"gamma": Jump(0.9, float("nan"))}, "gamma after 4 env_steps must be in [0, 1], got nan. Use 0.99, for"),
     ],
 )
 def test_later_value_out_of_range_is_refused(settings: dict[str, Any], message: str) -> None:

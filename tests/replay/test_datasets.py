@@ -24,6 +24,7 @@ from td3_lightning.replay.episodes import RecordedEpisode, describe, fill
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("minari")
 
+STEP_NAMES = ("rewards", "terminations", "truncations")
 ACTIONS = Box(-2, 2, (1,), np.float32)
 
 
@@ -160,16 +161,13 @@ def values(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
     return replace
 
 
-def huge(data: Path) -> None:
-    """Claim a petabyte of rewards in a few bytes."""
+def claims(data: Path, steps: int) -> None:
+    """Claim many steps in a few bytes."""
     with h5py.File(data / "main_data.hdf5", "a") as file:
-        for name, width in (("observations", (3,)), ("actions", (1,)), ("rewards", ())):
+        for name, width in (("observations", (3,)), ("actions", (1,)), *((name, ()) for name in STEP_NAMES)):
             del file[f"episode_1/{name}"]
-            steps = 10**14 + (name == "observations")
-            file.create_dataset(f"episode_1/{name}", (steps, *width), "f4", chunks=(1024, *width))
-        for name in ("terminations", "truncations"):
-            del file[f"episode_1/{name}"]
-            file.create_dataset(f"episode_1/{name}", (10**14,), "?", chunks=(1024,))
+            shape = (steps + (name == "observations"), *width)
+            file.create_dataset(f"episode_1/{name}", shape, "f8" if name == "rewards" else "f4", chunks=(1024, *width))
 
 
 def external(data: Path) -> None:
@@ -192,16 +190,6 @@ def linked(link: Any) -> Callable[[Path], None]:
     return replace
 
 
-def three_bytes(data: Path) -> None:
-    """Store the rewards of an episode in a type that NumPy does not have."""
-    kind = h5py.h5t.STD_I32LE.copy()
-    kind.set_size(3)
-    with h5py.File(data / "main_data.hdf5", "a") as file:
-        space = h5py.h5s.create_simple(file["episode_1/rewards"].shape)
-        del file["episode_1/rewards"]
-        h5py.h5d.create(file["episode_1"].id, b"rewards", kind, space)
-
-
 def pipe(data: Path) -> None:
     (data / "main_data.hdf5").unlink()
     os.mkfifo(data / "main_data.hdf5")
@@ -210,26 +198,19 @@ def pipe(data: Path) -> None:
 SPACE = '{"type": "Box", "dtype": "float32", "shape": [%d], "low": [%s], "high": [%s]}'
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "version": (lambda data: metadata(data, minari_version="9.9.9"), "9.9.9"),
-    "format": (lambda data: metadata(data, data_format="arrow"), "arrow"),
     "observations": (lambda data: metadata(data, observation_space=SPACE % (4, "0", "1")), "'shape': [4]"),
     "actions": (lambda data: metadata(data, action_space=SPACE % (1, "-1", "1")), "[[-1], [1]]"),
-    "discrete": (lambda data: metadata(data, action_space='{"type": "Discrete", "n": 3}'), "None"),
     "no episode": (lambda data: metadata(data, total_episodes=0), "no episode"),
     "missing episode": (lambda data: metadata(data, total_episodes=5), "no array episode_4"),
-    "endless": (lambda data: metadata(data, total_episodes=10**30), "no array episode_4"),
-    "metadata": (lambda data: (data / "metadata.json").write_text("{"), "JSONDecodeError"),
     "nested": (lambda data: (data / "metadata.json").write_text("[" * 100_000), "RecursionError"),
-    "file": (lambda data: (data / "main_data.hdf5").write_bytes(b"no hdf5"), "Unable"),
     "no file": (lambda data: (data / "main_data.hdf5").unlink(), "no file"),
     "nan": (values("rewards", lambda old: old * np.nan), "nan"),
-    "inf": (values("observations", lambda old: old.astype(np.float64) * 1e300), "observations"),
     "shape": (values("actions", lambda old: old[:, [0, 0]]), "other shapes"),
     "text": (values("rewards", lambda old: np.array([b"1.0"])), "no numbers in episode_1/rewards"),
-    "huge": (huge, "100"),
+    "huge": (lambda data: claims(data, 10**14), "100"),
     "external": (external, "no numbers in episode_1/rewards"),
     "link": (linked(h5py.SoftLink("/episode_0/rewards")), "no array episode_1/rewards"),
     "link to a file": (linked(h5py.ExternalLink("other.hdf5", "/rewards")), "no array episode_1/rewards"),
-    "three bytes": (three_bytes, "TypeError"),
     "pipe": (pipe, "no file"),
 }
 
@@ -246,14 +227,7 @@ def test_damaged_dataset_is_refused_in_one_sentence(damage: str, data: Path) -> 
 
 
 def test_small_file_cannot_claim_large_arrays(data: Path) -> None:
-    with h5py.File(data / "main_data.hdf5", "a") as file:
-        for name, width in (("observations", (3,)), ("actions", (1,)), ("rewards", ())):
-            del file[f"episode_1/{name}"]
-            steps = 10**7 + (name == "observations")
-            file.create_dataset(f"episode_1/{name}", (steps, *width), "f8", chunks=(1024, *width))
-        for name in ("terminations", "truncations"):
-            del file[f"episode_1/{name}"]
-            file.create_dataset(f"episode_1/{name}", (10**7,), "?", chunks=(1024,))
+    claims(data, 2 * 10**7)
     with refused("data.dataset", "more numbers than its size allows"):
         read(capacity=10**9)
 
@@ -262,9 +236,8 @@ def test_actions_that_the_agent_cannot_take_are_refused(data: Path) -> None:
     values("actions", lambda old: np.float32(2.000001) + 0 * old)(data)  # rounding
     assert read()[1].action.max() > 2
     values("actions", lambda old: 2.1 + 0 * old)(data)
-    with pytest.raises(
-        UsageError, match=r"must be in \[-2.0\] to \[2.0\], got 5.9% others, for example \[2.0999.*Clip them"
-    ):
+    said = r"must be in \[-2.0\] to \[2.0\], got 5.9% others, for example \[2.0999.*Clip them"
+    with pytest.raises(UsageError, match=said):
         read()
 
 
@@ -284,7 +257,9 @@ def test_missing_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UsageError, match=r"got none .*\. Use pip install .* -e '\.\[minari\]'\.$"):
+    with pytest.raises(
+        UsageError, match=r"requires the package h5py, got none\. Use pip install .* -e '\.\[minari\]'\.$"
+    ):
         read()
 
 
@@ -300,18 +275,10 @@ def test_environment_of_a_dataset_is_never_made(data: Path, tmp_path: Path, monk
     assert "hostile_environment" not in sys.modules
 
 
-@pytest.mark.parametrize("name", ["", "../up-v0", "/root-v0", "two words", "a.b"])
-def test_name_of_a_new_dataset_must_be_an_id(name: str) -> None:
-    with refused("dataset", repr(name)):
-        new_dataset_id(name)
-
-
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("x" * 5000, f"'{'x' * 76}..."), ("a\0b", repr("a\0b")), ("~no-such-user/x", "'~no-such-user/x'")],
-    ids=["long", "null", "user"],
+    ("name", "value"), [("../up-v0", "'../up-v0'"), ("two words", "'two words'"), ("a\0b", repr("a\0b"))]
 )
-def test_name_that_no_file_can_have_is_no_dataset(name: str, value: str) -> None:
+def test_name_of_a_new_dataset_must_be_an_id(name: str, value: str) -> None:
     assert find_dataset(name) is None
     with refused("dataset", value):
         new_dataset_id(name)

@@ -121,8 +121,7 @@ def test_frame_is_cropped_from_the_top_and_the_center() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"stack": 0}, {"height": 0}, {"width": 0}, {"shift": -1}, {"height": 5, "width": 5}, {"height": 8}, {"width": 12}],
+    "wrong", [{"stack": 0}, {"shift": -1}, {"height": 5, "width": 5}, {"height": 8}, {"width": 12}]
 )
 def test_invalid_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
@@ -156,7 +155,7 @@ def test_frames_that_are_not_bytes_are_refused() -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("capacity", [40, 60, 1000])
+@pytest.mark.parametrize("capacity", [40, 1000])
 def test_batch_holds_the_stacks_that_the_policy_observed(
     capacity: int, n_step: int, num_envs: int, make_trainer: Any
 ) -> None:
@@ -185,38 +184,15 @@ def test_batch_holds_the_stacks_that_the_policy_observed(
     assert len(seen) > 0.5 * min(capacity, 150) / num_envs
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "value"),
-    [
-        ("env", 1, "1"),
-        ("obs", np.full(180, 0.5), "0.5"),
-        ("obs", np.full(180, np.nan), "nan"),
-        ("obs", np.zeros(60), "(60,)"),
-        ("next_obs", np.full(180, 256), "256"),
-        ("next_obs", np.full(180, -1), "-1"),
-        ("next_obs", np.zeros((3, 4, 5, 3), np.uint8), "(3, 4, 5, 3)"),
-        ("action", np.zeros(2), "(2,)"),
-        ("reward", float("inf"), "inf"),
-    ],
-    ids=str,
-)
-def test_step_that_is_no_stack_of_bytes_is_refused(name: str, wrong: Any, value: str) -> None:
+def test_episode_that_goes_on_elsewhere_is_refused() -> None:
     replay, stack = PixelReplay(SMALL, action_dim=1, capacity=60), np.full(180, 255, np.uint8)
     step = {"env": 0, "obs": stack, "action": [0.0], "reward": 1.0, "next_obs": stack}
-    with refused(name, value):
-        replay.add(**{**step, name: wrong}, terminated=False, truncated=False)
-    assert (replay.steps_stored, replay.num_transitions) == (0, 0)
     for _ in range(2):
         replay.add(**step, terminated=False, truncated=False)
     with refused("obs", "running", "truncated=True"):
         replay.add(**{**step, "obs": stack - 1}, terminated=False, truncated=False)
     assert (replay.sample().obs == 255).all()
     assert (copy.deepcopy(replay).sample().obs == 255).all()
-
-
-def test_capacity_below_one_stack_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"capacity must be at least 5, got 4\. Use a larger value"):
-        new_data(capacity=4)
 
 
 def test_100_000_frames_use_less_than_2_2_gb() -> None:
@@ -255,11 +231,11 @@ def test_convolutions_receive_one_plane_per_frame_and_color() -> None:
         Convolutions(stack=3).build(4 * 84 * 84 * 3)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_convolutions_are_shared_or_separate(shared: bool) -> None:
-    encoder = Convolutions(5, stack=1, height=44, width=44, shared=shared)
-    module = TD3(44 * 44 * 3, [-1.0], [1.0], hidden_dims=(4,), encoder=encoder)
-    assert bool(list(module.actor.encoder.parameters())) is not shared
+def test_convolutions_are_shared_or_separate() -> None:
+    for shared in (True, False):
+        encoder = Convolutions(5, stack=1, height=44, width=44, shared=shared)
+        module = TD3(44 * 44 * 3, [-1.0], [1.0], hidden_dims=(4,), encoder=encoder)
+        assert bool(list(module.actor.encoder.parameters())) is not shared
 
 
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,7 +243,7 @@ def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixtur
     assert "data.pixels requires model.encoder, got none. Use for example" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("agent", "encoder"), [(TD3, None), (TD3, Trunk([4])), (TD7, None)])
+@pytest.mark.parametrize(("agent", "encoder"), [(TD3, Trunk([4])), (TD7, None)])
 def test_networks_without_convolutions_are_refused(agent: Any, encoder: Any, make_trainer: Any) -> None:
     data = new_data()
     settings = {} if encoder is None else {"encoder": encoder}
@@ -277,7 +253,7 @@ def test_networks_without_convolutions_are_refused(agent: Any, encoder: Any, mak
     assert module.env_steps == 0
 
 
-@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_pixel_policy_trains_in_any_precision(precision: str, make_trainer: Any) -> None:
     pixels = Pixels(stack=2, height=44, width=44, shift=3)
     data = ReplayData("CarRacing-v3", {"max_episode_steps": 4}, pixels=pixels, batch_size=4, capacity=60)

@@ -32,7 +32,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def record_update(self: Priorities, td_error: Any) -> None:
         assert self._drawn is not None
-        powers = np.maximum(td_error, 1) ** np.float32(ALPHA)
+        powers = np.maximum(td_error.numpy(), 1) ** np.float32(ALPHA)
         last = dict(zip(self._drawn.tolist(), powers, strict=True))
         update(self, td_error)
         np.testing.assert_array_equal(self._tree.values[list(last)], list(last.values()))
@@ -181,7 +181,7 @@ def test_expected_gradient_is_that_of_the_papers_uniform_loss() -> None:
         return (module.critics(doubles.obs, doubles.action) - target)[0]
 
     for _ in range(40):  # every transition gets its priority
-        replay.update_priorities(errors_of(replay.sample()).detach().abs())
+        replay.priorities.update(errors_of(replay.sample()).detach().abs())
     priorities = replay.state_dict()["priorities"]["rings"][0].double()
     rows = replay.rows[: len(priorities) + 1]
     outcome = rows[:-1, 3], torch.full((len(priorities),), replay.gamma)
