@@ -17,8 +17,7 @@ from td3_lightning.cli.stage import check_name, runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.tuning.cluster import Cluster
-from td3_lightning.tuning.plan import Plan
-from td3_lightning.tuning.run import LocalProcess
+from td3_lightning.tuning.run import LocalProcess, Plan
 from td3_lightning.tuning.seeds import run_seeds
 from td3_lightning.tuning.space import FIXED, Space, flags
 from td3_lightning.tuning.study import OBJECTIVES, PRUNERS, Search, run_study
@@ -108,7 +107,6 @@ def _plan(options: Any, words: list[str], files: Sequence[ConfigFile], corners: 
         mode=settings.checkpoint.mode,
         workers=options.workers,
         clock="updates" if check.datamodule.offline else "env_steps",
-        seed=int(settings.seed_everything),
         files=[file.path for file in files],
     )
 

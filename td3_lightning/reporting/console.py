@@ -77,7 +77,12 @@ def discard(stream: TextIO) -> None:
 
 def show(table: Table) -> None:
     """Print a table. Draw its borders in ASCII if the encoding of the terminal lacks box characters."""
-    console = Console()
+    print(printable(table_text(table)), end="")
+
+
+def table_text(table: Table, width: int | None = None) -> str:
+    """Return a table as text of at most a number of columns, by default those of the terminal."""
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(table)
-    print(printable(captured.get()), end="")
+    return captured.get()

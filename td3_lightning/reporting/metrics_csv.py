@@ -94,6 +94,15 @@ class MetricsFile:
         self.columns = columns
 
 
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a CSV file with a column for each name in any of the rows."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    atomic_write(path, lambda file: file.write(text.getvalue().encode()))
+
+
 def column_of(name: object) -> str:
     """Convert the name of a metric to one line of text that UTF-8 can encode."""
     return " ".join(str(name).split()).encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,6 @@
 """Measure and draw how the returns of a policy depend on noise in its observations and actions."""
 
 import copy
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,13 +13,13 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table
 
-from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.make import Wrapper, wrapper_class
 from td3_lightning.envs.noise import MAX_STD, ActionNoise, Noise, ObservationNoise
 from td3_lightning.errors import UsageError, require_float
+from td3_lightning.reporting.metrics_csv import write_rows
 from td3_lightning.reporting.pictures import write_picture
-from td3_lightning.reporting.statistics import half_width
+from td3_lightning.reporting.seed_curves import half_width
 from td3_lightning.training.data_module import ReplayData
 
 BLUE, PALE_BLUE = "#2f6db5", "#a9c4e4"
@@ -118,7 +116,7 @@ def _with_noise(wrappers: Sequence[Wrapper], level: Level) -> list[Wrapper]:
 def write_report(measurements: Sequence[Measurement], folder: Path, title: str) -> list[Path]:
     """Write `episodes.csv` and `robustness.png` to a folder, and return their paths."""
     table, picture = folder / "episodes.csv", folder / "robustness.png"
-    write_episodes(measurements, table)
+    write_rows(table, [{**vars(one.level), **episode} for one in measurements for episode in one.episodes])
     write_picture(picture, lambda: draw_robustness(measurements, title))
     return [table, picture]
 
@@ -143,16 +141,6 @@ def _summary(measurement: Measurement, name: str) -> str:
     if np.isin(values, (0.0, 1.0)).all():
         return f"{values.sum():.0f} of {len(values)}"
     return f"{values.mean():,.2f}"
-
-
-def write_episodes(measurements: Sequence[Measurement], path: Path) -> None:
-    """Write one row per episode as CSV: the noise, and all numbers that the episode reports."""
-    rows = [{**vars(one.level), **episode} for one in measurements for episode in one.episodes]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    atomic_write(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def draw_robustness(measurements: Sequence[Measurement], title: str) -> Figure:

@@ -1,5 +1,6 @@
-"""Draw the learning curves of several runs: each run, and their mean with its 95% interval."""
+"""Statistics over runs and episodes, and the learning curves of several runs with their mean and its 95% interval."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle, product
 from pathlib import Path
@@ -7,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from td3_lightning.errors import UsageError, one_line, refuse
 from td3_lightning.reporting.metrics_csv import READ_ERRORS, Points, axis_of, column_of, read_header, read_metrics
 from td3_lightning.reporting.pictures import write_picture
-from td3_lightning.reporting.statistics import half_width
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
+Z = 1.959963984540054  # 97.5% quantile of the normal distribution
 STYLES = "-", "--", ":"  # of the means: each for as many groups as there are colors
 
 
@@ -101,3 +102,34 @@ def mean_curve(curves: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[n
     steps = steps[(steps >= first) & (steps <= last)]
     values = np.array([np.interp(steps, *curve.T) for curve in curves])
     return steps, values.mean(axis=0), half_width(values)
+
+
+# Statistics.
+
+
+def half_width(values: ArrayLike) -> NDArray[np.float64]:
+    """Return half the width of the 95% interval of the mean (Student's t) over the first axis; NaN for one value.
+
+    Args:
+        values: Independent numbers, (n, ...).
+    """
+    numbers = np.asarray(values, float)
+    if len(numbers) < 2:
+        return np.full(numbers.shape[1:], np.nan)
+    return np.asarray(t_quantile(len(numbers) - 1) * numbers.std(axis=0, ddof=1) / math.sqrt(len(numbers)))
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the 97.5% quantile of Student's t distribution, with an error below 0.2%.
+
+    Source: closed forms for 1 and 2 degrees of freedom, else Abramowitz and Stegun, 26.7.5.
+    """
+    if freedom <= 2:
+        return math.tan(0.475 * math.pi) if freedom == 1 else 0.95 * math.sqrt(2 / 0.0975)
+    terms = (
+        (Z**3 + Z) / 4,
+        (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96,
+        (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384,
+        (79 * Z**9 + 776 * Z**7 + 1482 * Z**5 - 1920 * Z**3 - 945 * Z) / 92160,
+    )
+    return math.fsum([Z, *(term / freedom**power for power, term in enumerate(terms, start=1))])

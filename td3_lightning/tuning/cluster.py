@@ -7,8 +7,7 @@ from typing import Any
 
 from td3_lightning.errors import UsageError, import_extra, one_line
 from td3_lightning.tuning import node
-from td3_lightning.tuning.plan import Plan, given_threads
-from td3_lightning.tuning.run import Run
+from td3_lightning.tuning.run import Plan, Run, given_threads
 
 KILLED = -9  # exit code of a run that Ray has given up
 LOSSES = 3  # of nodes and workers, after which Ray gives up a run

@@ -22,13 +22,10 @@ SWEEP = "TD3_LIGHTNING_SWEEP"  # PID of the process that a run watches
 LOCK_TIMEOUT = 120.0  # seconds until the locks of a lost node are free; a server of NFS 4 waits for 90
 INTERVAL = 0.1  # seconds between two checks of a lock
 # Environment variables with which torchrun, SLURM and LSF number the processes of a run.
-RANKS = (
-    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
-    *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
-)
-COUNTS = (
-    *("WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_NNODES"),
-    *("JSM_NAMESPACE_SIZE", "MASTER_PORT"),
+LAUNCHER = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT", "JSM_NAMESPACE_SIZE"),
+    *("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_NNODES"),
 )
 
 
@@ -41,11 +38,12 @@ def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | Non
         threads: Value of OMP_NUM_THREADS.
         start: Working directory, None for that of this process.
     """
-    _wait_for_locks(folder)
+    if fcntl is not None:
+        _wait_for_locks(folder)
     last = newest_last(folder)
     # A flag of the sweep for a new stage applies only to the first start.
     resume = [] if last is None else ["--ckpt_path", str(last), "--data.empty_replay", "false"]
-    environment = {name: value for name, value in os.environ.items() if name not in (*RANKS, *COUNTS)}
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
     environment |= {"OMP_NUM_THREADS": str(threads), SWEEP: str(os.getpid())}
     with (folder / "log.txt").open("ab") as log:
         # In its own session, the process receives a signal only once, from this one.
@@ -62,7 +60,7 @@ def start_fit(words: Sequence[str], folder: Path, threads: int, start: str | Non
 
 def hide_launcher() -> None:
     """Remove the numbers of this process. Those of a sweep are alone, and a process above 0 would write no results."""
-    for name in (*RANKS, *COUNTS):
+    for name in LAUNCHER:
         os.environ.pop(name, None)
 
 
@@ -102,15 +100,11 @@ def _wait_for_locks(folder: Path) -> None:
 
 def _is_locked(folder: Path) -> bool:
     """Return whether a process has the lock of a run's folder, see `RunLock`."""
-    if fcntl is None:
-        return False
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # the file system does not support locks
-        pass
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # otherwise, the file system does not support locks
     finally:
         os.close(descriptor)
     return False

@@ -1,28 +1,112 @@
 """Run several runs at a time, restart those that are killed, and show their results."""
 
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from rich.live import Live
+from rich.box import MARKDOWN
+from rich.markup import escape
+from rich.table import Table
 
 from td3_lightning.atomic_files import make_folder
 from td3_lightning.reporting.console import echo
+from td3_lightning.reporting.metrics_csv import Points, write_rows
 from td3_lightning.reporting.run_dir import RunLock
-from td3_lightning.tuning.plan import Plan
-from td3_lightning.tuning.result import Points, Result, number, results_table, settings_text
-from td3_lightning.tuning.run import INTERRUPTED, Process, Run, Start
+from td3_lightning.tuning.run import INTERRUPTED, Plan, Process, Run, Start
 
 POLL_INTERVAL = 0.5  # seconds between two checks of the processes
 MAX_READ_SHARE = 0.02  # largest share of the time in which metrics are read
 MAX_KILLS = 2  # kills without a new evaluation after which a run has failed
-ORDER = ("running", "finished", "pruned", "failed", "unfinished", "waiting")
-ROWS = 30  # of the table on a terminal
+SCORES = ("steps", "best", "best_at", "last", "last_10")
+LAST = 10  # evaluations in the mean at the end of a run
+
+
+@dataclass(frozen=True)
+class Result:
+    """Evaluations of a run so far.
+
+    Attributes:
+        label: Name of the run, for example "trial 3".
+        state: "waiting", "running", "unfinished", "finished", "pruned" or "failed".
+        points: Evaluations, (n, 2): env_steps and metric.
+        mode: "max" if a larger metric is better, otherwise "min".
+        settings: Settings of this run alone.
+        error: Reason of a failure.
+        seconds: Wall time of all starts.
+        clock: Unit of the steps, see `Plan`.
+    """
+
+    label: str
+    state: str
+    points: Points
+    mode: str = "max"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    seconds: float | None = None
+    clock: str = "env_steps"
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Return the best evaluation and its step, the last evaluation and its step, and the mean of the last 10.
+
+        The mapping is empty before the first evaluation. With fewer than 10 evaluations, all of them are averaged.
+        """
+        if not len(self.points):
+            return {}
+        steps, scores = self.points.T
+        best = int(scores.argmax() if self.mode == "max" else scores.argmin())
+        numbers = (steps[-1], scores[best], steps[best], scores[-1], scores[-LAST:].mean())
+        return dict(zip(SCORES, map(float, numbers), strict=True))
+
+    @property
+    def status(self) -> str:
+        """Return the state, with the reason of a failure."""
+        return f"{self.state}: {self.error}" if self.error else self.state
+
+    def row(self) -> list[str]:
+        """Return the cells of a table: numbers with two decimals, "-" before the first evaluation."""
+        scores = [number(self.values.get(name)) for name in ("best", "last", "last_10")]
+        return [self.label, number(self.values.get("steps")).removesuffix(".00"), *scores, self.status]
+
+
+def number(value: float | None) -> str:
+    """Return a metric with two decimals, "-" if there is none."""
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings in one line: their names without the section, and floats with three digits."""
+    cells = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in settings.values())
+    return ", ".join(f"{name.split('.')[-1]} {cell}" for name, cell in zip(settings, cells, strict=True))
+
+
+def results_table(results: Sequence[Result], metric: str, most: int = 20) -> Table:
+    """Build a table in Markdown with a row for each run, at most `most` rows."""
+    title = metric + (f", {most} of {len(results)} runs" if len(results) > most else "")
+    table = Table(title=title, box=MARKDOWN)
+    for name in ("run", results[0].clock, "best", "last", "last 10"):
+        table.add_column(name, justify="left" if name == "run" else "right", no_wrap=True)
+    has_settings = any(result.settings for result in results)
+    table.add_column("state", no_wrap=has_settings, max_width=24 if has_settings else None)
+    if has_settings:
+        table.add_column("settings", overflow="ellipsis", no_wrap=True)  # the only column that is cut off
+    for result in results[:most]:
+        table.add_row(*map(escape, [*result.row(), *([settings_text(result.settings)] if has_settings else [])]))
+    return table
+
+
+def write_csv(results: Sequence[Result], path: Path) -> None:
+    """Write all results, one row for each run, with a column for each setting."""
+    rows = []
+    for one in results:
+        scores: dict[str, Any] = {name: one.values.get(name) for name in SCORES}
+        state = {"run": one.label, "state": one.state, one.clock: scores.pop("steps")}
+        rows.append({**state, **scores, "seconds": one.seconds, **one.settings, "error": one.error})
+    write_rows(path, rows)
 
 
 class Source(Protocol):
@@ -89,7 +173,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def run_all(source: Source, plan: Plan, start: Start) -> None:
-    """Run all runs of a source, `plan.workers` at a time.
+    """Run all runs of a source, `plan.workers` at a time, and print a line for each change of a result.
 
     Ctrl-C and SIGTERM save and end the active runs. If this process is killed, they save and end themselves.
 
@@ -99,18 +183,17 @@ def run_all(source: Source, plan: Plan, start: Start) -> None:
         start: Starts a run.
     """
     active: list[Active] = []
-    with Progress(plan.metric) as progress:
-        progress.update(source.results())
-        try:
-            while (has_changed := _fill(active, source, plan, start)) or active:
-                for each in list(active):
-                    has_changed |= _advance(each, active, source, plan, start)
-                if has_changed:
-                    progress.update(source.results())
-                time.sleep(POLL_INTERVAL)
-        except BaseException:
-            _stop(active)
-            raise
+    progress = Progress(plan.metric, source.results())
+    try:
+        while (has_changed := _fill(active, source, plan, start)) or active:
+            for each in list(active):
+                has_changed |= _advance(each, active, source, plan, start)
+            if has_changed:
+                progress.update(source.results())
+            time.sleep(POLL_INTERVAL)
+    except BaseException:
+        _stop(active)
+        raise
 
 
 def _fill(active: list[Active], source: Source, plan: Plan, start: Start) -> bool:
@@ -157,36 +240,24 @@ def _stop(active: Sequence[Active]) -> None:
     echo("All runs are saved. The same command continues them.")
 
 
-class Progress(ExitStack):
-    """Show the results of all runs: one table on a terminal, otherwise a line for each change.
+class Progress:
+    """Print a line for each change of a result.
 
     Args:
         metric: Metric of the evaluations.
+        results: Results of an earlier start, which are not printed.
     """
 
-    def __init__(self, metric: str) -> None:
-        super().__init__()
+    def __init__(self, metric: str, results: Sequence[Result]) -> None:
         self._metric = metric
-        self._shown: dict[str, tuple[str, float | None]] = {}  # state and env_steps of each run
-        self._live = self.enter_context(Live(auto_refresh=False)) if sys.stdout.isatty() else None
+        self._shown = {result.label: result.row() for result in results}
 
     def update(self, results: Sequence[Result]) -> None:
-        """Show results that have changed."""
-        if self._live is not None:
-            ordered = sorted(results, key=lambda result: ORDER.index(result.state))
-            self._live.update(results_table(ordered, self._metric, ROWS), refresh=True)
-            return
+        """Print the results that have changed."""
         for result in results:
-            now = (result.state, result.values.get("env_steps"))
-            before = self._shown.get(result.label)
-            self._shown[result.label] = now
-            if now != before and result.state != "waiting" and (before is not None or result.state == "running"):
-                state = result.status if before is None or before[0] != result.state else ""
-                echo(f"{result.label:10} {state:8} {self._numbers(result)}".rstrip())
-
-    def _numbers(self, result: Result) -> str:
-        values = result.values
-        if not values:
-            return settings_text(result.settings)
-        numbers = f"{self._metric} {number(values['last'])}, best {number(values['best'])}"
-        return f"{values['env_steps']:,.0f} {result.clock}  {numbers}"
+            if self._shown.get(result.label) != result.row() and result.state != "waiting":
+                values = result.values
+                numbers = f"{self._metric} {number(values['last'])}, best {number(values['best'])}" if values else ""
+                steps = f"{values['steps']:,.0f} {result.clock}  " if values else settings_text(result.settings)
+                echo(f"{result.label:10} {result.status:8} {steps}{numbers}".rstrip())
+            self._shown[result.label] = result.row()

@@ -1,23 +1,99 @@
-"""One run of a sweep: its folder and its process."""
+"""The common settings of the runs of a sweep, and one run: its folder and its process."""
 
 import json
+import os
+import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import yaml
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.reporting.metrics_csv import read_metrics
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.metrics_csv import Points, read_metrics
 from td3_lightning.tuning.node import start_fit
-from td3_lightning.tuning.plan import Plan, command
-from td3_lightning.tuning.result import Points
 
 # Exit codes of a run that a signal has ended: by default, and after it has saved a checkpoint.
 INTERRUPTED = {-number for number in signal.Signals} | {75, 129, 130, 143}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Common settings of the runs of a sweep.
+
+    Attributes:
+        name: Name of the sweep.
+        folder: Folder of the sweep, `lightning_logs/NAME`.
+        configs: Configuration files, as the user wrote them.
+        contents: Their contents.
+        flags: Further flags of `fit`.
+        metric: Column of `metrics.csv` that rates a run.
+        mode: "max" if a larger metric is better, otherwise "min".
+        workers: Number of simultaneous runs.
+        clock: Unit of the steps of an evaluation: "env_steps", or "updates" for offline runs.
+        files: Paths of the configuration files.
+    """
+
+    name: str
+    folder: Path
+    configs: Sequence[str]
+    contents: Sequence[Mapping[str, Any]]
+    flags: Sequence[str]
+    metric: str = "eval/return_mean"
+    mode: str = "max"
+    workers: int = 1
+    clock: str = "env_steps"
+    files: Sequence[Path] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """Return the configuration files and flags as words of a command."""
+        return [*(word for name in self.configs for word in ("--config", name)), *self.flags]
+
+    @property
+    def threads(self) -> int:
+        """Return the threads of each run: the cores divided by the workers, unless OMP_NUM_THREADS is set."""
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return given_threads() or max(usable // self.workers, 1)
+
+    def settings(self, **others: Any) -> dict[str, Any]:
+        """Return the settings that must not change between two starts of the sweep, as JSON represents them."""
+        own = {"config": list(self.contents), "flags": list(self.flags), "metric": self.metric, "mode": self.mode}
+        return dict(json.loads(json.dumps(own | others, default=str)))
+
+    def check_files(self) -> None:
+        """Raise `UsageError` if a configuration file has been edited since the start of the sweep."""
+        for file, content in zip(self.files, self.contents, strict=False):
+            if yaml.safe_load(file.read_text(encoding="utf-8")) != content:
+                raise UsageError(
+                    f"{file} must be as at the start of the sweep, got other settings. Undo the change and repeat the "
+                    "command, or use another --name for the new settings."
+                )
+
+    def check_unchanged(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Raise `UsageError` if a sweep is started again with other settings than before."""
+        for name, value in now.items():
+            if before.get(name) != value:
+                raise UsageError(
+                    f"{name} must be as in the earlier runs of {self.folder}, got another value. Undo the change, or "
+                    "use another --name."
+                )
+
+
+def command(*words: str) -> str:
+    """Return a command line of this package, as a user writes it."""
+    return shlex.join(["td3-lightning", *words])
+
+
+def given_threads() -> int | None:
+    """Return OMP_NUM_THREADS, or None if it is not a positive integer."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else None
 
 
 @dataclass(frozen=True)
@@ -59,14 +135,9 @@ class Run:
             points = read_metrics(found[number], [metric])[metric]
             if len(points):
                 merged = {step: value for step, value in merged.items() if step < points[0, 0]}
-                merged.update({float(step): float(value) for step, value in points})
-        finite = {step: value for step, value in merged.items() if np.isfinite(value)}
-        return np.array(sorted(finite.items()), dtype=np.float64).reshape(-1, 2)
-
-    def log_lines(self) -> list[str]:
-        """Return the lines that the run has printed, without empty ones."""
-        path = self.folder / "log.txt"
-        return [line for line in path.read_text(errors="replace").splitlines() if line.strip()] if path.exists() else []
+                merged.update(points.tolist())
+        rows = [row for row in sorted(merged.items()) if np.isfinite(row[1])]
+        return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
     def words(self, plan: Plan) -> list[str]:
         """Return the words of the command that starts the run."""
@@ -80,11 +151,12 @@ class Run:
             code: Exit code.
             seconds: Wall time of this start.
         """
+        lines = [line for line in (self.folder / "log.txt").read_text(errors="replace").splitlines() if line.strip()]
         record = {
             "command": command(*words),
             "exit_code": code,
             "seconds": self.record.get("seconds", 0.0) + seconds,
-            "last_line": next(reversed(self.log_lines()), ""),
+            "last_line": lines[-1] if lines else "",
         }
         atomic_write(self.folder / "run.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
 

@@ -1,18 +1,28 @@
-"""Run one configuration over random seeds."""
+"""Run one configuration over random seeds, and report the results."""
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import RunError
-from td3_lightning.reporting.console import echo, show
-from td3_lightning.tuning.plan import Plan, command
-from td3_lightning.tuning.pool import locked, run_all
-from td3_lightning.tuning.result import Points, Result, results_table, write_csv
-from td3_lightning.tuning.run import INTERRUPTED, LocalProcess, Run, Start
+from td3_lightning.reporting.console import echo, table_text
+from td3_lightning.reporting.metrics_csv import Points
+from td3_lightning.reporting.paths import shown
+from td3_lightning.reporting.pictures import write_picture
+from td3_lightning.reporting.seed_curves import (
+    draw_seed_curves,
+    half_width,
+    mean_curve,
+)
+from td3_lightning.tuning.pool import Result, locked, number, results_table, run_all, write_csv
+from td3_lightning.tuning.run import INTERRUPTED, LocalProcess, Plan, Run, Start, command
 from td3_lightning.tuning.space import flags
 
 SETTINGS, CSV = "seeds.json", "seeds.csv"
+SCORES = {"last_10": "mean of last 10", "last": "last", "best": "best"}
 
 
 def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> None:
@@ -23,29 +33,19 @@ def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> 
         RunError: A seed has failed.
     """
     with locked(plan.folder):
-        _check_settings(plan)
+        path, now = plan.folder / SETTINGS, plan.settings()
+        if path.exists():
+            plan.check_unchanged(json.loads(path.read_text()), now)
+        else:
+            atomic_write(path, lambda file: file.write(json.dumps(now, indent=1).encode()))
         runs = Seeds(plan, seeds)
         run_all(runs, plan, start)
-    from td3_lightning.tuning.seed_report import write_report  # imports matplotlib
-
-    again = command("sweep", *plan.words, "--seeds", *map(str, seeds), "--name", plan.name)
     results = runs.results()
-    show(results_table(results, plan.metric, most=len(results)))
-    for line in write_report(results, plan, again):
-        echo(line)
+    write_report(results, plan, command("sweep", *plan.words, "--seeds", *map(str, seeds), "--name", plan.name))
     failed = [result for result in results if result.state != "finished"]
     if failed:
         states = ", ".join(f"{result.label} is {result.state}" for result in failed)
         raise RunError(f"{states}. Read log.txt in the folder of the seed. The same command starts it again.")
-
-
-def _check_settings(plan: Plan) -> None:
-    path = plan.folder / SETTINGS
-    now = json.loads(json.dumps(plan.identity, default=str))
-    if path.exists():
-        plan.check_unchanged(json.loads(path.read_text()), now)
-    else:
-        atomic_write(path, lambda file: file.write(json.dumps(now, indent=1).encode()))
 
 
 class Seeds:
@@ -88,17 +88,67 @@ class Seeds:
         return [self._result(run) for run in self._runs]
 
     def _result(self, run: Run) -> Result:
-        record, points = run.record, self._active.get(run)
-        code, error = record.get("exit_code"), self._failed.get(run, "")
+        record, points, error = run.record, self._active.get(run), self._failed.get(run, "")
+        code = record.get("exit_code")
         if points is not None:
             state = "running"
-        elif error:
-            state = "failed"
-        elif code is None or code in INTERRUPTED:
-            state = "unfinished" if run.folder.exists() else "waiting"
+        elif error or code not in (None, 0, *INTERRUPTED):
+            state, error = "failed", error or str(record["last_line"])
+        elif code == 0:
+            state = "finished"
         else:
-            state = "finished" if code == 0 else "failed"
-            error = "" if code == 0 else str(record["last_line"])
+            state = "unfinished" if run.folder.exists() else "waiting"
         points = run.evaluations(self._plan.metric) if points is None else points
         seconds, clock = record.get("seconds"), self._plan.clock
         return Result(run.label, state, points, self._plan.mode, error=error, seconds=seconds, clock=clock)
+
+
+def write_report(results: Sequence[Result], plan: Plan, again: str) -> None:
+    """Write seeds.csv, seeds.md and seeds.png, and print the statistics.
+
+    Args:
+        results: Results of the seeds.
+        plan: Settings of all runs.
+        again: Command that reproduces the report.
+    """
+    write_csv(results, plan.folder / CSV)
+    title, lines = f"{', '.join(map(str, plan.configs))} on {len(results)} seeds", summary(results)
+    table = table_text(results_table(results, plan.metric, most=len(results)), width=200)
+    text = "\n".join([f"# {title}", "", table, *lines, "", f"    {again}", ""])
+    atomic_write(plan.folder / "seeds.md", lambda file: file.write(text.encode()))
+    curves = {"seeds": [result.points for result in ended(results)]}
+    try:
+        if curves["seeds"]:
+            clock = results[0].clock
+            write_picture(plan.folder / "seeds.png", lambda: draw_seed_curves(curves, plan.metric, title, clock))
+    except Exception as error:  # no common steps, a full disk or a setting of Matplotlib
+        lines.append(f"Cannot write seeds.png: {error}")
+    for line in [table, *lines, f"files      {shown(plan.folder, Path.cwd())}/seeds.*", f"reproduce  {again}"]:
+        echo(line)
+
+
+def ended(results: Sequence[Result]) -> list[Result]:
+    """Return the results that count: complete and failed runs with at least one evaluation."""
+    return [result for result in results if result.state in ("finished", "failed") and len(result.points)]
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """Return the statistics over the seeds that ended, failed ones included, one line each."""
+    counted = ended(results)
+    if not counted:
+        return [f"No result yet: none of {len(results)} seeds has ended with an evaluation."]
+    lines = [f"Over {len(counted)} of {len(results)} seeds, mean ± sample standard deviation:"]
+    lines += [f"- {title}: {_spread([each.values[name] for each in counted])}" for name, title in SCORES.items()]
+    steps, mean, _ = mean_curve([result.points for result in counted])
+    if len(steps):
+        top = mean.argmax() if counted[0].mode == "max" else mean.argmin()
+        lines.append(f"- best of the mean curve, which the TD3 paper reports: {mean[top]:,.2f} at {steps[top]:,.0f}")
+    left_out = [result.label for result in results if result not in counted]
+    return [*lines, f"- not counted, without a result: {', '.join(left_out)}"] if left_out else lines
+
+
+def _spread(scores: Sequence[float]) -> str:
+    text = number(float(np.mean(scores)))
+    if len(scores) == 1:
+        return text
+    return f"{text} ± {np.std(scores, ddof=1):,.2f}, 95% interval of the mean ± {half_width(scores):,.2f}"

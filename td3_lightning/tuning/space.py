@@ -77,8 +77,6 @@ def _dimension(name: str, entry: Any) -> "BaseDistribution":
     kinds = import_optuna().distributions
     expected = "{low, high} with optional log and step, or {choices} in the space"
     fix = "Use model.actor_lr: {low: 1e-5, high: 1e-3}, for example."
-    if not isinstance(entry, Mapping):
-        raise refuse(name, expected, entry, fix)
     try:
         if "choices" in entry:
             encoded = {**entry, "choices": [json.dumps(value) for value in entry["choices"]]}
@@ -88,5 +86,5 @@ def _dimension(name: str, entry: Any) -> "BaseDistribution":
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a step that does not divide its range
             return kind(**entry)  # type: ignore[no-any-return]
-    except (TypeError, ValueError, ArithmeticError, Warning) as error:
+    except (TypeError, ValueError, ArithmeticError, AttributeError, Warning) as error:
         raise UsageError(f"{name} must be {expected}, got {entry} ({one_line(error).rstrip('.')}). {fix}") from error

@@ -1,12 +1,10 @@
 """Search for settings with an Optuna study. Each trial is a run."""
 
-import json
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import yaml
@@ -14,11 +12,10 @@ import yaml
 from td3_lightning.atomic_files import atomic_write, make_folder
 from td3_lightning.errors import RunError, UsageError, one_line, refuse
 from td3_lightning.reporting.console import echo, show
+from td3_lightning.reporting.metrics_csv import Points
 from td3_lightning.reporting.paths import shown
-from td3_lightning.tuning.plan import Plan, command
-from td3_lightning.tuning.pool import locked, run_all
-from td3_lightning.tuning.result import Points, Result, number, results_table, settings_text, write_csv
-from td3_lightning.tuning.run import LocalProcess, Run, Start
+from td3_lightning.tuning.pool import Result, locked, number, results_table, run_all, settings_text, write_csv
+from td3_lightning.tuning.run import LocalProcess, Plan, Run, Start, command
 from td3_lightning.tuning.space import Space, flags, import_optuna
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 OBJECTIVES = ("last_10", "last", "best")
 PRUNERS = {"median": "MedianPruner", "halving": "SuccessiveHalvingPruner", "none": "NopPruner"}
-DIRECTIONS = {"max": "maximize", "min": "minimize"}
 STATES = {"RUNNING": "running", "WAITING": "waiting", "COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
 DATABASE, BEST, CSV = "study.db", "best.yaml", "trials.csv"
 SETTINGS = "td3_lightning"  # user attribute of the study
@@ -80,14 +76,16 @@ def open_study(plan: Plan, search: Search) -> "Trials":
         OSError: The folder of the sweep cannot be created.
     """
     optuna = import_optuna()
-    url = database_url(plan, search)
+    url = (
+        search.storage or f"sqlite:///{plan.folder.absolute() / DATABASE}"
+    )  # SQLite undoes the writes of a killed process
     if search.storage is None:
         make_folder(plan.folder)
     try:
         study = optuna.create_study(
             storage=url,
             study_name=plan.name,
-            direction=DIRECTIONS[plan.mode],
+            direction=f"{plan.mode}imize",
             # A trial in progress counts as a bad one, so that simultaneous trials differ.
             sampler=optuna.samplers.TPESampler(constant_liar=True),
             pruner=getattr(optuna.pruners, PRUNERS[search.pruner])(),
@@ -98,23 +96,12 @@ def open_study(plan: Plan, search: Search) -> "Trials":
             f"storage must be the URL of a database that can be read, such as sqlite:///sweeps.db, got {url} "
             f"({one_line(error) or type(error).__name__}). Use another --storage or --name."
         ) from error
-    _check_settings(study, plan, search)
-    return Trials(study, plan, search)
-
-
-def database_url(plan: Plan, search: Search) -> str:
-    """Return the URL of the database. SQLite undoes what a killed process has left in its file."""
-    return search.storage or f"sqlite:///{plan.folder.absolute() / DATABASE}"
-
-
-def _check_settings(study: "optuna.Study", plan: Plan, search: Search) -> None:
-    """Store the settings of a new study, or raise `UsageError` if those of an earlier one are different."""
-    settings = {**plan.identity, "space": search.space.entries, "objective": search.objective}
-    now = json.loads(json.dumps(settings, default=str))  # as the storage returns it
+    now = plan.settings(space=search.space.entries, objective=search.objective)
     if SETTINGS in study.user_attrs:
         plan.check_unchanged(study.user_attrs[SETTINGS], now)
     else:
         study.set_user_attr(SETTINGS, now)
+    return Trials(study, plan, search)
 
 
 class Trials:
@@ -140,7 +127,8 @@ class Trials:
         frozen = self._frozen()
         for trial in frozen:
             folder = self._folder(trial.number)
-            if trial.state.name == "RUNNING" and folder not in self._mine and self._is_here(folder):
+            is_here = self._search.storage is None or folder.is_dir()
+            if trial.state.name == "RUNNING" and folder not in self._mine and is_here:
                 return self._run(Trial(self._study, trial._trial_id))
         if sum(trial.state.name != "WAITING" for trial in frozen) >= self._search.trials:
             return None
@@ -153,9 +141,6 @@ class Trials:
             if folder not in known and any(folder.glob("version_*")):
                 fix = f"Use another --name, or move {self._plan.folder}."
                 raise refuse("the folder of a sweep", "without runs of another study", folder.name, fix)
-
-    def _is_here(self, folder: Path) -> bool:
-        return self._search.storage is None or folder.is_dir()
 
     def _frozen(self) -> list["FrozenTrial"]:
         return self._study.get_trials(deepcopy=False)
@@ -214,10 +199,6 @@ class Trials:
         state, label = STATES[trial.state.name], f"trial {trial.number}"
         return Result(label, state, points, self._plan.mode, settings, error, seconds, self._plan.clock)
 
-    def best_settings(self) -> dict[str, Any]:
-        """Return the settings of the best complete trial."""
-        return self._search.space.decode(self._study.best_params)
-
 
 def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     """Print the results, the best trial and the next commands.
@@ -230,30 +211,13 @@ def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     best = results[0]
     if best.state != "finished":
         raise RunError(f"No trial of {plan.folder} is complete. Read log.txt in the folder of a trial.")
-    content = yaml.safe_dump(trials.best_settings(), sort_keys=False).encode()
+    content = yaml.safe_dump(dict(best.settings), sort_keys=False).encode()
     atomic_write(plan.folder / BEST, lambda file: file.write(content))
-    start = Path.cwd()
-    again = [*plan.words, "--config", shown(plan.folder / BEST, start)]
+    found = shown(plan.folder / BEST, Path.cwd())
     value = number(best.values[search.objective])
     echo(f"best       {best.label}, {search.objective} {value}: {settings_text(best.settings)}")
-    echo(f"files      {shown(plan.folder / CSV, start)}, {again[-1]}")
-    echo(f"train      {command('fit', *again)}")
-    echo(f"seeds      {command('sweep', *without_seed(again), '--seeds', *other_seeds(plan.seed))}")
-    if search.storage is None:  # another URL may hold a password
-        file = shown(plan.folder / DATABASE, start)
-        echo(f"dashboard  {shlex.join(['optuna-dashboard', f'sqlite:///{file}'])}")
-
-
-def other_seeds(seed: int) -> list[str]:
-    """Return five seeds other than the trials', whose best trial was chosen by its result with theirs."""
-    return [str(each) for each in range(6) if each != seed][:5]
-
-
-def without_seed(words: Sequence[str]) -> list[str]:
-    """Return the words of a command without the flag of the random seed, which `--seeds` replaces."""
-    flag = "--seed_everything"
-    pairs = zip(("", *words), words, strict=False)
-    return [word for before, word in pairs if flag not in (word, before) and not word.startswith(f"{flag}=")]
+    echo(f"files      {shown(plan.folder / CSV, Path.cwd())}, {found}")
+    echo(f"train      {command('fit', *plan.words, '--config', found)}")
 
 
 def _rank(result: Result, search: Search) -> tuple[bool, float]:

@@ -10,8 +10,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from td3_lightning import UsageError
-from td3_lightning.reporting.seed_curves import draw_seed_curves, mean_curve, read_curves, write_seed_curves
-from td3_lightning.reporting.statistics import t_quantile
+from td3_lightning.reporting.seed_curves import (
+    draw_seed_curves,
+    mean_curve,
+    read_curves,
+    t_quantile,
+    write_seed_curves,
+)
 
 CSV = "env_steps,eval/return_mean\n100,1\n150,\n200,3\n"
 

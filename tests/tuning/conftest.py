@@ -6,7 +6,7 @@ import pytest
 
 import fit_stub
 from td3_lightning.tuning import node, pool
-from td3_lightning.tuning.plan import Plan
+from td3_lightning.tuning.run import Plan
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Check runs over seeds: states, statistics, pictures and restarts."""
+"""Check runs over seeds: states, statistics, progress, pictures and restarts."""
 
 import dataclasses
 import os
@@ -11,11 +11,9 @@ import fit_stub
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.reporting.metrics_csv import MetricsFile
 from td3_lightning.tuning.node import newest_last
-from td3_lightning.tuning.plan import Plan
-from td3_lightning.tuning.result import Result
-from td3_lightning.tuning.run import LocalProcess, Run
-from td3_lightning.tuning.seed_report import draw, markdown_table, summary
-from td3_lightning.tuning.seeds import run_seeds
+from td3_lightning.tuning.pool import Progress, Result
+from td3_lightning.tuning.run import LocalProcess, Plan, Run
+from td3_lightning.tuning.seeds import run_seeds, summary
 
 METRIC = "eval/return_mean"
 
@@ -26,73 +24,49 @@ def result(seed: int, *scores: float, state: str = "finished", error: str = "", 
 
 
 def test_resumed_version_overrides_earlier_evaluations(tmp_path: Path) -> None:
-    versions = [{100: 1.0, 200: 2, 300: 3}, {200: 2.5, 300: 3.5}, *({100 * n: n} for n in range(4, 13))]
-    for version, evaluations in enumerate(versions):
-        metrics = MetricsFile(tmp_path / f"version_{version}" / "metrics.csv")
+    versions = [{100: 1.0, 200: 2, 300: 3}, {200: 2.5, 300: np.nan}, *({100 * n: n} for n in range(4, 13))]
+    names = [f"version_{number}" for number in range(len(versions))]
+    for name, evaluations in zip([*names, "version_0_copy"], [*versions, {100: 5.0}], strict=True):
+        metrics = MetricsFile(tmp_path / name / "metrics.csv")
         for step, value in evaluations.items():
             metrics.append({"env_steps": step - 1, "train/return": 0.0})
             metrics.append({"env_steps": step, METRIC: value})
     points = Run(tmp_path, ()).evaluations(METRIC)
-    assert points.tolist() == [[100, 1], [200, 2.5], [300, 3.5], *([100 * n, n] for n in range(4, 13))]
+    assert points.tolist() == [[100, 1], [200, 2.5], *([100 * n, n] for n in range(4, 13))]
 
 
-def test_run_that_started_again_has_no_earlier_evaluations(tmp_path: Path) -> None:
-    for version, evaluations in enumerate(({100: 1.0, 200: 2, 300: 3}, {100: 5})):
-        metrics = MetricsFile(tmp_path / f"version_{version}" / "metrics.csv")
-        for step, value in evaluations.items():
-            metrics.append({"env_steps": step, METRIC: value})
-    assert Run(tmp_path, ()).evaluations(METRIC).tolist() == [[100, 5]]
-
-
-def test_other_names_of_versions_are_left_out(tmp_path: Path) -> None:
-    for name, value in {"version_0": 1.0, "version_0_copy": 2.0, "version_": 3.0}.items():
-        MetricsFile(tmp_path / name / "metrics.csv").append({"env_steps": 100, METRIC: value})
-    assert Run(tmp_path, ()).evaluations(METRIC).tolist() == [[100, 1]]
-
-
-def test_evaluations_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "version_0" / "metrics.csv")
-    for step, value in {100: 1.0, 200: float("nan"), 300: float("inf"), 400: 2.0, 500: float("nan")}.items():
-        metrics.append({"env_steps": step, METRIC: value})
-    points = Run(tmp_path, ()).evaluations(METRIC)
-    assert points.tolist() == [[100, 1], [400, 2]]
-    assert Result("seed 1", "finished", points).values == {
-        "env_steps": 400,
-        "best": 2,
-        "best_at": 400,
-        "last": 2,
-        "last_10": 1.5,
-    }
-
-
-def test_table_has_every_seed_and_summary_the_ended_ones() -> None:
+def test_summary_is_over_the_ended_seeds() -> None:
     results = [
-        result(1, 10, 30, 20, seconds=3723),
+        result(1, 10, 30, 20),
         result(2, 20, 40, state="failed", error="the reward is not finite"),
         result(3, 1000, state="unfinished"),
-        result(4, state="waiting", seconds=0),
-    ]
-    assert markdown_table(results).splitlines()[2:] == [
-        "| seed 1 | 300 | 30.00 | 20.00 | 20.00 | finished | 1:02:03 |",
-        "| seed 2 | 200 | 40.00 | 40.00 | 30.00 | failed: the reward is not finite | 0:01:00 |",
-        "| seed 3 | 100 | 1,000.00 | 1,000.00 | 1,000.00 | unfinished | 0:01:00 |",
-        "| seed 4 | - | - | - | - | waiting | 0:00:00 |",
+        result(4, state="waiting"),
     ]
     assert summary(results) == [
         "Over 2 of 4 seeds, mean ± sample standard deviation:",
-        "- mean of last 10: 25.00 ± 7.07",
-        "- last: 30.00 ± 14.14",
-        "- best: 35.00 ± 7.07",
-        "- best of the mean curve, which the TD3 paper reports: 35.00 at 200; it has the 2 evaluations that all seeds "
-        "have, up to 200",
+        "- mean of last 10: 25.00 ± 7.07, 95% interval of the mean ± 63.53",  # 12.706 * 7.071 / 2^0.5
+        "- last: 30.00 ± 14.14, 95% interval of the mean ± 127.06",
+        "- best: 35.00 ± 7.07, 95% interval of the mean ± 63.53",
+        "- best of the mean curve, which the TD3 paper reports: 35.00 at 200",
         "- not counted, without a result: seed 3, seed 4",
     ]
-    late = dataclasses.replace(results[1], points=np.add(results[1].points, [50, 0]))
-    assert summary([results[0], late])[4] == "- no mean curve, because no evaluation is at the same step of all seeds"
     assert summary(results[:1])[2] == "- last: 20.00"
     lowest = summary([dataclasses.replace(each, mode="min") for each in results])
-    assert lowest[4].startswith("- best of the mean curve, which the TD3 paper reports: 15.00 at 100; it has the 2 ")
+    assert lowest[4].endswith(": 15.00 at 100")
     assert summary(results[2:]) == ["No result yet: none of 2 seeds has ended with an evaluation."]
+
+
+def test_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(METRIC, [result(0, 1)])  # of an earlier start
+    progress.update([result(0, 1), result(1, state="running")])
+    for _ in range(2):
+        progress.update([result(0, 1), result(1, 5, 3, state="running")])
+    progress.update([result(1, 5, 3, state="failed", error="the reward is not finite")])
+    assert capsys.readouterr().out.splitlines() == [
+        "seed 1     running",
+        "seed 1     running  200 env_steps  eval/return_mean 3.00, best 5.00",
+        "seed 1     failed: the reward is not finite 200 env_steps  eval/return_mean 3.00, best 5.00",
+    ]
 
 
 def test_last_10_is_the_mean_of_the_last_10_evaluations() -> None:
@@ -102,21 +76,19 @@ def test_last_10_is_the_mean_of_the_last_10_evaluations() -> None:
     assert (lowest["best"], lowest["best_at"]) == (1, 200)
 
 
-def test_five_seeds_have_an_interval() -> None:
-    results = [result(seed, value, value) for seed, value in enumerate([1.0, 2, 3, 4, 1000])]
-    assert summary(results)[2].startswith("- last: 202.00 ± 446.10; interquartile mean 3.00, 95% interval 1.")
-    assert summary(results) == summary(results)  # the bootstrap has a fixed seed
-    axes = draw(results, METRIC, "toy").axes[0]
-    assert np.array(axes.lines[-1].get_xydata()).tolist() == [[100, 3], [200, 3]]
-    assert len(axes.collections) == 1
-    assert not draw(results[:4], METRIC, "toy").axes[0].collections
+def test_picture_does_not_end_the_report(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no font")
 
-
-@pytest.mark.parametrize(("seeds", "label"), [(2, "mean of 2"), (3, "mean of 3"), (4, "interquartile mean of 4")])
-def test_few_seeds_have_no_interquartile_mean(seeds: int, label: str) -> None:
-    """A quarter of three values is none."""
-    axes = draw([result(seed, seed) for seed in range(seeds)], METRIC, "toy").axes[0]
-    assert axes.lines[-1].get_label() == label
+    monkeypatch.setattr("td3_lightning.tuning.seeds.draw_seed_curves", fail)
+    run_seeds(plan, [1])
+    out = capsys.readouterr().out
+    assert "Cannot write seeds.png: no font\nfiles " in out
+    assert "reproduce " in out
+    assert "| seed 1 |" in (plan.folder / "seeds.md").read_text()
+    assert not (plan.folder / "seeds.png").exists()
 
 
 def test_configuration_that_is_edited_ends_the_sweep(plan: Plan) -> None:
@@ -167,7 +139,7 @@ def test_unfinished_seeds_resume_and_finished_ones_are_kept(plan: Plan, capsys: 
     ]
     assert (plan.folder / "seeds.png").stat().st_size > 1000
     assert "seed 2,finished,400.0,3.0,400.0,3.0,1.5," in (plan.folder / "seeds.csv").read_text()
-    command = "python -m td3_lightning sweep --config toy.yaml --model.tau 0.1 --seeds 1 2 --name toy"
+    command = "td3-lightning sweep --config toy.yaml --model.tau 0.1 --seeds 1 2 --name toy"
     assert command in (plan.folder / "seeds.md").read_text()
     assert f"reproduce  {command}\n" in capsys.readouterr().out
 
@@ -199,5 +171,5 @@ def test_offline_runs_are_reported_in_updates(plan: Plan, capsys: pytest.Capture
 
 def test_runs_with_other_settings_are_refused(plan: Plan) -> None:
     run_seeds(plan, [1])
-    with pytest.raises(UsageError, match=r"flags must be as in the .*, got none instead of --model.tau"):
+    with pytest.raises(UsageError, match=r"flags must be as in the earlier runs of .*toy, got another value\. Undo"):
         run_seeds(dataclasses.replace(plan, flags=[]), [1])

@@ -65,10 +65,8 @@ def test_corners_have_every_end_and_every_choice() -> None:
         *(
             ({"a": entry}, "a must be {low, high} with optional log and step, or {choices} in the space, got ")
             for entry in (
-                *(1, {"low": 1}, {"b": {"low": 1, "high": 2}}, {"low": 1, "high": 2, "lag": 1}),
-                *({"low": 1, "choices": [2]}, {"choices": []}, {"choices": [{1, 2}]}, {"low": "x", "high": 2}),
-                *({"low": 3, "high": 2}, {"low": 0, "high": 2, "log": True}, {"low": 1, "high": 2, "step": 0}),
-                *({"low": 1, "high": 8, "step": 2}, {"low": 0, "high": 1, "step": 0.3}),
+                *(1, "x", {"low": 1}, {"low": 1, "high": 2, "lag": 1}, {"choices": []}, {"choices": [{1, 2}]}),
+                *({"low": 3, "high": 2}, {"low": 0, "high": 2, "log": True}, {"low": 1, "high": 8, "step": 2}),
             )
         ),
     ],

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import math
 import os
 import subprocess
 import sys
@@ -13,11 +12,10 @@ import yaml
 
 import fit_stub
 from one_sentence import refused
-from td3_lightning.errors import RunError, UsageError
+from td3_lightning.errors import UsageError
+from td3_lightning.reporting.metrics_csv import Points
 from td3_lightning.reporting.run_dir import RunLock
-from td3_lightning.tuning.plan import Plan, cores, cpu_quota
-from td3_lightning.tuning.result import Points
-from td3_lightning.tuning.run import Run
+from td3_lightning.tuning.run import Plan, Run
 from td3_lightning.tuning.space import Space
 from td3_lightning.tuning.study import Search, Trials, open_study, run_study
 
@@ -56,7 +54,7 @@ def test_trials_are_runs_with_their_settings(plan: Plan, capsys: pytest.CaptureF
     assert rows[1]["model.hidden_dims"] == str(best["model.hidden_dims"])
     text = capsys.readouterr().out
     assert "best       trial 1, last_10 51.50: hidden_dims [" in text
-    assert "train      python -m td3_lightning fit --config toy.yaml --model.tau 0.1 --config " in text
+    assert "train      td3-lightning fit --config toy.yaml --model.tau 0.1 --config " in text
 
 
 def test_same_command_adds_only_missing_trials(plan: Plan) -> None:
@@ -87,13 +85,6 @@ def test_trial_of_a_killed_sweep_continues(plan: Plan) -> None:
     assert run.evaluations("eval/return_mean").tolist() == [[100, 0], [200, 1], [300, 2], [400, 3]]
 
 
-def test_trial_without_a_folder_is_continued(plan: Plan) -> None:
-    trials = open_study(plan, SEARCH)
-    trials._study.ask()  # the sweep was killed before it created the folder
-    run_study(plan, SEARCH)
-    assert states(plan) == {"trial 0": "finished", "trial 1": "finished"}
-
-
 REPORT = Trials.report
 
 
@@ -107,7 +98,7 @@ def _report(trials: Trials, run: Run, points: Points) -> bool:
 
 @pytest.mark.parametrize(
     ("pruner", "state", "exit_code", "evaluations"),
-    [("median", "pruned", 143, 2), ("halving", "pruned", 143, 2), ("none", "finished", 0, 4)],
+    [("median", "pruned", 143, 2), ("none", "finished", 0, 4)],
 )
 def test_bad_trials_are_pruned(
     plan: Plan, pruner: str, state: str, exit_code: int, evaluations: int, monkeypatch: pytest.MonkeyPatch
@@ -135,8 +126,6 @@ CURVES = "trial_0 value 10\ntrial_0 slope -3\ntrial_1 value 2\ntrial_1 slope 2\n
         ("max", "last", RISES, "8.00"),
         ("max", "best", FALLS, "10.00"),
         ("min", "last_10", RISES, "5.00"),
-        ("min", "last", FALLS, "1.00"),
-        ("min", "best", FALLS, "1.00"),
     ],
 )
 def test_objective_and_mode_choose_the_best_trial(
@@ -192,15 +181,6 @@ def test_killed_run_continues_from_its_checkpoint(plan: Plan) -> None:
     assert states(plan) == {"trial 0": "finished"}
 
 
-def test_run_that_is_killed_again_and_again_has_failed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("td3_lightning.tuning.node.PROGRAM", ["-c", "import os; os.kill(os.getpid(), 9)"])
-    with pytest.raises(RunError, match=r"No trial of .*toy is complete. Read log.txt"):
-        run_study(plan, dataclasses.replace(SEARCH, trials=1))
-    text = (plan.folder / "trials.csv").read_text()
-    assert "trial 0,failed,,,,,," in text
-    assert "killed 2 times without a new evaluation (exit code -9)" in text
-
-
 def test_failed_trial_is_shown_and_not_repeated(plan: Plan) -> None:
     Path("plan.txt").write_text("trial_0 fail diverged\n")
     run_study(plan, SEARCH)
@@ -213,19 +193,14 @@ def test_failed_trial_is_shown_and_not_repeated(plan: Plan) -> None:
 def test_changed_settings_of_a_study_are_refused(plan: Plan) -> None:
     open_study(plan, SEARCH)
     other = Space({**SEARCH.space.entries, "data.n_step": {"low": 1, "high": 4}})
-    for search, message in (
-        (dataclasses.replace(SEARCH, space=other), "space must be as in the earlier runs of .* other settings. Undo"),
-        (dataclasses.replace(SEARCH, objective="best"), "objective must be as in .* best instead of last_10"),
+    for name, changed, search in (
+        ("space", plan, dataclasses.replace(SEARCH, space=other)),
+        ("objective", plan, dataclasses.replace(SEARCH, objective="best")),
+        ("flags", dataclasses.replace(plan, flags=[]), SEARCH),
+        ("config", dataclasses.replace(plan, contents=[{"model": {"tau": 0.3}}]), SEARCH),
     ):
-        with pytest.raises(UsageError, match=message):
-            open_study(plan, search)
-    for name, value, message in (
-        ("flags", [], "flags must be as in the earlier runs of .*, got none instead of --model.tau 0.1. Undo"),
-        ("contents", [{"model": {"tau": 0.3}}], "config must be as in .*, got other settings. Undo"),
-        ("mode", "min", "mode must be as in the earlier runs of .*, got min instead of max"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            open_study(dataclasses.replace(plan, **{name: value}), SEARCH)
+        with pytest.raises(UsageError, match=f"^{name} must be as in the earlier runs of .*, got another value. Undo"):
+            open_study(changed, search)
 
 
 def test_database_holds_the_study_of_several_machines(plan: Plan) -> None:
@@ -235,41 +210,9 @@ def test_database_holds_the_study_of_several_machines(plan: Plan) -> None:
     assert states(plan) == {"trial 0": "running", "trial 1": "finished"}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [(None, math.inf), ("max 100000\n", math.inf), ("150000 100000\n", 1.5), ("damaged", math.inf)],
-)
-def test_quota_of_a_container_limits_the_cores(
-    text: str | None, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if text is not None:
-        (tmp_path / "cpu.max").write_text(text)
-    assert cpu_quota(tmp_path / "cpu.max") == expected
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64), raising=False)
-    monkeypatch.setattr("td3_lightning.tuning.plan.cpu_quota", lambda: expected)
-    assert cores() == (64 if expected == math.inf else math.ceil(expected))
-
-
 def test_threads_times_workers_is_at_most_the_cores(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("td3_lightning.tuning.plan.cores", lambda: 7)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(7), raising=False)
     assert [dataclasses.replace(plan, workers=workers).threads for workers in (1, 2, 3, 9)] == [7, 3, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert plan.threads == 5
-
-
-@pytest.mark.parametrize(
-    ("seed", "flags", "seeds"),
-    [
-        (0, [], "1 2 3 4 5"),
-        (3, ["--seed_everything", "3"], "0 1 2 4 5"),
-        (7, ["--seed_everything=7"], "0 1 2 3 4"),
-    ],
-)
-def test_printed_seeds_are_not_those_of_the_trials(
-    seed: int, flags: list[str], seeds: str, plan: Plan, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_study(dataclasses.replace(plan, seed=seed, flags=[*flags, "--model.tau", "0.1"]), SEARCH)
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("seeds "))
-    words = "--config toy.yaml --model.tau 0.1 --config lightning_logs/toy/best.yaml"
-    assert line == f"seeds      python -m td3_lightning sweep {words} --seeds {seeds}"
