@@ -45,14 +45,24 @@ def new_generator(purpose: str) -> torch.Generator:
 @contextmanager
 def isolated_seed() -> Iterator[None]:
     """Restore torch's global state and the seed of the run after code of the user, such as a constructor."""
-    seed, device, has_gradients = os.environ.get(VARIABLE), torch.get_default_device(), torch.is_grad_enabled()
+    seed = os.environ.get(VARIABLE)
     try:
-        with isolate_rng():
+        with isolate_rng(), isolated_modes():
             yield
     finally:
-        torch.set_grad_enabled(has_gradients)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)
         os.environ.pop(VARIABLE, None)
         if seed is not None:
             os.environ[VARIABLE] = seed
+
+
+@contextmanager
+def isolated_modes() -> Iterator[None]:
+    """Restore torch's gradient mode and default device after code of the user, such as a step of an environment."""
+    has_gradients, device = torch.is_grad_enabled(), torch.empty(0).device  # get_default_device takes 30 us
+    try:
+        yield
+    finally:
+        if torch.is_grad_enabled() is not has_gradients:
+            torch.set_grad_enabled(has_gradients)
+        if torch.empty(0).device != device:  # None is faster than the CPU
+            torch.set_default_device(None if device.type == "cpu" else device)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from td3_lightning.envs.checked import CheckedEnv
 from td3_lightning.envs.reports import ReportNames, info_values
 from td3_lightning.errors import EnvError, UsageError
+from td3_lightning.seeding import isolated_modes
 
 MAX_EPISODE_STEPS = 100_000  # in an environment without a time limit
 NORMALIZERS = (
@@ -44,12 +45,15 @@ class Episode:
             `return`, `length` in steps, and the numbers and booleans in the last `info`.
         """
         env = CheckedEnv(self.env)
-        obs, info = env.reset(seed=self.seed)
+        with isolated_modes():
+            obs, info = env.reset(seed=self.seed)
         total, length, ended = 0.0, 0, False
         while not ended:
             if length == MAX_EPISODE_STEPS:
                 _check_has_time_limit(env)
-            obs, reward, terminated, truncated, info = env.step(policy(obs))
+            action = policy(obs)
+            with isolated_modes():
+                obs, reward, terminated, truncated, info = env.step(action)
             total, length, ended = total + float(reward), length + 1, terminated or truncated
         return self.names.limit(info_values(info) | {"return": total, "length": float(length)})
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -15,7 +14,7 @@ from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.envs.spaces import check_are_new, check_same_spaces
 from td3_lightning.envs.workers import Workers
 from td3_lightning.errors import EnvError, UsageError
-from td3_lightning.seeding import derive_seed
+from td3_lightning.seeding import derive_seed, isolated_modes
 from td3_lightning.serialization.primitives import as_arrays, to_primitives
 
 Results = tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -147,9 +146,8 @@ class TrainingVectorEnv:
         first = steps_before * self.num_envs
         numbers = range(first, first + self.num_envs)
         seeds: Any = [derive_seed("training environment", number, seed) for number in numbers]
-        has_gradients = torch.is_grad_enabled()
-        obs, _ = self.vector.reset(seed=seeds)
-        torch.set_grad_enabled(has_gradients)  # an environment may leave another mode behind
+        with isolated_modes():
+            obs, _ = self.vector.reset(seed=seeds)
         self.obs = np.asarray(obs, np.float32)
 
     def begin(self, action: NDArray[np.float32]) -> None:
@@ -183,10 +181,9 @@ class TrainingVectorEnv:
 
     def _finish(self) -> Step:
         before = self.obs
-        is_async, has_gradients = isinstance(self.vector, Workers), torch.is_grad_enabled()
-        results: Any = self.vector.step_wait() if is_async else self.vector.step(self._action)
-        if torch.is_grad_enabled() is not has_gradients:  # an environment left another mode behind
-            torch.set_grad_enabled(has_gradients)
+        is_async = isinstance(self.vector, Workers)
+        with isolated_modes():
+            results: Any = self.vector.step_wait() if is_async else self.vector.step(self._action)
         obs, reward, terminated, truncated, info = results
         last_obs = self.obs = np.asarray(obs, np.float32)
         ends = terminated.tolist(), truncated.tolist()

@@ -10,7 +10,7 @@ from toys import Seeded
 
 
 class Careless(Seeded):
-    """Disable gradients, in the constructor or in each step. The constructor also sets another default device."""
+    """Disable gradients and set another default device, in the constructor or in each step."""
 
     def __init__(self, place: str = "constructor") -> None:
         super().__init__()
@@ -20,8 +20,7 @@ class Careless(Seeded):
     def _spoil(self, place: str) -> None:
         if place == self.place:
             torch.set_grad_enabled(False)
-            if place != "step":
-                torch.set_default_device("meta")
+            torch.set_default_device("meta")
 
     def step(self, action: Any) -> Any:
         self._spoil("step")
