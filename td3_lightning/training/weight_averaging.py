@@ -8,13 +8,15 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from td3_lightning.errors import UsageError, require_float
 from td3_lightning.training.evaluation import StopWhenSolved
+from td3_lightning.training.last_agent import LastAgent
 
 
 class AveragedWeights(WeightAveraging):
     """Evaluate and save an exponential moving average of the weights. Training itself is unchanged.
 
-    The `state_dict` of a checkpoint contains the average, which `test` and `act` use. A resumed run restores both the
-    average and the trained weights. Unlike with Lightning's `WeightAveraging`, runs that stop during an evaluation
+    After `fit`, the agent has the average, which `validate`, `act` and `write_policy` use. The `state_dict` of a
+    checkpoint contains it as well. A resumed run, and another `fit` of this agent with this callback, train the trained
+    weights. Unlike with Lightning's `WeightAveraging`, runs that stop during an evaluation
     or within an epoch resume exactly. To save time, the average changes at every tenth update only. This callback must
     precede the Collector, so that the average includes the last update before a stop or a failure of an environment.
 
@@ -31,7 +33,8 @@ class AveragedWeights(WeightAveraging):
         decay = require_float("decay", decay, least=0, below=1, fix="Use 0.9999, for example.")
         mean = get_ema_multi_avg_fn(decay**self.UPDATE_INTERVAL)  # type: ignore[no-untyped-call]
         super().__init__(use_buffers=False, multi_avg_fn=mean)  # buffers are copied, because integers have no average
-        self._evaluating = False
+        self._swapped = False  # the agent has the average, and this callback the trained weights
+        self._last = LastAgent()
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Create the average; raise `UsageError` if the callbacks contain `StopWhenSolved`."""
@@ -41,6 +44,10 @@ class AveragedWeights(WeightAveraging):
                 "AveragedWeights must not be combined with StopWhenSolved, which evaluates the trained weights and not "
                 "the average. Use EarlyStopping with a stopping_threshold, or omit one of them."
             )
+        if stage == "fit":
+            if not self._last.has_changed(pl_module):
+                self._swap_back(pl_module)
+            self._swapped = False
         trainer.precision_plugin.convert_module(pl_module)  # so that the average has the same type
         self._device = trainer.strategy.root_device  # Lightning 2.6 uses the module's, which is still the CPU
         super().setup(trainer, pl_module, stage)
@@ -58,14 +65,12 @@ class AveragedWeights(WeightAveraging):
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Swap in the average for an evaluation during `fit`. Other commands load the average already."""
         if trainer.state.fn == "fit":
-            super().on_validation_epoch_start(trainer, pl_module)
-            self._evaluating = True
+            self._swap_in(pl_module)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Swap the trained weights back."""
-        if self._evaluating:
-            super().on_validation_epoch_end(trainer, pl_module)
-            self._evaluating = False
+        if trainer.state.fn == "fit":
+            self._swap_back(pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Swap the trained weights back after a failed evaluation."""
@@ -74,14 +79,28 @@ class AveragedWeights(WeightAveraging):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keep the trained weights, unlike Lightning, because the last checkpoint is saved later."""
 
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Leave the average in the agent."""
+        self._swap_in(pl_module)
+
+    def _swap_in(self, module: L.LightningModule) -> None:
+        if not self._swapped:
+            self._swap_models(module)
+            self._swapped = True
+
+    def _swap_back(self, module: L.LightningModule) -> None:
+        if self._swapped:
+            self._swap_models(module)
+            self._swapped = False
+
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Restore the average and the trained weights for `fit`. Other commands load the average only."""
         if trainer.state.fn == "fit":
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save the average and the trained weights, also during an evaluation, when they are swapped."""
+        """Save the average and the trained weights, also during an evaluation or after `fit`, when they are swapped."""
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
-        if self._evaluating:
+        if self._swapped:
             own, mean = checkpoint["state_dict"], checkpoint["current_model_state"]
             checkpoint["state_dict"], checkpoint["current_model_state"] = mean, own

@@ -1,7 +1,6 @@
 """Check StopWhenSolved, SaveEvaluations and AveragedWeights."""
 
 import signal
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, LambdaCallback
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, LambdaCallback, ModelCheckpoint
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, TD7, Collector, Linear, PolicyCheckpoint, ReplayData, UsageError
+from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.envs.episode import Episode
-from td3_lightning.envs.reports import LOGGED
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.training.evaluation import MAX_PENDING, SaveEvaluations, StopWhenSolved
@@ -30,10 +28,6 @@ def new_data(**kwargs: Any) -> ReplayData:
 
 def new_module(data: ReplayData, **kwargs: Any) -> TD3:
     return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **kwargs)
-
-
-def new_td7(data: ReplayData, **kwargs: Any) -> TD7:
-    return TD7(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), zs_dim=4, **kwargs)
 
 
 def seeded_return(data: ReplayData, seed: int) -> float:
@@ -64,22 +58,6 @@ def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_
     np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
     assert (points["eval/running_mean"][:, 0] >= 40).all()
     assert len(set(points["eval/running_mean"][:, 0])) > 3  # during the run, not only at its end
-
-
-def test_logs_contain_all_reserved_names(make_trainer: Any, tmp_path: Path) -> None:
-    falling, logger = Linear(1e-3, 0, 30), RunLogger(str(tmp_path))
-    others = StopWhenSolved(threshold=1e9, window=1), PolicyCheckpoint()  # which exclude each other
-    schedules = dict.fromkeys(("actor_lr", "critic_lr", "policy_noise", "noise_clip"), falling)
-    positive = dict.fromkeys(("max_grad_norm", "bc_weight", "tau"), Linear(0.1, 0.01, 30))
-    counts = dict.fromkeys(("policy_freq", "target_update_freq"), Linear(4, 2, 30))
-    for other, own in zip(others, (new_module, partial(new_td7, encoder_lr=falling)), strict=True):
-        data = new_data(gamma=falling, n_step=Linear(3, 1, 30), updates_per_step=Linear(1, 2, 30))
-        module = own(data, **schedules, **positive, **counts)
-        callbacks = [Collector(10, exploration_noise=falling), other]
-        make_trainer(callbacks=callbacks, logger=logger, log_every_n_steps=1).fit(module, datamodule=data)
-    columns = Path(logger.log_dir, "metrics.csv").read_text().splitlines()[0].split(",")
-    of_info = {"steps", "even"}
-    assert {name.split("/")[1] for name in columns if "/" in name} == LOGGED | of_info
 
 
 def test_solved_run_stops_and_stays_stopped_on_resume(make_trainer: Any, tmp_path: Path) -> None:
@@ -165,7 +143,7 @@ def test_average_is_evaluated_and_saved_but_not_trained(make_trainer: Any, tmp_p
         trainer = make_trainer(callbacks=[*callbacks, Collector(10), noted[name]], max_epochs=2)
         trainer.fit(module, datamodule=data)
         trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
-        assert torch.equal(flat(module), noted[name].trained[-1])
+        assert torch.equal(flat(module), noted[name].trained[-1]) == (name == "plain")
     assert all(map(torch.equal, noted["mean"].trained, noted["plain"].trained))
     first, *others = noted["mean"].trained
     means = [first]
@@ -193,22 +171,26 @@ def test_resume_without_averaging_matches_plain_run(make_trainer: Any, tmp_path:
     assert torch.equal(found["mean"], found["plain"])
 
 
-def test_validation_after_training_uses_weights_unchanged(make_trainer: Any, tmp_path: Path) -> None:
-    data, noted = new_data(), Weights()
+def test_agent_has_the_average_after_fit_and_trains_on_from_its_weights(make_trainer: Any, tmp_path: Path) -> None:
+    data, noted, averaged = new_data(), Weights(), AveragedWeights(decay=0.9)
     module = new_module(data, actor_lr=0.1)
-    early = LambdaCallback(
-        on_train_batch_end=lambda trainer, module, *_: (
-            trainer.save_checkpoint(tmp_path / "early.ckpt") if module.updates == 12 else None
-        )
-    )
-    trainer = make_trainer(callbacks=[AveragedWeights(decay=0.9), Collector(10), early, noted])
+    trainer = make_trainer(callbacks=[averaged, Collector(10), noted])
     trainer.fit(module, datamodule=data)
-    trained = flat(module)
+    mean = flat(module)
+    assert torch.equal(mean, noted.evaluated[-1])
+    assert not torch.equal(mean, noted.trained[-1])
     trainer.validate(module, datamodule=data, verbose=False)
-    assert torch.equal(noted.evaluated[-1], trained)
-    trainer.validate(module, datamodule=data, ckpt_path=tmp_path / "early.ckpt", verbose=False)
-    assert torch.equal(noted.evaluated[-1], flat(TD3.load_from_checkpoint(tmp_path / "early.ckpt")))
-    assert not torch.equal(noted.evaluated[-1], noted.evaluated[0])
+    assert torch.equal(noted.evaluated[-1], mean)
+    trainer.save_checkpoint(tmp_path / "after.ckpt")
+    assert torch.equal(flat(TD3.load_from_checkpoint(tmp_path / "after.ckpt")), mean)
+    began = []
+    begin = LambdaCallback(on_train_start=lambda trainer, module: began.append(flat(module)))
+    again, other = AveragedWeights(decay=0.9), new_module(data, actor_lr=0.1)
+    make_trainer(callbacks=[averaged, Collector(10), begin], max_epochs=1).fit(module, datamodule=data)
+    resumed = make_trainer(callbacks=[again, Collector(10), begin], max_epochs=2)
+    resumed.fit(other, datamodule=new_data(), ckpt_path=tmp_path / "after.ckpt")
+    assert all(torch.equal(each, noted.trained[-1]) for each in began)
+    assert len(began) == 2
 
 
 def test_failed_evaluation_restores_trained_weights(make_trainer: Any) -> None:
@@ -235,9 +217,11 @@ def test_incompatible_callbacks_are_rejected(make_trainer: Any) -> None:
             [AveragedWeights(), Collector(10), StopWhenSolved(0)],
             r"^AveragedWeights must not be combined with StopWhenSolved, .* Use EarlyStopping with",
         ),
+        ([Collector(10), EMAWeightAveraging()], "must not contain EMAWeightAveraging"),
+        ([Collector(10), ModelCheckpoint(every_n_train_steps=30)], "must not have every_n_train_steps or"),
     ):
         with pytest.raises(UsageError, match=said):
-            make_trainer(callbacks=others).fit(new_module(data), datamodule=data)
+            make_trainer(callbacks=others, enable_checkpointing=True).fit(new_module(data), datamodule=data)
 
 
 class StopsInTheTenth(Callback):
