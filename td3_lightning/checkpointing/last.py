@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -168,9 +168,8 @@ def _stoppers(trainer: L.Trainer) -> list[EarlyStopping | StopWhenSolved]:
 
 
 def _has_stopped(stopper: EarlyStopping | StopWhenSolved) -> bool:
-    if isinstance(stopper, StopWhenSolved):
-        return stopper.solved
-    return stopper.stopping_reason is not EarlyStoppingReason.NOT_STOPPED
+    never = EarlyStoppingReason.NOT_STOPPED
+    return stopper.solved if isinstance(stopper, StopWhenSolved) else stopper.stopping_reason is not never
 
 
 def stopping_criteria(trainer: L.Trainer) -> list[dict[str, Any]]:
@@ -209,10 +208,18 @@ def _replay_data(trainer: L.Trainer) -> ReplayData | None:
     return data if isinstance(data, ReplayData) else None
 
 
-def saving(trainer: L.Trainer, saved: SavedReplay) -> AbstractContextManager[None]:
-    """Return a context in which a checkpoint stores the replay by calling `saved`."""
+@contextmanager
+def saving(trainer: L.Trainer, saved: SavedReplay) -> Iterator[None]:
+    """Store in checkpoints what `saved` returns instead of the whole replay while the context is active."""
     data = _replay_data(trainer)
-    return nullcontext() if data is None else data.saving_replay(saved)
+    if data is None:
+        yield
+        return
+    data.saved_replay = saved
+    try:
+        yield
+    finally:
+        del data.saved_replay
 
 
 def save_on_all_ranks(trainer: L.Trainer, save: Callable[[], None]) -> OSError | None:

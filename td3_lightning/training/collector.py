@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -85,11 +86,6 @@ class Collector(Callback):
         fill = data.empty_replay or has_steps or trainer.ckpt_path is None
         if trainer.ckpt_path is None or not data.replay.steps_stored:  # the clock of the schedules is the agent's
             data.replay.steps_before = module.env_steps - data.replay.steps_stored
-        if data.replay.steps_stored and not module.env_steps:
-            rank_zero_warn(
-                f"A new agent learns from {data.replay.num_transitions:,} transitions that an earlier agent collected. "
-                "Use a new ReplayData to start with an empty replay buffer."
-            )
         if not len(data.envs.obs):
             data.begin_episodes()
         self.upkeep.unseen.begin(module, data)
@@ -130,6 +126,16 @@ class Collector(Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Stop a diverged run before it overwrites a good checkpoint, and refuse a save within an update."""
         self.upkeep.before_save(trainer, pl_module)
+        checkpoint["threads"] = torch.get_num_threads()
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Warn if a run is resumed with another number of threads, which sum in another order."""
+        threads, saved = torch.get_num_threads(), checkpoint.get("threads")
+        if trainer.state.fn == "fit" and saved not in (None, threads):
+            rank_zero_warn(
+                f"Results are bit-exact only with the same number of threads as in the checkpoint, {saved}, got "
+                f"{threads}. Set OMP_NUM_THREADS={saved}."
+            )
 
     def _catch_up(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Take the environment steps that precede the next update, and log the last update."""

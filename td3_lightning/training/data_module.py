@@ -1,8 +1,7 @@
 """Data module with the environments and the replay buffer."""
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,13 @@ from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeding import isolated_seed, run_seed
 from td3_lightning.training.dataset_source import Dataset, DatasetSource
-from td3_lightning.training.saved_replay import RESUME_HINT, SavedReplay, restore_episodes, restore_replay
+from td3_lightning.training.saved_replay import (
+    RESUME_HINT,
+    SavedReplay,
+    changed_kwargs,
+    restore_episodes,
+    restore_replay,
+)
 
 EVAL_SEED, TEST_SEED = 10_000, 50_000  # of the first episodes; evaluations use the seeds between them
 MAX_EPISODES = 1_000_000  # in one test
@@ -76,7 +81,7 @@ class ReplayData(L.LightningDataModule):
 
     _envs: TrainingVectorEnv | None = None
     _last_episodes: dict[str, Any] | None = None  # running episodes at the end of the last fit
-    _saved_replay: SavedReplay = staticmethod(Replay.state_dict)
+    saved_replay: SavedReplay = staticmethod(Replay.state_dict)  # what a checkpoint contains of the replay
 
     def __init__(
         self,
@@ -235,30 +240,21 @@ class ReplayData(L.LightningDataModule):
         """Leave the Trainer and the training environments, which `setup` makes, out of copies and pickles."""
         return {**vars(self), "trainer": None, "_envs": None}
 
-    @contextmanager
-    def saving_replay(self, saved: SavedReplay) -> Iterator[None]:
-        """Save the replay in another form while the context is active.
-
-        Args:
-            saved: Returns what a checkpoint contains instead of the whole replay.
-        """
-        before, self._saved_replay = self._saved_replay, saved
-        try:
-            yield
-        finally:
-            self._saved_replay = before
-
     def state_dict(self) -> dict[str, Any]:
         """Return every rank's replay and episodes: the running ones, or those at the end of the last fit."""
         return {"ranks": gather_from_ranks(self._state)}
 
     def _state(self) -> dict[str, Any]:
-        replay = self._saved_replay(self.replay)
+        replay = self.saved_replay(self.replay)
         if replay is None:
             return {}
         episodes = self._last_episodes if self._envs is None else self._envs.state_dict()
         state = {"replay": replay, **({} if self.dataset is None else self.dataset.state_dict())}
-        return state if episodes is None else {**state, "envs": episodes}
+        return state if episodes is None else {**state, "envs": episodes, "env_kwargs": self._plain_kwargs()}
+
+    def _plain_kwargs(self) -> dict[str, Any]:
+        kwargs = {**self.env_kwargs, **self.train_kwargs}
+        return {name: value for name, value in kwargs.items() if isinstance(value, str | int | float | None)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's replay and episodes if the training environments exist."""
@@ -279,7 +275,8 @@ class ReplayData(L.LightningDataModule):
         if self.dataset is not None:
             self.dataset.load_state_dict(own, self.replay)
         if "envs" in own:
-            restore_episodes(self.envs, own["envs"], self.replay, self.env_id)
+            changed = changed_kwargs(own.get("env_kwargs", self._plain_kwargs()), self._plain_kwargs())
+            restore_episodes(self.envs, own["envs"], self.replay, self.env_id, changed)
 
 
 def test_seeds(seed: int, episodes: int) -> range:

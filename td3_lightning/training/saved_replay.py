@@ -40,7 +40,7 @@ def restore_replay(replay: Replay, state: dict[str, Any], path: Path) -> None:
         raise refusal(unfit, path) from None
 
 
-def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Replay, env_id: str) -> None:
+def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Replay, env_id: str, reason: str) -> None:
     """Restore the running episodes. Truncate those that cannot be restored, and log a warning.
 
     Args:
@@ -48,16 +48,20 @@ def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Rep
         state: Their saved state.
         replay: The restored replay buffer.
         env_id: Name of the environment in the warning.
+        reason: Changed settings of the environment in the warning; empty if there are none.
     """
     lost = envs.load_state_dict(state)
     for env in lost:
         replay.rings[env].truncate_episode()
     if lost:
-        reason = "it is not deterministic" if len(envs.obs) else "a vector environment cannot replay them"
+        unknown = "it is not deterministic" if len(envs.obs) else "a vector environment cannot replay them"
         log.warning(
-            "%d running episode(s) of %s could not be restored and count as truncated, because %s. The run resumes, "
-            "but its results differ from those of an uninterrupted run.",
-            len(lost),
-            env_id,
-            reason,
+            f"{len(lost)} running episode(s) of {env_id} could not be restored and count as truncated, because "
+            f"{reason or unknown}. The run resumes, but its results differ from those of an uninterrupted run."
         )
+
+
+def changed_kwargs(saved: dict[str, Any], own: dict[str, Any]) -> str:
+    """Return which keyword arguments of the environment have changed, as a reason; empty if none has."""
+    names = sorted(name for name in saved | own if saved.get(name) != own.get(name))
+    return f"these arguments of the environment have changed: {', '.join(names)}" if names else ""

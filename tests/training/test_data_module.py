@@ -254,20 +254,6 @@ def test_episodes_after_exception_are_not_saved() -> None:
         assert ("envs" in data.state_dict()["ranks"][0]) is saved
 
 
-def test_checkpoint_without_replay_resumes_or_explains(make_trainer: Any, tmp_path: Any) -> None:
-    data = new_data()
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
-    trainer = make_trainer(callbacks=[Collector(10)])
-    trainer.fit(module, datamodule=data)
-    trainer.save_checkpoint(tmp_path / "whole.ckpt")
-    checkpoint = torch.load(tmp_path / "whole.ckpt", weights_only=True)
-    del checkpoint["ReplayData"]
-    torch.save(checkpoint, tmp_path / "bare.ckpt")
-    trainer = make_trainer(callbacks=[Collector(10)], max_epochs=2)
-    with pytest.raises(UsageError, match="transition"):
-        trainer.fit(module, datamodule=new_data(), ckpt_path=tmp_path / "bare.ckpt")
-
-
 def test_loaded_policy_fills_empty_replay_first(make_trainer: Any, tmp_path: Any) -> None:
     data = new_data()
     trainer = make_trainer(callbacks=[Collector(10)])
@@ -356,14 +342,31 @@ def test_lost_episode_is_truncated_and_run_continues(
         assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
 
 
-def test_resuming_with_other_replay_settings_is_rejected(make_trainer: Any, tmp_path: Any) -> None:
+def test_warning_names_the_changed_arguments_of_the_environment(
+    make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for length, ckpt_path in ((7, None), (4, tmp_path / "a.ckpt")):
+        data = new_data(env_kwargs={"length": length, "end": "truncated"})
+        module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+        trainer = make_trainer(callbacks=[Collector(12)], max_epochs=2 if ckpt_path else 1)
+        with caplog.at_level(logging.WARNING, logger="td3_lightning"):
+            trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+    assert "because these arguments of the environment have changed: length. The run resumes" in caplog.text
+
+
+def test_resume_with_another_number_of_threads_warns(make_trainer: Any, tmp_path: Any) -> None:
     data = new_data()
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     trainer = make_trainer(callbacks=[Collector(10)])
-    trainer.fit(module, datamodule=data)
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    for other in ({"num_envs": 2}, {"capacity": 501}, {"n_step": 3}):
-        with pytest.raises(UsageError, match="replay"):
+    trainer.fit(TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), datamodule=data)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        again = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+        with pytest.warns(UserWarning, match=rf"^Results are bit-exact only with the same .*, {threads}, got"):
             make_trainer(callbacks=[Collector(10)], max_epochs=2).fit(
-                module, datamodule=new_data(**other), ckpt_path=tmp_path / "last.ckpt"
+                again, datamodule=new_data(), ckpt_path=tmp_path / "a.ckpt"
             )
+    finally:
+        torch.set_num_threads(threads)
