@@ -6,7 +6,7 @@ Every write for a checkpoint uses this module. It calls only `os`, so that a tes
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, BinaryIO
@@ -26,78 +26,37 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         OSError: The file cannot be written. The previous content of `path` is unchanged.
     """
-    atomic_write_all({path: write})
-
-
-def atomic_write_all(writes: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
-    """Create or replace several files, none of them before all are complete.
-
-    Args:
-        writes: Functions that write the contents, as for `atomic_write`, by the paths of the files.
-
-    Raises:
-        OSError: A file cannot be written. The files are unchanged, unless the last renames fail or are interrupted.
-    """
-    for folder in {path.parent: None for path in writes}:
-        make_folder(folder)
-    _write_all(writes)
-
-
-def remove_temp_files(folder: Path) -> None:
-    """Delete the temporary files of killed processes in a folder that no other process uses."""
-    for name in names(folder):
-        if name.startswith(".") and name.endswith(SUFFIX):
-            os.unlink(folder / name)
-
-
-def _write_all(writes: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
-    begun: list[Path] = []
+    make_folder(path.parent)
+    temporary = temp_path(path)
     try:
-        for path, write in writes.items():
-            begun.append(path)
-            _write_temporary(temp_path(path), write)
-        for path in writes:
-            os.replace(temp_path(path), path)
+        remove(temporary)  # a killed process may have left it
+        with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
     except BaseException as error:
-        for path in begun:
-            with contextlib.suppress(OSError):
-                remove(temp_path(path))
-            if isinstance(error, OSError) and error.filename == str(temp_path(path)):
-                error.filename = str(path)  # the name that the user knows
-        raise _reason(error) from None
-    for folder in {path.parent: None for path in writes}:
-        sync(folder)
-
-
-def _write_temporary(temporary: Path, write: Callable[[BinaryIO], object]) -> None:
-    remove(temporary)  # a killed process may have left it
-    with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        while isinstance(error, RuntimeError) and error.__context__ is not None:
+            error = error.__context__  # torch.save raises a RuntimeError about the position instead of a disk's error
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that the user knows
+        raise error from None
+    sync(path.parent)
 
 
 def durable_append(path: Path, size: int, parts: Iterable[NDArray[Any]]) -> None:
     """Append arrays to a file of `size` bytes and sync it. Create the file if `size` is 0.
 
-    After an error the length of the file is unknown, so it must not be appended to again.
-
-    Raises:
-        OSError: The arrays cannot be written, or the file has another size.
+    After an `OSError` the length of the file is unknown, so it must not be appended to again.
     """
     flags = os.O_WRONLY | (os.O_APPEND if size else os.O_CREAT | os.O_EXCL)
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
-        if os.fstat(file.fileno()).st_size != size:
-            raise OSError(f"{path} was changed by another process")
         for part in parts:
             file.write(part.data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def move(path: Path, target: Path) -> None:
-    """Rename a complete file, replacing `target`. The rename is durable after `sync` of the folder."""
-    os.replace(path, target)
 
 
 def link_or_copy(path: Path, target: Path) -> None:
@@ -108,21 +67,28 @@ def link_or_copy(path: Path, target: Path) -> None:
         os.link(path, temporary)
     except OSError:  # the file system may have no hard links
         with os.fdopen(os.open(path, os.O_RDONLY), "rb") as file:
-            _write_all({target: lambda copy: copyfileobj(file, copy)})
+            atomic_write(target, lambda copy: copyfileobj(file, copy))
     else:
-        os.replace(temporary, target)
+        move(temporary, target)
         remove(temporary)  # a rename does nothing if both names already refer to one file
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename a complete file, replacing `target`. The rename is durable after `sync` of the folder."""
+    os.replace(path, target)
+
+
+def remove_temp_files(folder: Path) -> None:
+    """Delete the temporary files of killed processes in a folder that no other process uses."""
+    for name in names(folder):
+        if name.startswith(".") and name.endswith(SUFFIX):
+            os.unlink(folder / name)
 
 
 def remove(path: Path) -> None:
     """Delete a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def exists(path: Path) -> bool:
-    """Return whether a file exists."""
-    return os.path.exists(path)
 
 
 def names(folder: Path) -> list[str]:
@@ -139,9 +105,8 @@ def make_folder(folder: Path) -> None:
     try:
         os.mkdir(folder)
     except FileExistsError:
-        if not os.path.isdir(folder):
+        if not os.path.isdir(folder):  # otherwise another process created it
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
-        return  # another process created it
     sync(folder.parent)
 
 
@@ -157,10 +122,3 @@ def sync(path: Path) -> None:
 def temp_path(path: Path) -> Path:
     """Return the name of a file while it is being written."""
     return path.with_name(f".{path.name}{SUFFIX}")
-
-
-def _reason(error: BaseException) -> BaseException:
-    """Return the original error of `torch.save`, which raises a RuntimeError about the file's position instead."""
-    while isinstance(error, RuntimeError) and error.__context__ is not None:
-        error = error.__context__
-    return error

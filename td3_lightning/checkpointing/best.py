@@ -60,19 +60,6 @@ class BestCheckpoint(ModelCheckpoint):
         """Restore the list of the best checkpoints. Adjust their paths if the run's folder was moved."""
         super().load_state_dict(self._moved(state_dict) if self._in_own_folder else state_dict)
         self.current_score = state_dict["current_score"]  # Lightning saves it but does not restore it
-        self._drop_surplus()
-
-    def _drop_surplus(self) -> None:
-        """Shorten the list to `save_top_k`, which may have been larger before. The files stay."""
-        if self.save_top_k < 0:
-            return
-        ranked = sorted(self.best_k_models, key=lambda path: self.best_k_models[path], reverse=self.mode == "max")
-        self.best_k_models = {path: self.best_k_models[path] for path in ranked[: self.save_top_k]}
-        # The next checkpoint replaces the worst one if the list is full.
-        full = 0 < self.save_top_k == len(self.best_k_models)
-        self.kth_best_model_path = list(self.best_k_models)[-1] if full else ""
-        if full:
-            self.kth_value = self.best_k_models[self.kth_best_model_path]
 
     def _moved(self, state: dict[str, Any]) -> dict[str, Any]:
         def here(path: str) -> str:

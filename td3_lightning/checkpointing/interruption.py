@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
 from td3_lightning.algorithm.td3 import TD3
@@ -47,7 +47,6 @@ class StopOnSignal(Callback):
         self.received: signal.Signals | None = None  # the first signal
         self._previous: dict[signal.Signals, Any] = {}  # the handlers before this run
         self._collectors: list[Collector] = []
-        self._is_single_process = False  # no other rank can receive a signal
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Install the signal handlers for training."""
@@ -58,11 +57,6 @@ class StopOnSignal(Callback):
         self._collectors = [callback for callback in callbacks if isinstance(callback, Collector)]
         for collector in self._collectors:
             collector.stops_directly = partial(_can_stop_after_update, trainer)
-        if any(callbacks.index(collector) > callbacks.index(self) for collector in self._collectors):
-            raise UsageError(
-                "StopOnSignal must come after the Collector in the Trainer's callbacks, got it before the Collector. "
-                "Use td3_lightning.checkpointing.callbacks, which returns the right order."
-            )
         if threading.current_thread() is threading.main_thread():  # Python allows handlers only here
             found = {number: signal.getsignal(number) for number in _STATUS}
             # A shell's background jobs ignore Ctrl-C. Python cannot restore a handler that is not Python's (None).
@@ -88,15 +82,12 @@ class StopOnSignal(Callback):
         # Lightning wraps the SIGTERM handler. Its wrapper exits at the end of an epoch without saving.
         self._install_handlers()
         self._stop_if_requested(trainer, pl_module)
-        self._is_single_process = trainer.world_size == 1
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Stop after the Collector's step, unless an evaluation follows, which stops at its first episode."""
-        if self._is_single_process and self.received is None:
-            return
-        if _can_stop_after_update(trainer):
+        if (self.received is not None or trainer.world_size > 1) and _can_stop_after_update(trainer):
             self._stop_if_requested(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -164,20 +155,11 @@ def _can_stop_after_update(trainer: L.Trainer) -> bool:
 
 def save_last(trainer: L.Trainer) -> str:
     """Save the newest checkpoint, and return a message that names it or says why there is none."""
-    keepers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-    keepers = [keeper for keeper in keepers if keeper.dirpath is not None]
-    if not keepers:
-        return "no checkpoint was saved, because the run has no ModelCheckpoint"
-    last = next((keeper for keeper in keepers if isinstance(keeper, LastCheckpoint)), None)
-    path = last.save(trainer) if last else _save_as_last(trainer, keepers[0])
+    last = next((keeper for keeper in trainer.checkpoint_callbacks if isinstance(keeper, LastCheckpoint)), None)
+    if last is None:
+        return "no checkpoint was saved, because the run has no LastCheckpoint"
+    path = last.save(trainer)
     return f"resume from {path}" if path else "the checkpoint could not be saved"
-
-
-def _save_as_last(trainer: L.Trainer, keeper: ModelCheckpoint) -> str:
-    # The checkpoint holds this path, so the resumed run replaces the same file.
-    keeper.last_model_path = keeper.last_model_path or os.path.join(str(keeper.dirpath), "last.ckpt")
-    trainer.save_checkpoint(keeper.last_model_path)
-    return keeper.last_model_path
 
 
 class SaveOnFailure(Callback):
@@ -193,19 +175,10 @@ class SaveOnFailure(Callback):
     def __init__(self) -> None:
         super().__init__()
         self._training = False  # from the restored state to the end of training
-        self._epoch_over = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begin to save failures."""
-        self._training, self._epoch_over = True, False
-
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that an update may be in progress, whose state cannot be saved."""
-        self._epoch_over = False
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that no update is in progress while other callbacks read the evaluation."""
-        self._epoch_over = True
+        self._training = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop saving failures, because the final checkpoint has been written."""
@@ -220,20 +193,17 @@ class SaveOnFailure(Callback):
         in_env = isinstance(exception, EnvError)
         if in_env and not trainer.validating:
             trainer.datamodule.envs.discard_episodes()  # type: ignore[attr-defined]  # set without a type
+        try:
+            saved = save_last(trainer)
+        except (OSError, RunError, UsageError) as error:
+            saved = f"the checkpoint could not be saved: {error}"
         failure = "An environment failed" if in_env else "The run failed"
-        rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {_save_after_failure(trainer)}.")
+        rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {saved}.")
 
     def _is_consistent(self, trainer: L.Trainer, exception: BaseException) -> bool:
         """Return whether the exception came from an environment or while no update was in progress."""
         if isinstance(exception, EnvError):
             return True
         is_failure = isinstance(exception, Exception) and not isinstance(exception, LearnerError)
-        return is_failure and (bool(trainer.validating) or self._epoch_over)
-
-
-def _save_after_failure(trainer: L.Trainer) -> str:
-    """Save the run, and return a message that says where or why not."""
-    try:
-        return save_last(trainer)
-    except (OSError, RunError, UsageError) as error:
-        return f"the checkpoint could not be saved: {error}"
+        updates = trainer.fit_loop.epoch_loop.batch_progress.current
+        return is_failure and (bool(trainer.validating) or 0 < updates.ready == updates.completed)

@@ -6,7 +6,6 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
 
-from td3_lightning.errors import UsageError
 from td3_lightning.reporting.logger import RunLogger, check_log_dirs_differ
 from td3_lightning.reporting.paths import check_links
 from td3_lightning.reporting.run_dir import LockingCallback, RunLock, continues_in, run_exists_error
@@ -59,9 +58,4 @@ class LogRollback(LockingCallback):
             folder = Path(logger.log_dir)
             if not continues_in(trainer, folder):
                 raise run_exists_error(folder)
-            if not self._position:
-                raise UsageError(
-                    f"The checkpoint must contain the position of the log in {folder}, got none. Use another "
-                    "checkpoint of the run, or another --name."
-                )
             logger.truncate_to(self._position)

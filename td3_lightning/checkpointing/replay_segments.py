@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from td3_lightning.atomic_files import durable_append, exists, make_folder, names, remove, sync
+from td3_lightning.atomic_files import durable_append, make_folder, names, remove, sync
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.ring import Ring
 from td3_lightning.serialization.segment_files import NAME
@@ -35,7 +35,7 @@ class RingSegments:
 
     def save(self) -> dict[str, Any]:
         """Append the new rows durably, and return the ring's state with the list of files instead of the rows."""
-        if not all(exists(self.folder / segment["name"]) for segment in self.named):
+        if not {segment["name"] for segment in self.named} <= set(names(self.folder)):
             self.named, self._growing = [], False  # a file was deleted: write all rows again
         valid = self.ring.valid_rows
         saved = max((segment["first"] + segment["rows"] for segment in self.named), default=0)

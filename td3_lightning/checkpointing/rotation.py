@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from td3_lightning.atomic_files import exists, link_or_copy, move, sync, temp_path
+from td3_lightning.atomic_files import link_or_copy, move, names, sync, temp_path
 from td3_lightning.checkpointing.replay_segments import delete_unreferenced
 from td3_lightning.errors import UsageError
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
@@ -30,7 +30,7 @@ class CheckpointRotation:
 
     def commit(self, named: set[str]) -> None:
         """Rename the complete checkpoint `next`, which refers to these segment files, to last.ckpt."""
-        if self._complete == self.last.name and exists(self.last):  # the folder may have been deleted
+        if self._complete == self.last.name and self.last.name in names(self.folder):  # it may have been deleted
             link_or_copy(self.last, self.previous)
         move(self.next, self.last)
         sync(self.folder)
@@ -48,7 +48,7 @@ class CheckpointRotation:
 
     def _previous_named(self) -> set[str] | None:
         """Return the segment files of last-1.ckpt, which another run has written; None if it is damaged."""
-        if not exists(self.previous):
+        if self.previous.name not in names(self.folder):
             return set()
         try:
             return names_in(list(replays_in(read_checkpoint(self.previous))))

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.atomic_files import atomic_write_all
+from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError, shown
 from td3_lightning.interop.metadata import check_trained, is_imported
 from td3_lightning.serialization.checkpoint_file import check_old_file, checked_archive
@@ -67,7 +67,8 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
     for name, state in zip(("actor", "critic"), checkpoint.get("optimizer_states", ()), strict=False):
         contents[f"{name}_optimizer"] = their_adam(state, _rearrange(name, _unstack), len(contents[name]))
     files = {name: Path(f"{path}_{name}{STYLES[style]['end']}") for name in contents}
-    atomic_write_all({file: partial(torch.save, contents[name]) for name, file in files.items()})
+    for name, file in files.items():
+        atomic_write(file, partial(torch.save, contents[name]))
     return list(files.values())
 
 

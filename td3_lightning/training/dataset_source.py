@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.envs.flatten import structured_space
-from td3_lightning.errors import UsageError, refuse, require_float
+from td3_lightning.errors import UsageError, require_float
 from td3_lightning.replay.batch import MixedReplay
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
@@ -50,15 +50,11 @@ class Dataset:
     def split(self, batch_size: int) -> tuple[int, int] | None:
         """Return how many transitions of a batch come from the agent and from the dataset; None without a share.
 
-        Raises:
-            UsageError: A share between 0 and 1 is rounded to 0 or to 1.
+        A share between 0 and 1 gives at least one of each.
         """
         if self.share is None:
             return None
-        count = round(self.share * batch_size)
-        if (self.share > 0 and count == 0) or (self.share < 1 and count == batch_size):
-            constraint = f"0, 1 or a share of whole transitions in a batch of {batch_size}"
-            raise refuse("data.dataset.share", constraint, self.share, "Increase data.batch_size.")
+        count = min(max(round(self.share * batch_size), self.share > 0), batch_size - (self.share < 1))
         return batch_size - count, count
 
 

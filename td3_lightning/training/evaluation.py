@@ -1,6 +1,5 @@
 """Callbacks for evaluation: stop when the task is solved, and save the returns of all evaluations."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning_utilities.core.rank_zero import WarningCache
 from numpy.typing import NDArray
-from torch import Tensor
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode
@@ -188,8 +186,6 @@ class SaveEvaluations(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore all evaluations."""
-        returns = state_dict["returns"]
-        rows = returns.tolist() if isinstance(returns, Tensor) else returns
         self.clocks = list(state_dict["env_steps"])
-        self.returns = [[value for value in row if not math.isnan(value)] for row in rows]
+        self.returns = torch.as_tensor(state_dict["returns"]).tolist()
         self._clock_name = state_dict.get("clock_name")

@@ -4,7 +4,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch.optim import Adam, Optimizer
 
 from td3_lightning.algorithm.td3 import TD3
@@ -138,15 +137,9 @@ def flush_denormals(optimizer: Optimizer) -> None:
 
 
 def check_is_between_updates(trainer: L.Trainer) -> None:
-    """Raise `UsageError` if an update is running, whose state cannot be saved; warn if an exception ended it."""
+    """Raise `UsageError` if an update is running, whose state cannot be saved, and no exception has ended it."""
     updates: Any = trainer.fit_loop.epoch_loop.batch_progress
-    if trainer.interrupted:
-        if updates.current.started > updates.current.processed:
-            rank_zero_warn(
-                f"A checkpoint was saved within update {updates.total.ready:,}, which an exception ended. A run "
-                "resumed from it differs from an uninterrupted one. Use an earlier checkpoint for an exact resume."
-            )
-    elif updates.current.ready > updates.current.processed:
+    if not trainer.interrupted and updates.current.ready > updates.current.processed:
         raise UsageError(
             f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. Use "
             "on_train_batch_end."

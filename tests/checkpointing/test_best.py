@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from td3_lightning.checkpointing.best import BestCheckpoint
 from tests.cli.test_app import FIT, SMALL, folder, run  # noqa: F401  # the fixture
 
 
@@ -65,11 +64,3 @@ def test_only_a_plain_model_checkpoint_saves_the_replay(folder: Any) -> None:  #
     assert stored["plain"] >= 14
     assert stored["last"] <= 2  # the others are in the segments
     run(*FIT, *SMALL, "--trainer.max_epochs=2", f"--ckpt_path={checkpoints / 'plain.ckpt'}")
-
-
-@pytest.mark.parametrize(("mode", "best"), [("max", "two.ckpt"), ("min", "one.ckpt")])
-def test_smaller_save_top_k_keeps_the_best_by_mode(mode: Any, best: str) -> None:
-    before, after = (BestCheckpoint(mode=mode, save_top_k=kept) for kept in (2, 1))
-    before.best_k_models = {"one.ckpt": torch.tensor(1.0), "two.ckpt": torch.tensor(2.0)}
-    after.load_state_dict(before.state_dict())
-    assert list(after.best_k_models) == [after.kth_best_model_path] == [best]

@@ -158,16 +158,6 @@ def test_failed_append_is_repeated_in_another_file(folder: Path, monkeypatch: py
     same(world.replay, again)
 
 
-def test_deleted_folder_is_written_again(folder: Path) -> None:
-    world, store = World(1, 1, 1, 500), Segments(folder, 0)
-    for _ in range(35):
-        world.step(0)
-    saved(world.replay, folder, store)
-    shutil.rmtree(folder)
-    world.step(0)
-    check_rows(saved(world.replay, folder, store), folder)
-
-
 # Damage.
 
 
@@ -356,15 +346,6 @@ def test_damaged_file_is_named_and_previous_one_resumes(make_trainer: Any, tmp_p
     fit(make_trainer, tmp_path, 4, ckpt_path=tmp_path / "last-1.ckpt")
 
 
-def test_previous_checkpoint_is_kept_until_the_next_save(make_trainer: Any, tmp_path: Path) -> None:
-    """The first save after resuming from last-1.ckpt keeps it, because last.ckpt may be damaged."""
-    fit(make_trainer, tmp_path, 2)
-    (tmp_path / "last.ckpt").write_bytes(b"damaged")
-    fit(make_trainer, tmp_path, 2, ckpt_path=tmp_path / "last-1.ckpt")
-    clocks = [read_checkpoint(tmp_path / name)["clocks"]["updates"] for name in ("last-1.ckpt", "last.ckpt")]
-    assert clocks == [10, 20]
-
-
 def test_checkpoint_copied_with_its_replay_resumes(make_trainer: Any, tmp_path: Path) -> None:
     there, copy, here = tmp_path / "there", tmp_path / "copy", tmp_path / "here"
     fit(make_trainer, there, 1)
@@ -484,14 +465,3 @@ def test_deleted_run_folder_warns_once_and_is_recreated(make_trainer: Any, tmp_p
     check_rows(replay, folder / "replay")
     module, _ = fit(make_trainer, folder, 5, ckpt_path=folder / "last.ckpt")
     assert module.updates == 50
-
-
-def test_save_from_python_is_complete_and_standalone(make_trainer: Any, tmp_path: Path) -> None:
-    module, data, _ = new_fit(make_trainer, tmp_path, 1)
-    trainer = make_trainer(callbacks=[Collector(warmup_steps=20)])
-    trainer.fit(module, datamodule=data)
-    trainer.save_checkpoint(tmp_path / "x.ckpt")
-    assert os.listdir(tmp_path) == ["x.ckpt"]
-    (replay,) = replays_in(read_checkpoint(tmp_path / "x.ckpt"))
-    assert names_in([replay]) == set()
-    assert sum(len(rows) for _, rows in replay["rings"][0]["rows"]) == len(data.replay.rings[0].valid_rows)

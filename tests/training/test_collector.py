@@ -1,6 +1,5 @@
 """Check the Collector's actions, their order, and the stored transitions."""
 
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from one_sentence import refused
-from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
+from td3_lightning import TD3, Collector, Linear, ReplayData
 from td3_lightning.errors import EnvError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
@@ -69,18 +68,6 @@ def test_warmup_actions_are_uniform_in_asymmetric_box(num_envs: int, make_traine
         assert abs(np.corrcoef(per_env[0][:, 0], per_env[1][:, 0])[0, 1]) < 0.11
 
 
-@pytest.mark.parametrize(("warmup_steps", "n_step"), [(1, 1), (2, 3), (3, 3)])
-def test_warmup_shorter_than_n_step_raises_usage_error(warmup_steps: int, n_step: int, make_trainer: Any) -> None:
-    data = new_data(n_step=n_step, env_kwargs={"length": 50})
-    module, trainer = new_module(data), make_trainer(callbacks=[Collector(warmup_steps)])
-    if warmup_steps < n_step:
-        with pytest.raises(UsageError, match="warmup_steps"):
-            trainer.fit(module, datamodule=data)
-    else:
-        trainer.fit(module, datamodule=data)
-        assert (module.env_steps, module.updates) == (warmup_steps + 20, 20)
-
-
 # Order and number
 
 
@@ -132,29 +119,6 @@ def test_order_is_step_add_sample_update(
     assert events == expected
     assert module.updates == 6
     assert module.env_steps == events.count("step") == events.count("add")
-
-
-def test_new_agent_with_used_replay_warns(make_trainer: Any) -> None:
-    data = new_data()
-    for agent in ("the first", "the second"):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            make_trainer(callbacks=[Collector(10)]).fit(new_module(data), datamodule=data)
-        said = [
-            str(warning.message)
-            for warning in caught
-            if "A new agent learns from 30 transitions" in str(warning.message)
-        ]
-        assert len(said) == (agent == "the second")
-
-
-def test_n_step_schedule_follows_env_steps_in_new_replay(make_trainer: Any) -> None:
-    module = new_module(new_data())
-    for epoch, n_step in ((1, 6), (2, 4), (3, 2)):  # after 20, 40 and 60 steps
-        data = new_data(n_step=Linear(8, 2, 60), steps_per_epoch=10)
-        make_trainer(callbacks=[Collector(10)], max_epochs=1).fit(module, datamodule=data)
-        assert module.env_steps == 20 * epoch
-        assert data.replay.rewards_summed == n_step
 
 
 def test_n_step_schedule_starts_over_with_a_new_agent(make_trainer: Any, tmp_path: Path) -> None:
@@ -255,19 +219,6 @@ def test_collecting_an_endless_episode_raises_env_error(make_trainer: Any, monke
         trainer.fit(new_module(data), datamodule=data)
 
 
-def test_changed_updates_per_step_applies_after_resume(make_trainer: Any, tmp_path: Any) -> None:
-    steps = []
-    for updates_per_step, resumed in ((1.0, None), (2.0, "ckpt"), (0.5, "ckpt"), (1.0, "ckpt")):
-        data = new_data(updates_per_step=updates_per_step, steps_per_epoch=round(40 / updates_per_step))
-        module = new_module(data)
-        trainer = make_trainer(callbacks=[Collector(10)], max_epochs=len(steps) + 1)
-        trainer.fit(module, datamodule=data, ckpt_path=resumed and tmp_path / "last.ckpt")
-        trainer.save_checkpoint(tmp_path / "last.ckpt")
-        steps.append(module.env_steps)
-        assert module.updates == 40 * len(steps)
-    assert steps == [50, 70, 150, 190]
-
-
 # What is stored
 
 
@@ -334,15 +285,6 @@ def test_environments_with_different_ends_are_stored_separately(make_trainer: An
         gone, ended = batch.next_obs[:, 1] - batch.obs[:, 1], batch.next_obs[:, 1] == batch.obs[:, 2]
         assert torch.equal(gone, torch.where(batch.obs[:, 2] - batch.obs[:, 1] == 1, 1.0, 2.0))
         torch.testing.assert_close(batch.discount, torch.where(ended, 0.0, 0.99**gone))
-
-
-def test_clocks_and_episodes_are_counted(make_trainer: Any) -> None:
-    data = new_data(num_envs=3, env_kwargs={"length": 4}, steps_per_epoch=18)
-    module, collector = new_module(data), Collector(10)
-    make_trainer(callbacks=[collector]).fit(module, datamodule=data)
-    assert (module.env_steps, module.updates) == (12 + 18, 18)
-    assert module.episodes == 3 * (10 // 4)
-    assert collector.last_return == 10 * 4 + 1 + 2 + 3 + 4  # the second episode has number 1
 
 
 class Kept(L.pytorch.loggers.logger.Logger):
@@ -475,17 +417,3 @@ def test_run_is_independent_of_global_generators(make_trainer: Any) -> None:
         make_trainer(callbacks=[collector]).fit(module, datamodule=data)
         runs.append([*module.state_dict().values(), *data.replay.sample()])
     assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
-
-
-@pytest.mark.parametrize(("device", "checked"), [("cpu", 12), ("cuda", 2)])
-def test_gpu_synchronizes_only_to_log_losses(
-    device: str, checked: int, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr("td3_lightning.training.upkeep.check_losses", lambda _, updates: asked.append(updates))
-    monkeypatch.setattr(TD3, "device", torch.device(device))
-    data = new_data(steps_per_epoch=12)
-    trainer = make_trainer(callbacks=[Collector(5)], log_every_n_steps=5, limit_val_batches=0)
-    trainer.fit(new_module(data), datamodule=data)
-    assert len(asked) == checked
-    assert {5, 10} <= set(asked)

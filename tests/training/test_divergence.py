@@ -7,37 +7,14 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pytest
-import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from td3_lightning import TD3, Collector, ReplayData
-from td3_lightning.cli.app import main
 from td3_lightning.errors import LearnerError
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from td3_lightning.training.divergence import check_losses, check_weights
 from toys import Counter
 
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-@pytest.mark.parametrize("name", ["critic_loss", "q_mean", "actor_loss"])
-def test_nonfinite_loss_names_update(name: str, value: float) -> None:
-    losses = {key: torch.tensor(3e38) for key in ("critic_loss", "q_mean", "actor_loss")}
-    check_losses(losses, 1234)
-    with pytest.raises(LearnerError, match=f"^{name} is {value} at update 1,234\\. "):
-        check_losses(losses | {name: torch.tensor(value)}, 1234)
-
-
-def test_nonfinite_optimizer_state_is_named() -> None:
-    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,))
-    optimizers = module.configure_optimizers()
-    module.critics(torch.ones(2, 3), torch.ones(2, 1)).sum().backward()
-    optimizers[1].step()
-    check_weights(module, 8, *optimizers)
-    optimizers[1].state[module.critics.layers[0].bias]["exp_avg_sq"][0] = INF
-    with pytest.raises(LearnerError, match=r"exp_avg_sq of critics.layers.0.bias is not finite after update 8"):
-        check_weights(module, 8, *optimizers)
 
 
 # In a run
@@ -105,20 +82,3 @@ def test_optimizer_state_is_checked_before_save(make_trainer: Any, tmp_path: Pat
     with pytest.raises(LearnerError, match=r"exp_avg of actor\.layers\.0\.bias is not finite after update 6"):
         trainer.save_checkpoint(tmp_path / "x.ckpt")
     assert not (tmp_path / "x.ckpt").exists()
-
-
-def test_diverged_cli_run_prints_one_line_and_exits_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run diverges because the learning rate of the eighth critic step is 1e37."""
-    monkeypatch.chdir(tmp_path)
-    words = ["fit", "--data.env_id=Pendulum-v1", "--data.batch_size=4", "--data.eval_episodes=1"]
-    words += ["--data.steps_per_epoch=4", "--collector.warmup_steps=10", "--model.hidden_dims=[8]"]
-    words += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
-    schedule = "{class_path: td3_lightning.Linear, init_args: {start: 1.0e-3, end: 1.0e+37, steps: 1, begin: 16}}"
-    assert main([*words, f"--model.critic_lr={schedule}"]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "actor_loss is nan at update 8. The learner has diverged" in said
-    (last,) = tmp_path.rglob("last.ckpt")
-    assert read_checkpoint(last)["clocks"]["updates"] == 4

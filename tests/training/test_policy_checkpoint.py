@@ -272,20 +272,6 @@ def test_checkpoint_within_an_evaluation_has_both_policies(make_trainer: Any, tm
         assert torch.equal(actor_of(checkpoint["trained_policy"], module), noted.trained[number // 2])
 
 
-def test_failed_evaluation_restores_the_trained_policy(make_trainer: Any) -> None:
-    kept: list[Any] = []
-
-    def fail(trainer: Any, module: TD3, *_: Any) -> None:
-        kept[:] = [module, trainer.callbacks[2]]
-        raise RuntimeError("This one fails.")
-
-    with pytest.raises(RuntimeError, match=r"This one fails\."):
-        fit(make_trainer, LambdaCallback(on_validation_batch_end=fail))
-    module, noted = kept
-    assert torch.equal(flat(module.actor), noted.trained[-1])
-    assert not torch.equal(noted.evaluated[-1], noted.trained[-1])
-
-
 @pytest.mark.parametrize("continues_with", ["the callback", "no callback", "an average"])
 def test_resumed_run_trains_the_trained_weights(continues_with: str, make_trainer: Any, tmp_path: Path) -> None:
     trainer, module, noted = fit(make_trainer)
@@ -345,15 +331,6 @@ def test_incompatible_callbacks_are_refused(others: list[Callback], said: str, m
     data = new_data()
     with pytest.raises(UsageError, match=said):
         make_trainer(callbacks=[*others, PolicyCheckpoint()]).fit(new_module(data), datamodule=data)
-
-
-def test_equal_return_replaces_the_copied_policy(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = PolicyCheckpoint()
-    kept, data = Kept(checkpoint, monkeypatch), scripted([(3, -200.0)])
-    trainer = make_trainer(callbacks=[Collector(3), checkpoint], limit_val_batches=0, max_epochs=2)
-    trainer.fit(new_module(data), datamodule=data)
-    assert len(kept.copies) > 2
-    assert kept.copies == [updates for _, updates, _ in kept.ends]
 
 
 def test_logged_return_is_that_of_the_copied_policy(make_trainer: Any) -> None:

@@ -1,7 +1,5 @@
 """Priorities in training: which TD errors they follow, when, and in which loop."""
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -16,7 +14,6 @@ from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Constant, Replay, ReplayData
 from td3_lightning.algorithm.losses import huber
 from td3_lightning.replay.priorities import Priorities
-from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.training import prioritization
 from tests.replay.test_pixels import Film, Linear  # noqa: F401  # registers the environment
 
@@ -121,17 +118,6 @@ def test_both_loops_train_the_same(make_trainer: Any, gradients: Any) -> None:
     (weights, priorities), (others, same) = runs
     assert all(map(torch.equal, weights.values(), others.values()))
     assert torch.equal(priorities["rings"][0], same["rings"][0])
-
-
-def test_td_errors_are_not_logged(make_trainer: Any, tmp_path: Path) -> None:
-    trainer = make_trainer(
-        callbacks=[Collector(20)], logger=RunLogger(str(tmp_path), "", ""), log_every_n_steps=5, max_epochs=1
-    )
-    fit(trainer, "fast", new_data())
-    with next(tmp_path.rglob("metrics.csv")).open(newline="") as file:
-        names = set(next(csv.reader(file)))
-    assert "train/critic_loss" in names
-    assert not [name for name in names if "td_error" in name]
 
 
 def test_priorities_require_the_huber_loss(make_trainer: Any) -> None:
