@@ -42,10 +42,8 @@ class StopWhenSolved(Callback):
         self._start_over()
 
     def _start_over(self) -> None:
-        self.played = 0
+        self.played = -1  # before the first training episode
         self.returns: list[float] = []  # the last ones, at most `window`
-        self.best_return = self.best_mean = float("-inf")  # of one episode, and of a full window
-        self._is_restored = False
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         """Start over for another agent."""
@@ -54,10 +52,8 @@ class StopWhenSolved(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Begin with the next training episode if the agent has trained without this callback."""
-        if not self.played and not self._is_restored:
-            self.played = pl_module.episodes
-        self.played = max(self.played, pl_module.episodes - MAX_PENDING)
-        self._is_restored = False
+        begun = pl_module.episodes if self.played < 0 else self.played
+        self.played = max(begun, pl_module.episodes - MAX_PENDING)
 
     @property
     def solved(self) -> bool:
@@ -84,17 +80,8 @@ class StopWhenSolved(Callback):
             self.played += 1
             self.returns = [*self.returns, report["return"]][-self.window :]
             values = {"eval/episode_return": report["return"], "eval/running_mean": float(np.mean(self.returns))}
-            values |= self._update_best()
             for logger in trainer.loggers:
                 logger.log_metrics(values, module.env_steps)
-
-    def _update_best(self) -> dict[str, float]:
-        """Include the last return in the maxima, and return those that exist."""
-        self.best_return = max(self.best_return, self.returns[-1])
-        if len(self.returns) == self.window:
-            self.best_mean = max(self.best_mean, float(np.mean(self.returns)))
-        best = {"eval/best_episode_return": self.best_return, "eval/best_running_mean": self.best_mean}
-        return {name: value for name, value in best.items() if np.isfinite(value)}
 
     def _stop_if_solved(self, trainer: L.Trainer) -> None:
         """Stop all processes when rank 0, which plays the episodes, has solved the task."""
@@ -105,16 +92,12 @@ class StopWhenSolved(Callback):
                 rank_zero_info(f"Solved: {mean}, above {self.threshold:,.2f}.")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last returns, their maxima and the number of episodes played."""
-        best = {"best_return": self.best_return, "best_mean": self.best_mean}
-        return {"returns": list(self.returns), "played": self.played, **best}
+        """Return the last returns and the number of episodes played."""
+        return {"returns": list(self.returns), "played": self.played}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the last returns, their maxima and the number of episodes played."""
+        """Restore the last returns and the number of episodes played."""
         self.returns, self.played = list(state_dict["returns"])[-self.window :], state_dict["played"]
-        self.best_return = state_dict.get("best_return", float("-inf"))
-        self.best_mean = state_dict.get("best_mean", float("-inf"))
-        self._is_restored = True
 
 
 class SaveEvaluations(Callback):

@@ -9,14 +9,13 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.envs.vector_env import Step, TrainingVectorEnv
-from td3_lightning.errors import UsageError, require_float, require_int
+from td3_lightning.errors import require_float, require_int
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.last_agent import LastAgent
 
 MAX_EPISODES = 10_000  # of an assessment
@@ -124,24 +123,7 @@ class PolicyCheckpoint(Callback):
         self._policy: dict[str, Tensor] = {}  # the copied policy, or the current one during an evaluation
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Check the other callbacks and the number of processes, and start over for another agent or data module.
-
-        Raises:
-            UsageError: Another callback replaces or evaluates the weights, or several processes train.
-        """
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        for each in callbacks:
-            if isinstance(each, WeightAveraging | StopWhenSolved):
-                other = "averages the weights" if isinstance(each, WeightAveraging) else "evaluates the current policy"
-                raise UsageError(
-                    f"PolicyCheckpoint must not be combined with {type(each).__name__}, which {other} instead of the "
-                    "copied policy. Use only one of them."
-                )
-        if stage == "fit" and trainer.world_size > 1:
-            raise UsageError(
-                f"PolicyCheckpoint requires one process, got {trainer.world_size}. Use --trainer.devices 1, or remove "
-                "it."
-            )
+        """Start over for another agent or data module."""
         data = getattr(trainer, "datamodule", None)
         if stage == "fit" and self._last.has_changed(pl_module, data):
             self._start_over()

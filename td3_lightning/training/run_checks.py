@@ -58,6 +58,10 @@ def check_callbacks(callbacks: Sequence[Callback], collector: Callback) -> None:
     """Raise `UsageError` if the callbacks of a run do not work with TD3, or not in their order."""
     for callback in callbacks:
         check_callback(callback)
+    evaluating = [each for each in callbacks if isinstance(each, AveragedWeights | PolicyCheckpoint | StopWhenSolved)]
+    if len(evaluating) > 1:
+        both = " and ".join(type(each).__name__ for each in evaluating)
+        raise UsageError(f"{both} must not be combined, because each evaluates other weights. Use only one of them.")
     if any(isinstance(each, AveragedWeights) for each in callbacks[callbacks.index(collector) :]):
         raise UsageError(
             "AveragedWeights must precede the Collector in the callbacks, got the reverse. Change their order."
@@ -108,6 +112,8 @@ def check_collection(collector: Any, data: ReplayData, trainer: Any) -> None:
     collect, warmup_steps = collector.collection.collect, collector.collection.warmup_steps
     has_assessments = any(isinstance(each, PolicyCheckpoint) for each in trainer.callbacks)
     if has_assessments:
+        if trainer.world_size > 1:
+            raise UsageError(f"PolicyCheckpoint requires one process, got {trainer.world_size}. Use one device.")
         if collect != 1:
             raise refuse("collect", "1 with PolicyCheckpoint", collect, "Use 1, or remove PolicyCheckpoint.")
         if (random_steps := collector.exploration.random_steps) > warmup_steps:

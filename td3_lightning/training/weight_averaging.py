@@ -3,11 +3,10 @@
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from td3_lightning.errors import UsageError, require_float
-from td3_lightning.training.evaluation import StopWhenSolved
+from td3_lightning.errors import require_float
 from td3_lightning.training.last_agent import LastAgent
 
 
@@ -37,13 +36,7 @@ class AveragedWeights(WeightAveraging):
         self._last = LastAgent()
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Create the average; raise `UsageError` if the callbacks contain `StopWhenSolved`."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        if any(isinstance(each, StopWhenSolved) for each in callbacks):
-            raise UsageError(
-                "AveragedWeights must not be combined with StopWhenSolved, which evaluates the trained weights and not "
-                "the average. Use EarlyStopping with a stopping_threshold, or omit one of them."
-            )
+        """Create the average."""
         if stage == "fit":
             if not self._last.has_changed(pl_module):
                 self._swap_back(pl_module)

@@ -188,16 +188,6 @@ class World:
         return counts
 
 
-def table(results: dict[str, Counter[str]]) -> str:
-    """Return the results as a Markdown table."""
-    columns = [*STATUS, "runs", "lost", "different"]
-    heads = [*STATUS, "runs resumed to their end", "could not go on", "differ"]
-    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(columns) + 1) + "|"]
-    for name, counts in {**results, "all": sum(results.values(), Counter())}.items():
-        lines.append(f"| {name} | " + " | ".join(str(counts[column]) for column in columns) + " |")
-    return "\n".join(lines)
-
-
 def run_all(count: int, signals: int, settings: int, seed: int, root: Path) -> dict[str, Counter[str]]:
     """Run the given numbers of kills and signals over all settings, and one of each for random settings."""
     chance, results = random.Random(seed), {}
@@ -235,5 +225,8 @@ if __name__ == "__main__":
         results = run_all(
             options.count, signals, options.settings, options.seed, (options.folder or Path(temporary)).resolve()
         )
-    print(f"seed {options.seed}\n{table(results)}")
-    sys.exit(any(counts["lost"] or counts["different"] for counts in results.values()))
+    for name, counts in results.items():
+        print(name, json.dumps(counts))
+    total = sum(results.values(), Counter())
+    print(json.dumps({"seed": options.seed, **total}))
+    sys.exit(bool(total["lost"] or total["different"]))

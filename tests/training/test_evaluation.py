@@ -45,14 +45,7 @@ def test_each_training_episode_has_an_evaluation_episode(make_trainer: Any, tmp_
     assert stop.played in (module.episodes, module.episodes - 1)
     expected = [seeded_return(data, 10_000 + number) for number in range(stop.played)]
     assert stop.returns == expected[-4:]
-    names = ["episode_return", "running_mean", "best_episode_return", "best_running_mean"]
-    points = read_metrics(Path(logger.log_dir, "metrics.csv"), [f"eval/{name}" for name in names])
-    np.testing.assert_array_equal(points["eval/best_episode_return"][:, 1], np.maximum.accumulate(expected))
-    full = [np.mean(expected[end - 4 : end]) for end in range(4, len(expected) + 1)]
-    np.testing.assert_allclose(points["eval/best_running_mean"][:, 1], np.maximum.accumulate(full), rtol=1e-12)
-    resumed = StopWhenSolved(threshold=1e9, window=4)
-    resumed.load_state_dict(stop.state_dict())
-    assert (resumed.best_return, resumed.best_mean) == (max(expected), max(full))
+    points = read_metrics(Path(logger.log_dir, "metrics.csv"), ["eval/episode_return", "eval/running_mean"])
     np.testing.assert_array_equal(points["eval/episode_return"][:, 1], expected)
     means = [np.mean(expected[max(0, end - 4) : end]) for end in range(1, len(expected) + 1)]
     np.testing.assert_allclose(points["eval/running_mean"][:, 1], means, rtol=1e-12)
@@ -215,7 +208,7 @@ def test_incompatible_callbacks_are_rejected(make_trainer: Any) -> None:
         ),
         (
             [AveragedWeights(), Collector(10), StopWhenSolved(0)],
-            r"^AveragedWeights must not be combined with StopWhenSolved, .* Use EarlyStopping with",
+            "^AveragedWeights and StopWhenSolved must not be combined",
         ),
         ([Collector(10), EMAWeightAveraging()], "must not contain EMAWeightAveraging"),
         ([Collector(10), ModelCheckpoint(every_n_train_steps=30)], "must not have every_n_train_steps or"),

@@ -322,7 +322,7 @@ def test_shared_encoder_is_part_of_the_policy(shared: bool) -> None:
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ([AveragedWeights(), Collector(10)], "combined with AveragedWeights, which averages the weights"),
+        ([AveragedWeights(), Collector(10)], "^AveragedWeights and PolicyCheckpoint must not be combined"),
         ([Collector(10, collect=7)], r"^collect must be 1 with PolicyCheckpoint, got 7\. Use 1, or remove"),
         ([Collector(10, random_steps=11)], "^random_steps must be at most warmup_steps with PolicyCheckpoint, got 11"),
     ],
