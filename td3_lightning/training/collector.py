@@ -131,7 +131,7 @@ class Collector(Callback):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Warn if a run is resumed with another number of threads, which sum in another order."""
         threads, saved = torch.get_num_threads(), checkpoint.get("threads")
-        if trainer.state.fn == "fit" and saved not in (None, threads):
+        if trainer.state.fn == "fit" and isinstance(saved, int) and saved != threads:
             rank_zero_warn(
                 f"Results are bit-exact only with the same number of threads as in the checkpoint, {saved}, got "
                 f"{threads}. Set OMP_NUM_THREADS={saved}."

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.errors import UsageError
+from td3_lightning.errors import UsageError, shown
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.serialization.checkpoint_file import refusal
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
@@ -63,5 +63,5 @@ def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Rep
 
 def changed_kwargs(saved: dict[str, Any], own: dict[str, Any]) -> str:
     """Return which keyword arguments of the environment have changed, as a reason; empty if none has."""
-    names = sorted(name for name in saved | own if saved.get(name) != own.get(name))
-    return f"these arguments of the environment have changed: {', '.join(names)}" if names else ""
+    names = sorted(str(name) for name in {**saved, **own} if saved.get(name) != own.get(name))
+    return f"these arguments of the environment have changed: {shown(', '.join(names))}" if names else ""

@@ -352,7 +352,7 @@ def test_warning_names_the_changed_arguments_of_the_environment(
         with caplog.at_level(logging.WARNING, logger="td3_lightning"):
             trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
         trainer.save_checkpoint(tmp_path / "a.ckpt")
-    assert "because these arguments of the environment have changed: length. The run resumes" in caplog.text
+    assert "because these arguments of the environment have changed: 'length'. The run resumes" in caplog.text
 
 
 def test_resume_with_another_number_of_threads_warns(make_trainer: Any, tmp_path: Any) -> None:
