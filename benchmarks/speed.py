@@ -22,7 +22,7 @@ from benchmarks.workloads import OURS_ONLY, PLAIN, WORKLOADS
 SB3, TORCHRL = ("stable_baselines3",), ("torchrl",)
 BASELINES = {
     "ours": Baseline("td3_lightning", "ours"),
-    "ours-autograd": Baseline("td3_lightning, autograd", "ours", flags=("--model.gradients", "autograd")),
+    "ours-autograd": Baseline("td3_lightning, autograd", "without", flags=("manual_update.py",)),
     **{
         f"without-{name}": Baseline(f"td3_lightning without {part}", "without", flags=(part,))
         for name, part in (
@@ -30,11 +30,7 @@ BASELINES = {
             ("loop", "training_loop.py"),
         )
     },
-    "without-autograd-update": Baseline(
-        "td3_lightning, autograd, without autograd_update.py",
-        "without",
-        flags=("autograd_update.py", "--model.gradients", "autograd"),
-    ),
+    "without-fast": Baseline("td3_lightning, readable update", "without", flags=("update rules",)),
     "ours-loop": Baseline("td3_lightning without the Trainer", "ours_loop"),
     "sb3": Baseline("Stable-Baselines3", "sb3", SB3, has_layer_norm=False),
     "sb3-tuned": Baseline("Stable-Baselines3, tuned", "sb3", SB3, ("tuned",), has_layer_norm=False),

@@ -115,3 +115,11 @@ def make_trainer(tmp_path: Any) -> Callable[..., L.Trainer]:
         return L.Trainer(**{**quiet, **kwargs})
 
     return make
+
+
+@pytest.fixture(params=["fast", "readable"])
+def update_rule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a test with the fast update rule, if it supports the agent, and with the readable one."""
+    if request.param == "readable":
+        monkeypatch.setattr("td3_lightning.algorithm.update_rules._factories", [])
+    return str(request.param)

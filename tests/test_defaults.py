@@ -43,4 +43,4 @@ def test_defaults_are_those_of_the_papers(kind: Any) -> None:
 
 
 def test_largest_priority_is_reset_every_250_updates() -> None:
-    assert prioritization.RESET_INTERVAL(0) == 250
+    assert prioritization.RESET_INTERVAL == 250

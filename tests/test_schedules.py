@@ -136,11 +136,8 @@ def test_schedule_for_a_number_is_refused() -> None:
 @pytest.mark.parametrize(
     ("setting", "schedule", "message"),
     [
-        ("policy_freq", Linear(0, 2, 9), "policy_freq must be at least 1, got 0.0. The paper uses 2."),
-        ("policy_freq", Linear(2, 0.4, 9), "the end of policy_freq must be at least 1, got 0.4. The paper uses 2."),
-        ("max_grad_norm", Linear(1, 0, 9), "the end of max_grad_norm must be greater than 0, got 0.0. Omit max_grad"),
-        ("bc_weight", Linear(0, 1, 9), "bc_weight must be greater than 0, got 0.0. Use 0.4 for TD3+BC, 0.1 for TD7, "),
-        ("target_update_freq", Linear(0, 1, 9), "target_update_freq must be at least 1, got 0.0. Use 250, for "),
+        ("actor_lr", Linear(-1, 2, 9), "actor_lr must be at least 0, got -1.0. Use a larger value."),
+        ("critic_lr", Linear(2, -0.4, 9), "the end of critic_lr must be at least 0, got -0.4. Use a larger value."),
     ],
 )
 def test_schedules_have_a_range(setting: str, schedule: Linear, message: str) -> None:
@@ -162,11 +159,8 @@ class Jump(Schedule):
 @pytest.mark.parametrize(
     ("setting", "later", "message"),
     [
-        ("policy_freq", 0.4, "policy_freq after 10 env_steps must be at least 1, got 0.4. The paper uses 2."),
-        ("policy_freq", float("nan"), "policy_freq after 10 env_steps must be finite, got nan. The paper uses 2."),
-        ("target_update_freq", float("inf"), "target_update_freq after 10 env_steps must be finite, got inf. Use "),
-        ("tau", 2, "tau after 10 env_steps must be in (0, 1], got 2. The paper uses 0.005."),
-        ("max_grad_norm", "large", "max_grad_norm after 10 env_steps must be a number, got 'large'. Use a number."),
+        ("actor_lr", -0.4, "actor_lr after 10 env_steps must be at least 0, got -0.4. Use a larger value."),
+        ("critic_lr", float("nan"), "critic_lr after 10 env_steps must be finite, got nan. Use a finite number."),
     ],
 )
 def test_later_value_out_of_range_is_refused(setting: str, later: Any, message: str) -> None:
@@ -186,22 +180,3 @@ def test_checkpoint_contains_the_schedule_without_its_check() -> None:
     assert isinstance(checked, Schedule)
     assert "CheckedSchedule" not in str(known_classes(Schedule))  # type: ignore[type-abstract]
     assert as_schedule("noise", checked)(10) == 2  # with the limits of another setting
-
-
-@pytest.mark.parametrize("setting", ["policy_freq", "target_update_freq"])
-def test_constant_frequency_is_an_integer(setting: str) -> None:
-    settings: dict[str, Any] = {setting: Constant(1.6)}
-    with refused(setting, "1.6", "Use an integer."):
-        TD3(3, [-1.0], [1.0], hidden_dims=(4,), **settings)
-    assert TD3(3, [-1.0], [1.0], hidden_dims=(4,), **{setting: Constant(3)}).hparams[setting] == 3  # type: ignore[arg-type]
-
-
-def test_scheduled_frequency_is_rounded() -> None:
-    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,), policy_freq=Linear(1, 4, 30))
-    due = []
-    for module.env_steps in range(40):
-        module.updates += 1
-        due.append(module.is_due(module.settings.policy_freq))
-    expected = [(step + 1) % max(round(1 + 3 * min(step / 30, 1)), 1) == 0 for step in range(40)]
-    assert due == expected
-    assert due[:4] == [True] * 4

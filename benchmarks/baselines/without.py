@@ -4,10 +4,12 @@ from typing import Any
 
 from benchmarks.baselines import ours
 from benchmarks.workloads import Workload
-from td3_lightning.fast import autograd_update, manual_update, training_loop
+from td3_lightning.algorithm import update_rules
+from td3_lightning.fast import manual_update, training_loop
 
 PARTS: dict[str, tuple[Any, str, Any]] = {  # owner, name and value of what switches the part off
-    "autograd_update.py": (autograd_update, "supports", lambda module: False),
+    "manual_update.py": (manual_update, "supports", lambda module: False),
+    "update rules": (update_rules, "_factories", []),
     "adam.py": (manual_update, "supports_fast_step", lambda module, optimizer: False),
     "training_loop.py": (training_loop.FastTrainingLoop, "install", lambda trainer: None),
 }

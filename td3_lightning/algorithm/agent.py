@@ -183,10 +183,6 @@ class Agent(L.LightningModule):
             return schedule.value
         return broadcast_from_rank_zero(schedule(self.env_steps), self.device)
 
-    def is_due(self, freq: Schedule) -> bool:
-        """Return whether the number of updates is a multiple of a schedule's rounded value."""
-        return self.updates % round(self.scheduled(freq)) == 0
-
     # Checkpoints.
 
     @classmethod

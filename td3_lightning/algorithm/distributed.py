@@ -13,29 +13,13 @@ from torch import Tensor, distributed
 
 from td3_lightning.errors import RunError, one_line
 
-# Texts of torch 2.10 to 2.13. gloo describes an errno by its own text or by that of the C library.
-GLOO = (
-    *("Connection closed by peer", "Socket closed", "Socket unexpectedly closed", "Pair is not connected"),
-    *("Read error", "Read timeout", "Write error", "Write timeout", "Connect timeout"),
-    *("Application timeout caused pair closure", "Gloo connectFullMesh failed", r"transport/.*writev \["),
-    "Timed out waiting .* for (?:recv|send|.*operation)",
+# Texts of gloo, NCCL and TCPStore in torch 2.10 to 2.13.
+_LOST = re.compile(
+    r"clos(ed|ure)|reset by peer|refused|timed out|timeout|aborted|broken pipe|not connected|unreachable|host is down|"
+    r"no route to host|(read|write) error|connectFullMesh failed|transport/.*writev|waitForInput: socket|"
+    r"ncclRemoteError|remote process|remote peer|NET ?[:/].*(fail|peer|completed with error)",
+    re.IGNORECASE,
 )
-SYSTEM = (
-    *("Connection reset by peer", "Connection refused", "Connection timed out", "Connection aborted", "Broken pipe"),
-    *("No route to host", "Host is down", "Network is unreachable", "Software caused connection abort"),
-    "Transport endpoint is not connected",
-)
-STORE = (
-    *("Connection was likely closed", "client socket has timed out", "Socket Timeout", "waitForInput: socket"),
-    *("Timed out after .* waiting for clients", "wait timeout after"),
-)
-NCCL = (
-    *("ncclRemoteError", "remote process exited", "unexpected exit of a remote peer", "communicator was aborted"),
-    *("Connection closed by remote peer", "Watchdog caught collective operation timeout", "NCCL timeout"),
-    *("Some NCCL operations have failed or timed out", "Net ?: .*(?:failed|closed)"),
-    "NET/.*(?:peer|completed with error)",
-)
-_LOST = re.compile("|".join((*GLOO, *SYSTEM, *STORE, *NCCL)), re.IGNORECASE)
 
 
 def is_lost_peer(error: BaseException) -> bool:

@@ -1,7 +1,7 @@
 """Encoders: networks between the observations and the layers of the actor and the critics."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import UsageError, refuse, require_bool, require_ints
 from td3_lightning.serialization.configurable import Configurable, from_config
 
@@ -17,9 +16,9 @@ from td3_lightning.serialization.configurable import Configurable, from_config
 class Encoder(Configurable, ABC):
     """Settings of a network that computes features of observations, and the method that builds it.
 
-    As `model.encoder`, it serves all critics, and their loss trains it. The actor either sees the same features without
-    training them, or has its own network. As `model.critic_encoder`, each critic has its own network. Layers such as
-    BatchNorm, Dropout and RReLU are refused, because the actor also acts in training mode.
+    It serves all critics, and their loss trains it. The actor either sees the same features without training them, or
+    has its own network. Layers such as BatchNorm, Dropout and RReLU are refused, because the actor also acts in
+    training mode.
     """
 
     shared = True  # whether the actor uses the critics' features; a subclass may make it an argument
@@ -47,43 +46,23 @@ class Trunk(Encoder):
 
     def build(self, obs_dim: int) -> nn.Module:
         """Build the layers."""
-        check_memory({"Trunk.widths": self.widths}, num_weights([obs_dim, *self.widths]))
         pairs = pairwise([obs_dim, *self.widths])
         return nn.Sequential(*(layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())))
 
 
-def build(encoder: Encoder | None, obs_dim: int, name: str = "encoder") -> nn.Module:
+def build(encoder: Encoder | None, obs_dim: int) -> nn.Module:
     """Build the network of an encoder with fresh parameters, or an identity if there is none.
 
-    Args:
-        encoder: The encoder.
-        obs_dim: Numbers in an observation.
-        name: Name of the setting in errors.
-
     Raises:
-        UsageError: The result is no module, or a layer behaves differently in training, where the actor acts too.
+        UsageError: A layer behaves differently in training, where the actor acts too.
     """
     network = nn.Identity() if encoder is None else encoder.build(obs_dim)
-    if not isinstance(network, nn.Module):
-        raise refuse(f"{type(encoder).__name__}.build", "a method that returns a module", network, "Return it.")
     for layer in network.modules():
         if fix := _fix_of_training_mode(layer):
             raise UsageError(
-                f"{name} must behave the same in training and evaluation, got the layer {type(layer).__name__}. {fix}"
+                f"encoder must behave the same in training and evaluation, got the layer {type(layer).__name__}. {fix}"
             )
     return network
-
-
-def check_have_own_weights(networks: Iterable[nn.Module]) -> None:
-    """Raise `UsageError` if two networks of an encoder have the same weights, which two optimizers would train."""
-    found: set[nn.Parameter] = set()
-    for network in networks:
-        if not found.isdisjoint(own := set(network.parameters())):
-            raise UsageError(
-                "build of the encoder must return a new module in each call, got the same weights twice. Create the "
-                "layers in build."
-            )
-        found |= own
 
 
 def _fix_of_training_mode(layer: nn.Module) -> str:

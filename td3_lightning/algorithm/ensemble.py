@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.network_checks import has_hooks
-
 Member = Callable[[Tensor], Tensor]  # a layer of one of the networks
 
 
@@ -73,6 +71,12 @@ class EnsembleReLU(nn.ReLU):
     def members(self) -> Iterator[Member]:
         """Yield the ReLU of each network. It changes its inputs, which no other layer needs."""
         return repeat(torch.relu_)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a forward or backward hook is registered on a module, or its `forward` is replaced."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks) or "forward" in vars(module)
 
 
 def are_separable(layers: Iterable[nn.Module]) -> bool:

@@ -1,6 +1,5 @@
 """Optimization of an agent's networks: gradients, Adam, learning rates and clipping."""
 
-import contextlib
 import copy
 from typing import Any, cast
 
@@ -10,8 +9,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import average_gradients
-from td3_lightning.algorithm.network_checks import check_actor, check_weight_types
-from td3_lightning.algorithm.normalization import RunningNormalizer, RunningRewardNormalizer
+from td3_lightning.algorithm.normalization import RunningNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, refuse, shown
 from td3_lightning.replay.batch import Batch
@@ -39,9 +37,7 @@ class Learner(Agent):
         self.save_hyperparameters(settings.hyperparameters())
         self.settings = settings
         self.normalizer = RunningNormalizer(settings.obs_dim) if settings.normalize_observations else nn.Identity()
-        self.reward_normalizer = RunningRewardNormalizer() if settings.normalize_rewards else nn.Identity()
         self.actor, self.critics = self.build_networks()
-        check_actor(self.actor)
         self.actor_target = copy.deepcopy(self.actor).requires_grad_(False)
         self.critics_target = copy.deepcopy(self.critics).requires_grad_(False)
         self._td_error: dict[str, Tensor] = {}  # of the last batch, if the critic loss returns it
@@ -51,14 +47,8 @@ class Learner(Agent):
         raise NotImplementedError
 
     def normalized(self, batch: Batch) -> Batch:
-        """Normalize the raw observations and rewards of a batch if the settings require it."""
-        obs, next_obs = self.normalizer(batch.obs), self.normalizer(batch.next_obs)
-        return batch._replace(obs=obs, reward=self.reward_normalizer(batch.reward), next_obs=next_obs)
-
-    @property
-    def reward_factor(self) -> float:
-        """Factor on the rewards of the replay buffer in an update: 1, or that of `normalize_rewards`."""
-        return float(self.reward_normalizer(torch.ones(1, device=self.device)))
+        """Normalize the raw observations of a batch if the settings require it."""
+        return batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the name of the agent, and that of its class if it changes the policy."""
@@ -95,31 +85,6 @@ class Learner(Agent):
         """Create Adam for a network, with the learning rate at `env_steps`."""
         return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=True)
 
-    def on_fit_start(self) -> None:
-        """Refuse a precision and networks with which the agent cannot be trained."""
-        super().on_fit_start()
-        self._check_checkpoint_hook()
-        check_actor(self.actor)
-        check_actor(self.actor_target, "actor_target")
-        if hasattr(getattr(self.trainer, "datamodule", None), "replay"):  # other data may have any type
-            check_weight_types(self, self.trained_networks, str(self.trainer.precision))
-
-    def _check_checkpoint_hook(self) -> None:
-        """Refuse a subclass whose checkpoints could not be loaded, before it is trained."""
-        if self.algorithm not in ALGORITHMS:
-            constraint, fix = f"one of {', '.join(ALGORITHMS)}", "Remove it from the class."
-            raise refuse("algorithm", constraint, self.algorithm, fix)
-        if type(self).on_save_checkpoint is Learner.on_save_checkpoint:
-            return
-        held: dict[str, Any] = {"state_dict": {}}
-        with contextlib.suppress(KeyError):  # another part that the hook of the subclass expects
-            self.on_save_checkpoint(held)
-            if "algorithm" not in held:
-                raise UsageError(
-                    f"on_save_checkpoint of {type(self).__name__} must add the agent's parts to the checkpoint, got "
-                    "none. Add super().on_save_checkpoint(checkpoint) to it."
-                )
-
     def on_train_start(self) -> None:
         """Check the optimizers."""
         self.check_optimizers()
@@ -152,7 +117,7 @@ class Learner(Agent):
             group["lr"] = rate
         if (norm := self.settings.max_grad_norm) is not None:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-            nn.utils.clip_grad_norm_(weights, self.scheduled(norm))
+            nn.utils.clip_grad_norm_(weights, norm)
 
     def step_critics(self) -> None:
         """Take an optimizer step along the critics' gradients."""

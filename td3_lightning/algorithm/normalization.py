@@ -1,4 +1,4 @@
-"""Normalization of observations and rewards by running statistics."""
+"""Normalization of observations by running statistics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -64,17 +64,3 @@ class RunningNormalizer(nn.Module):
         """Move the statistics to another device, but keep their type: bfloat16 cannot represent the count."""
         keep_type: Any = super()._apply  # untyped in torch
         return keep_type(lambda tensor: tensor.to(fn(tensor).device), recurse)
-
-
-class RunningRewardNormalizer(RunningNormalizer):
-    """Divide rewards by the standard deviation of all discounted returns so far, as Gymnasium's `NormalizeReward`.
-
-    `update` receives the returns (n, 1). Rewards are not clipped, because a batch has n-step sums.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-    def forward(self, reward: Tensor) -> Tensor:
-        """Normalize rewards (batch,), and return them in their own type."""
-        return (reward / (self.var + EPSILON).sqrt()).to(reward.dtype)

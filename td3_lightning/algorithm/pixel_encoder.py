@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.encoders import Encoder
-from td3_lightning.algorithm.network_memory import check_memory, num_weights
 from td3_lightning.errors import UsageError, require_bool, require_int
 
 CHANNELS = 3  # colors of a frame
@@ -55,7 +54,6 @@ class Convolutions(Encoder):
         )
         with torch.no_grad():
             numbers = convolutions(torch.zeros(1, obs_dim)).shape[1]
-        check_memory({"Convolutions.features": self.features}, num_weights([numbers, self.features]))
         return nn.Sequential(convolutions, nn.Linear(numbers, self.features), nn.LayerNorm(self.features), nn.Tanh())
 
 

@@ -6,7 +6,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from td3_lightning.errors import UsageError
-from td3_lightning.schedules import Schedule
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -14,7 +13,7 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def check_precision(trainer: L.Trainer, max_grad_norm: Schedule | None) -> None:
+def check_precision(trainer: L.Trainer, max_grad_norm: float | None) -> None:
     """Raise `UsageError` if the device lacks float64, or if the precision makes steps or gradients wrong."""
     if trainer.strategy.root_device.type == "mps":
         raise UsageError("trainer.accelerator must support float64, got mps. Use cpu.")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import maximum_over_ranks
 from td3_lightning.algorithm.ensemble import EnsembleLinear
-from td3_lightning.algorithm.networks import action_bounds
+from td3_lightning.algorithm.networks import register_box
 from td3_lightning.algorithm.precision import at_least_float32
 
 EPSILON = 1e-8  # smallest mean that `avg_l1_norm` divides by
@@ -58,9 +58,6 @@ class SALEActor(nn.Module):
         action_high: Largest value of each action, in the environment's units.
         hidden_dims: Width of each hidden layer. The first one is also the width of the features of the observation.
         zs_dim: Numbers in an embedding.
-
-    Raises:
-        UsageError: The box is empty or not finite.
     """
 
     scale: Tensor
@@ -75,11 +72,9 @@ class SALEActor(nn.Module):
         zs_dim: int,
     ) -> None:
         super().__init__()
-        low, high = action_bounds(action_low, action_high)
         self.features = nn.Linear(obs_dim, hidden_dims[0])
-        self.layers = _perceptron([hidden_dims[0] + zs_dim, *hidden_dims, len(low)], nn.ReLU)
-        self.register_buffer("scale", (high - low) / 2)
-        self.register_buffer("centre", (high + low) / 2)
+        self.layers = _perceptron([hidden_dims[0] + zs_dim, *hidden_dims, len(action_low)], nn.ReLU)
+        register_box(self, action_low, action_high)
 
     def tanh_action(self, obs: Tensor, z_s: Tensor) -> Tensor:
         """Return actions (batch, action_dim) in [-1, 1] for observations (batch, obs_dim) and their embeddings."""

@@ -9,9 +9,9 @@ from torch import Tensor
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.learner import Learner
 from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td3_bc_loss
-from td3_lightning.algorithm.networks import build_networks, encode_first
+from td3_lightning.algorithm.networks import build_networks
 from td3_lightning.algorithm.precision import at_least_float32
-from td3_lightning.algorithm.settings import Gradients, TD3Settings
+from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
@@ -24,30 +24,24 @@ class TD3(Learner):
         obs_dim: Numbers in an observation; taken from the environment.
         action_low: Smallest value of each action; taken from the environment.
         action_high: Largest value of each action; taken from the environment.
-        hidden_dims: Width of each hidden layer of the actor, and of every critic without `critic_hidden_dims`.
-        critic_hidden_dims: Width of each hidden layer of every critic; None for `hidden_dims`.
+        hidden_dims: Width of each hidden layer of the actor and of every critic.
         num_critics: Number of critics; the target uses the minimum of their values. The paper uses 2.
         layer_norm: Normalize each hidden layer before its ReLU.
         encoder: Network before the hidden layers, shared by actor and critics or one for each. None means no encoder.
-        critic_encoder: Network before the critics' layers, one for each critic; None for `encoder`.
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
-        tau: Share of the online parameters in each Polyak average, in (0, 1], a number or a schedule over env_steps.
-        policy_noise: Standard deviation of the target policy's noise relative to half the action range, or a schedule.
-        noise_clip: Bound of the target policy's noise relative to half the action range, or a schedule.
-        policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets; a number
-            or a schedule.
-        max_grad_norm: Largest norm of the actor's and of the critics' gradient, or a schedule; None for no clipping.
-        gradients: "manual" computes the same gradients faster for plain networks in one process on a CPU; other cases,
-            and "autograd", use autograd.
-        target_update_freq: Critic updates per update of the targets, a number or a schedule; None means `policy_freq`.
-            With tau = 1, the targets become copies (hard updates).
+        tau: Share of the online parameters in each Polyak average, in (0, 1].
+        policy_noise: Standard deviation of the target policy's noise relative to half the action range.
+        noise_clip: Bound of the target policy's noise relative to half the action range.
+        policy_freq: Critic updates per update of the actor and, without `target_update_freq`, of the targets.
+        max_grad_norm: Largest norm of the actor's and of the critics' gradient; None for no clipping.
+        target_update_freq: Critic updates per update of the targets; None means `policy_freq`. With tau = 1, the
+            targets become copies (hard updates).
         critic_loss: "mse", the paper's, or "huber", which `data.priority_alpha` requires.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
-        bc_weight: Weight of behavior cloning in the actor loss, for offline data, or a schedule: 1 / alpha of the
-            TD3+BC paper, which uses 0.4. A larger value keeps the policy closer to the data. None for TD3's loss.
-        normalize_rewards: Divide rewards by the standard deviation of all discounted training returns so far.
+        bc_weight: Weight of behavior cloning in the actor loss, for offline data: 1 / alpha of the TD3+BC paper, which
+            uses 0.4. A larger value keeps the policy closer to the data. None for TD3's loss.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -68,28 +62,19 @@ class TD3(Learner):
         encoder: Encoder | None = None,
         actor_lr: float | Schedule = 3e-4,
         critic_lr: float | Schedule = 3e-4,
-        tau: float | Schedule = 0.005,
-        policy_noise: float | Schedule = 0.2,
-        noise_clip: float | Schedule = 0.5,
-        policy_freq: int | Schedule = 2,
-        max_grad_norm: float | Schedule | None = None,
-        gradients: Gradients = "manual",
-        target_update_freq: int | Schedule | None = None,
+        tau: float = 0.005,
+        policy_noise: float = 0.2,
+        noise_clip: float = 0.5,
+        policy_freq: int = 2,
+        max_grad_norm: float | None = None,
+        target_update_freq: int | None = None,
         critic_loss: CriticLoss = "mse",
-        critic_hidden_dims: Sequence[int] | None = None,
-        critic_encoder: Encoder | None = None,
         normalize_observations: bool = False,
-        bc_weight: float | Schedule | None = None,
-        normalize_rewards: bool = False,
+        bc_weight: float | None = None,
     ) -> None:
-        settings = TD3Settings(
-            obs_dim, action_low, action_high, hidden_dims, num_critics, layer_norm, encoder, actor_lr, critic_lr,
-            tau, policy_noise, noise_clip, policy_freq, max_grad_norm, gradients, target_update_freq,
-            critic_loss, critic_hidden_dims, critic_encoder, normalize_observations, bc_weight, normalize_rewards,
-        )  # fmt: skip
+        settings = TD3Settings.of(locals())
         # save_hyperparameters compares these names with the saved settings, which fails for arrays.
-        action_low, action_high = settings.action_low, settings.action_high
-        hidden_dims, critic_hidden_dims = settings.hidden_dims, settings.critic_hidden_dims
+        action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
         super().__init__(settings)
 
     def build_networks(self) -> tuple[Any, Any]:
@@ -108,9 +93,9 @@ class TD3(Learner):
         self.updates += 1
         critic_loss, q = rule.update_critics(batch)
         logs = {"critic_loss": critic_loss, "q_mean": q.mean(), **self._td_error}
-        if self.is_due(self.settings.policy_freq):
+        if self.updates % self.settings.policy_freq == 0:
             logs["actor_loss"] = rule.update_actor(batch)
-        if self.is_due(self.settings.target_interval):
+        if self.updates % self.settings.target_interval == 0:
             self.update_targets()
         return logs
 
@@ -131,17 +116,16 @@ class TD3(Learner):
     @torch.no_grad()
     def update_targets(self) -> None:
         """Polyak average: target <- (1 - tau) target + tau online, for the actor and the critics."""
-        tau = self.scheduled(self.settings.tau)
         for online, target in ((self.critics, self.critics_target), (self.actor, self.actor_target)):
-            torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+            torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), self.settings.tau)
 
     def draw_target_noise(self, action: Tensor) -> Tensor:
         """Draw clipped noise for actions (batch, action_dim), relative to half the action range."""
         noise = torch.randn(action.shape, generator=self.noise_generator)  # on the CPU: the same for every device
         scale = self.actor_target.scale
         noise = (noise.pin_memory() if scale.is_cuda else noise).to(scale, non_blocking=True)
-        std, bound = self.scheduled(self.settings.policy_noise), self.scheduled(self.settings.noise_clip)
-        return noise.mul_(std).clamp_(-bound, bound)
+        bound = self.settings.noise_clip
+        return noise.mul_(self.settings.policy_noise).clamp_(-bound, bound)
 
     def smooth_target_action(self, action: Tensor, noise: Tensor) -> Tensor:
         """Add noise to actions, both (batch, action_dim), and clip the sum to the action box."""
@@ -167,12 +151,12 @@ class TD3(Learner):
     def actor_loss(self, batch: Batch) -> Tensor:
         """Return minus the mean value that the first critic assigns to the actor's actions, or the loss of TD3+BC."""
         with torch.no_grad():  # only the critic loss trains the critics' encoder
-            features = encode_first(self.critics.encoder, batch.obs)
+            features = self.critics.encoder(batch.obs)
         action = self.actor(self._actor_input(batch.obs, features))
         q = at_least_float32(self.critics.q1(features, action))
         if self.settings.bc_weight is None:
             return -q.mean()
-        return td3_bc_loss(q, (action - batch.action) / self.actor.scale, self.scheduled(self.settings.bc_weight))
+        return td3_bc_loss(q, (action - batch.action) / self.actor.scale, self.settings.bc_weight)
 
     def _actor_input(self, obs: Tensor, features: Tensor) -> Tensor:
         """Return the critics' features if the actor shares their encoder, else the observations."""
@@ -204,7 +188,7 @@ class TD3(Learner):
 
     def q_value(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the first critic's values (batch,) of actions (batch, action_dim) in the environment's units."""
-        q: Tensor = self.critics.q1(encode_first(self.critics.encoder, self.normalizer(obs)), action)
+        q: Tensor = self.critics.q1(self.critics.encoder(self.normalizer(obs)), action)
         return q
 
     def __getstate__(self) -> dict[str, Any]:

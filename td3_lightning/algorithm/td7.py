@@ -41,19 +41,17 @@ class TD7(TD3):
         actor_lr: Learning rate of the actor's Adam, a number or a schedule over env_steps.
         critic_lr: Learning rate of the critics' Adam, a number or a schedule over env_steps.
         encoder_lr: Learning rate of the encoder's Adam, a number or a schedule over env_steps.
-        tau: Share of the online parameters in each update of the targets, in (0, 1], a number or a schedule over
-            env_steps. The paper copies the parameters (1).
-        policy_noise: Standard deviation of the target policy's noise relative to half the action range, or a schedule.
-        noise_clip: Bound of the target policy's noise relative to half the action range, or a schedule.
-        policy_freq: Critic updates per update of the actor, a number or a schedule.
-        target_update_freq: Critic updates per update of the targets and of the fixed encoders, a number or a schedule.
-        max_grad_norm: Largest norm of each network's gradient, or a schedule; None for no clipping.
+        tau: Share of the online parameters in each update of the targets, in (0, 1]. The paper copies them (1).
+        policy_noise: Standard deviation of the target policy's noise relative to half the action range.
+        noise_clip: Bound of the target policy's noise relative to half the action range.
+        policy_freq: Critic updates per update of the actor.
+        target_update_freq: Critic updates per update of the targets and of the fixed encoders.
+        max_grad_norm: Largest norm of each network's gradient; None for no clipping.
         critic_loss: "huber", LAP's, or "mse", TD3's.
         normalize_observations: Normalize observations by the mean and variance of all training observations so far,
             and clip them to [-10, 10].
-        bc_weight: Weight of behavior cloning in the actor loss, for offline data, or a schedule: the paper's lambda,
-            which is 0.1. A larger value keeps the policy closer to the data. None for online training.
-        normalize_rewards: Divide rewards by the standard deviation of all discounted training returns so far.
+        bc_weight: Weight of behavior cloning in the actor loss, for offline data: the paper's lambda, which is 0.1.
+            A larger value keeps the policy closer to the data. None for online training.
 
     Raises:
         UsageError: A setting is out of its range.
@@ -77,25 +75,17 @@ class TD7(TD3):
         actor_lr: float | Schedule = 3e-4,
         critic_lr: float | Schedule = 3e-4,
         encoder_lr: float | Schedule = 3e-4,
-        tau: float | Schedule = 1.0,
-        policy_noise: float | Schedule = 0.2,
-        noise_clip: float | Schedule = 0.5,
-        policy_freq: int | Schedule = 2,
-        target_update_freq: int | Schedule = 250,
-        max_grad_norm: float | Schedule | None = None,
+        tau: float = 1.0,
+        policy_noise: float = 0.2,
+        noise_clip: float = 0.5,
+        policy_freq: int = 2,
+        target_update_freq: int = 250,
+        max_grad_norm: float | None = None,
         critic_loss: CriticLoss = "huber",
         normalize_observations: bool = False,
-        bc_weight: float | Schedule | None = None,
-        normalize_rewards: bool = False,
+        bc_weight: float | None = None,
     ) -> None:
-        settings = TD7Settings(
-            obs_dim=obs_dim, action_low=action_low, action_high=action_high, hidden_dims=hidden_dims, zs_dim=zs_dim,
-            num_critics=num_critics, actor_lr=actor_lr, critic_lr=critic_lr, encoder_lr=encoder_lr, tau=tau,
-            policy_noise=policy_noise, noise_clip=noise_clip, policy_freq=policy_freq,
-            target_update_freq=target_update_freq, max_grad_norm=max_grad_norm, critic_loss=critic_loss,
-            critic_hidden_dims=None, critic_encoder=None, layer_norm=False, encoder=None, gradients="autograd",
-            normalize_observations=normalize_observations, bc_weight=bc_weight, normalize_rewards=normalize_rewards,
-        )  # fmt: skip
+        settings = TD7Settings.of(locals())
         # save_hyperparameters compares these names with the saved settings, which fails for arrays.
         action_low, action_high, hidden_dims = settings.action_low, settings.action_high, settings.hidden_dims
         Learner.__init__(self, settings)  # the constructor of TD3 takes other arguments
@@ -172,7 +162,7 @@ class TD7(TD3):
         q = at_least_float32(self.critics(batch.obs, action, self.fixed_encoder.embed_action(z_s, action), z_s))
         if self.settings.bc_weight is None:
             return -q.mean()
-        return td7_bc_loss(q, action - batch.action, self.scheduled(self.settings.bc_weight))
+        return td7_bc_loss(q, action - batch.action, self.settings.bc_weight)
 
     @torch.no_grad()
     def _embed(self, obs: Tensor) -> Tensor:

@@ -12,7 +12,14 @@ import yaml
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, shown
 from td3_lightning.reporting.run_dir import config_of
-from td3_lightning.serialization.stored_settings import Named, NotNamedError, check_claims, check_names, plain
+from td3_lightning.serialization.stored_settings import (
+    Named,
+    NotNamedError,
+    check_claims,
+    check_names,
+    plain,
+    without_removed,
+)
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 
@@ -36,11 +43,10 @@ LEAVES = (type(None), bool, int, float, str)
 ENV_SIZES = ("obs_dim", "action_low", "action_high")
 
 SIZES = (
-    *(*ENV_SIZES, "hidden_dims", "critic_hidden_dims"),
-    *("num_critics", "layer_norm", "encoder", "critic_encoder", "zs_dim"),
-    *("normalize_observations", "normalize_rewards"),
+    *(*ENV_SIZES, "hidden_dims"),
+    *("num_critics", "layer_norm", "encoder", "zs_dim", "normalize_observations"),
 )
-EARLIER = {"normalize_observations": False, "normalize_rewards": False}  # where an old checkpoint lacks them
+EARLIER = {"normalize_observations": False}  # where an old checkpoint lacks them
 
 
 def saved_settings(
@@ -62,6 +68,7 @@ def saved_settings(
     named = _named_in(files, typed)
     try:
         settings = kept(plain(checkpoint.get("config", {}), "config"))
+        settings["model"] = without_removed(settings.get("model", {}))
         if command != "fit":
             settings = _kept_by_others(settings)
         check_kept(settings, named)

@@ -13,9 +13,8 @@ MAX_NAMES = 100  # names from infos that a run logs
 LOGGED = {  # names that training and evaluation log themselves
     *("return", "length", "return_mean", "return_std", "return_min", "return_max", "length_mean"),
     *("episode_return", "running_mean", "critic_loss", "actor_loss", "q_mean", "actor_lr", "critic_lr", "noise"),
-    *("tau", "policy_noise", "noise_clip", "steps_per_second"),
-    *("policy_checkpoint_return", "assessments", "encoder_loss", "encoder_lr"),
-    *("policy_freq", "target_update_freq", "max_grad_norm", "bc_weight", "n_step", "gamma", "updates_per_step"),
+    *("steps_per_second", "policy_checkpoint_return", "assessments", "encoder_loss", "encoder_lr"),
+    *("n_step", "gamma", "updates_per_step"),
 }
 
 

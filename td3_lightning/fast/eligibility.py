@@ -8,8 +8,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, 
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 
-from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, EnsembleReLU
-from td3_lightning.algorithm.network_checks import has_hooks
+from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, EnsembleReLU, has_hooks
 from td3_lightning.algorithm.networks import Actor, Critics
 from td3_lightning.algorithm.settings import TD3Settings
 

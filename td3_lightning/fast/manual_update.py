@@ -37,8 +37,7 @@ def supports(module: TD3) -> bool:
     Every precision is supported except 16-mixed, which scales the gradients.
     """
     return (
-        module.settings.gradients == "manual"
-        and all(is_plain(network, module.settings) for network in _networks(module))
+        all(is_plain(network, module.settings) for network in _networks(module))
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
         and torch.get_float32_matmul_precision() == "highest"

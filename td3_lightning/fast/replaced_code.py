@@ -27,13 +27,13 @@ STEPS = {  # methods of an agent that `autograd_update.py` replaces
 LOSSES = {  # further ones that `manual_update.py` replaces
     "critic_loss": "cb397357efd0bc97",
     "td_target": "7870023bfebf4e14",
-    "actor_loss": "9684f36cd031cf00",
+    "actor_loss": "0d2b3e92ca8be640",
     "_actor_input": "86ac6c6dcf5ac55a",
 }
 FORWARD = {  # functions that those methods call
     "Actor.forward": "40fa53280e35c9b8",
-    "Critics.forward": "87dc515f8e05b26d",
-    "Critics.q1": "fe61670cc9664de7",
+    "Critics.forward": "1ed676b7c4ebed66",
+    "Critics.q1": "2898f92207a63ffa",
     "Critics._is_batched": "98c482994c5b3875",
     "Critics.is_separable": "f8cadc2e9d4e8c83",
     "EnsembleLinear.forward": "45be958f6123850a",
@@ -46,7 +46,6 @@ FORWARD = {  # functions that those methods call
     "are_separable": "ff4716a43a051293",
     "_linear": "b4a36d093ce3a286",
     "_layer_norm": "d980f4b02a2318f2",
-    "encode_first": "e2414a49f4604050",
     "at_least_float32": "b61eb8321e8a621f",
     "squared_error": "4fda626386b7367f",
 }
@@ -64,7 +63,7 @@ def forward_functions() -> dict[str, Any]:
     found = {f"{kind.__name__}.{name}": getattr(kind, name) for kind, names in methods.items() for name in names}
     found |= {name: getattr(networks, name) for name in ("compute", "members", "are_separable")}
     found |= {name: getattr(ensemble, name) for name in ("_linear", "_layer_norm")}
-    found |= {name: getattr(td3, name) for name in ("encode_first", "at_least_float32")}
+    found |= {name: getattr(td3, name) for name in ("at_least_float32",)}
     return found | {"squared_error": losses.CRITIC_LOSSES["mse"]}
 
 

@@ -36,7 +36,7 @@ STYLES = {
 MOMENTS = ("exp_avg", "exp_avg_sq")
 ADAM_SETTINGS = ("betas", "eps", "weight_decay", "amsgrad", "maximize")  # must match, because the state depends on them
 # Settings of agents that the files cannot represent.
-UNKNOWN_SETTINGS = ("layer_norm", "encoder", "critic_encoder", "normalize_observations", "normalize_rewards")
+UNKNOWN_SETTINGS = ("layer_norm", "encoder", "normalize_observations")
 MAX_SAVE_SECONDS = 60.0  # time in which a program writes all its files
 
 

@@ -97,7 +97,7 @@ def draw_values(module: TD3, data: ReplayData, episodes: Sequence[RecordedEpisod
     Points above the diagonal are overestimates. Both axes are in the environment's units of reward.
     """
     gamma = data.replay.gamma_schedule(module.env_steps)
-    scale = data.replay.reward_scale * module.reward_factor
+    scale = data.replay.reward_scale
     estimated = [_estimates(module, each) / scale for each in episodes]
     observed = [discounted_returns(each, gamma, one[-1]) for each, one in zip(episodes, estimated, strict=True)]
     x = np.concatenate(observed)

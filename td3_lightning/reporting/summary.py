@@ -39,8 +39,6 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
     """
     replay = data.replay
     widths = _widths(model.hparams["hidden_dims"])
-    if (critics := model.hparams.get("critic_hidden_dims")) is not None:
-        widths = f"{widths} and {_widths(critics)}"
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     megabytes = replay.capacity * replay.transition_bytes / 1e6
     lines = [

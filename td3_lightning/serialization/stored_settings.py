@@ -29,6 +29,14 @@ AGENTS = ("TD3", "TD7")  # other classes of this package may write files when th
 MAX_STACK = 1_000  # observations that a wrapper stacks
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")  # in the state of a ModelCheckpoint
 
+# Settings of earlier versions of an agent, with the values that an agent without them equals.
+REMOVED: dict[str, tuple[Any, ...]] = {
+    "gradients": ("manual", "autograd", "compiled"),
+    "critic_hidden_dims": (None,),
+    "critic_encoder": (None,),
+    "normalize_rewards": (False,),
+}
+
 # A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
 SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
 NUMERIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|([\d-]+[T ])?\d+(:\d\d)+", re.IGNORECASE)
@@ -76,6 +84,21 @@ def plain(value: Any, name: str) -> Any:
         )
 
     return copied(value)
+
+
+def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an agent without those of earlier versions.
+
+    Raises:
+        UsageError: This version does not have the agent, because one of them has another value.
+    """
+    for name in REMOVED.keys() & settings.keys():
+        if settings[name] not in REMOVED[name]:
+            raise UsageError(
+                f"The checkpoint must have {name} {REMOVED[name][0]}, got {shown(settings[name])}. Use the version of "
+                "td3_lightning that saved it."
+            )
+    return {name: value for name, value in settings.items() if name not in REMOVED}
 
 
 def check_names(value: Any, setting: str, named: Named) -> None:
@@ -138,7 +161,7 @@ def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[
     held, expected = checkpoint.get("algorithm", "TD3"), getattr(kind, "algorithm", None)
     if expected not in (None, held):
         raise UsageError(f"The checkpoint must be of {expected}, got one of {shown(held)}. Use its class.")
-    stored = plain(checkpoint["hyper_parameters"], "hyper_parameters")
+    stored = without_removed(plain(checkpoint["hyper_parameters"], "hyper_parameters"))
     known = {name for constructor in _constructors(kind) for name in inspect.signature(constructor).parameters}
     own = {name: value for name, value in stored.items() if name in known and name not in set(given)}
     imported = known_classes(Configurable)

@@ -88,7 +88,6 @@ class Collector(Callback):
             data.replay.steps_before = module.env_steps - data.replay.steps_stored
         if not len(data.envs.obs):
             data.begin_episodes()
-        self.upkeep.unseen.begin(module, data)
         steps = self.collection.warmup_steps
         while not self.stopping and (module.env_steps < steps or (fill and data.replay.steps_stored < steps)):
             self._step(trainer, module, data)
@@ -166,7 +165,8 @@ class Collector(Callback):
         for env, row in enumerate(rows):
             if step.resets is None or not step.resets[env]:
                 data.replay.add(env, *row)
-        self.upkeep.unseen.add(module, data, step)
+        if module.settings.normalize_observations:
+            self.upkeep.unseen.add(step)
         self.env_steps = module.env_steps = module.env_steps + len(step.stepped)
         if step.reports:
             self.last_return = step.reports[-1]["return"]

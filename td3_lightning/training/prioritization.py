@@ -7,10 +7,9 @@ from torch import Tensor
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
-from td3_lightning.schedules import Constant
 
 TD_ERROR = "td_error"  # name in the outputs of a training step
-RESET_INTERVAL = Constant(250)  # updates; that of the authors' TD7
+RESET_INTERVAL = 250  # updates; that of the authors' TD7
 
 
 def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]) -> None:
@@ -30,5 +29,5 @@ def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]
             "--data.priority_alpha 0."
         )
     replay.priorities.update(outputs[TD_ERROR])
-    if module.is_due(module.settings.target_update_freq or RESET_INTERVAL):
+    if module.updates % (module.settings.target_update_freq or RESET_INTERVAL) == 0:
         replay.priorities.reset_max_priority()

@@ -139,11 +139,10 @@ def check_agent(module: TD3, data: ReplayData) -> None:
     """Check that an agent can be trained with a data module.
 
     Raises:
-        UsageError: Its critic loss does not correct for the priorities, or it normalizes frames or rewards that it
-            cannot normalize.
+        UsageError: Its critic loss does not correct for the priorities, or it normalizes frames.
     """
-    settings, replay = module.settings, data.replay
-    if replay.priorities is not None and settings.critic_loss != "huber":
+    settings = module.settings
+    if data.replay.priorities is not None and settings.critic_loss != "huber":
         raise UsageError(
             f"model.critic_loss must be huber if data.priority_alpha is above 0, got {settings.critic_loss}. Use "
             "--model.critic_loss huber, or --data.priority_alpha 0."
@@ -151,11 +150,6 @@ def check_agent(module: TD3, data: ReplayData) -> None:
     if settings.normalize_observations and data.pixels is not None:
         raise UsageError(
             "model.normalize_observations must be false with data.pixels, got true. Omit it: the encoder scales frames."
-        )
-    if settings.normalize_rewards and (data.offline or replay.reward_scale != 1):
-        raise UsageError(
-            "model.normalize_rewards must be false with data.dataset.offline or data.reward_scale, got true. Use a "
-            "constant data.reward_scale: the estimate requires environment steps."
         )
 
 

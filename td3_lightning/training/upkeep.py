@@ -14,7 +14,7 @@ from td3_lightning.training import run_checks
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.divergence import check_losses, check_weights
 from td3_lightning.training.last_agent import LastAgent
-from td3_lightning.training.normalizer_inputs import NormalizerInputs
+from td3_lightning.training.normalizer_inputs import UnseenObservations
 from td3_lightning.training.prioritization import TD_ERROR, update_priorities
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
@@ -35,7 +35,7 @@ class Upkeep:
 
     def start_over(self) -> None:
         """Forget the losses and the statistics of another agent."""
-        self.unseen, self.log = NormalizerInputs(), UpdateLog()
+        self.unseen, self.log = UnseenObservations(), UpdateLog()
 
     def setup(self, trainer: L.Trainer, stage: str, collector: Any) -> bool:
         """Check that the parts of a run fit together. Return whether this is the fit of another agent.
@@ -62,8 +62,8 @@ class Upkeep:
         if data.dataset is not None and module.settings.normalize_observations:
             obs = data.dataset.observations_for(module)
             if trainer.is_global_zero:  # the statistics are those of all processes
-                self.unseen.observations.add_dataset(obs)
-        self.unseen.observations.check(module)
+                self.unseen.add_dataset(obs)
+        self.unseen.check(module)
         self.log.start(module)
 
     def after_update(self, trainer: L.Trainer, module: TD3, data: ReplayData, outputs: dict[str, Any]) -> None:

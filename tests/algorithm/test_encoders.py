@@ -186,7 +186,6 @@ def test_dropout_with_a_probability_of_zero_is_accepted() -> None:
     assert any(isinstance(layer, torch.nn.Dropout) for layer in module.modules())
 
 
-@pytest.mark.parametrize("setting", ["encoder", "critic_encoder"])
 @pytest.mark.parametrize(
     ("kind", "arguments", "fix"),
     [
@@ -199,41 +198,16 @@ def test_dropout_with_a_probability_of_zero_is_accepted() -> None:
         ("RReLU", (), "Use LeakyReLU."),
     ],
 )
-def test_layer_that_differs_in_training_is_refused(setting: str, kind: str, arguments: Any, fix: str) -> None:
+def test_layer_that_differs_in_training_is_refused(kind: str, arguments: Any, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
-        new_module(**{"encoder": None, setting: Layers(Trunk([4]), kind, arguments)})
-    expected = f"{setting} must behave the same in training and evaluation, got the layer {kind}. {fix}"
+        new_module(Layers(Trunk([4]), kind, arguments))
+    expected = f"encoder must behave the same in training and evaluation, got the layer {kind}. {fix}"
     assert str(caught.value) == expected
 
 
-@pytest.mark.parametrize("setting", ["encoder", "critic_encoder"])
-def test_encoder_without_features_per_observation_is_refused(setting: str) -> None:
-    for kind, arguments, shape in (("Unflatten", (1, (2, 2)), "(2, 2, 2)"), ("GRU", (4, 4), "()")):
-        with refused("features", shape, "Use nn.Flatten()"):
-            new_module(**{"encoder": None, setting: Layers(Trunk([4]), kind, arguments)})
-
-
-def test_encoder_that_builds_no_module_is_refused() -> None:
-    class Forgetful(Encoder):
-        def build(self, obs_dim: int) -> Any:
-            nn.Linear(obs_dim, 4)
-
-    with refused("Forgetful.build", "None", "Return it."):
-        new_module(Forgetful())
-
-
-@pytest.mark.parametrize("setting", ["encoder", "critic_encoder"])
-def test_encoder_that_builds_the_same_module_twice_is_refused(setting: str) -> None:
-    layer = nn.Linear(3, 4)
-
-    class Single(Encoder):
-        shared = False
-
-        def build(self, obs_dim: int) -> nn.Module:
-            return nn.Sequential(layer)
-
-    with refused("build of the encoder", "the same weights twice", "Create the layers in build"):
-        new_module(**{"encoder": None, setting: Single()})
+def test_encoder_without_features_per_observation_is_refused() -> None:
+    with refused("features", "(2, 2, 2)", "Use nn.Flatten()"):
+        new_module(Layers(Trunk([4]), "Unflatten", (1, (2, 2))))
 
 
 def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:

@@ -129,29 +129,6 @@ def test_subclass_with_the_same_policy_is_loaded_as_td3(make_trainer: Any, tmp_p
     np.testing.assert_array_equal(Policy.load(tmp_path / "a.ckpt")(obs), agent.act(obs))
 
 
-class NoSuper(TD3):
-    """An agent of a user whose hook does not call the one of TD3."""
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["note"] = "mine"
-
-
-class OtherName(TD3):
-    """An agent of a user with a name that no checkpoint can have."""
-
-    algorithm = "mine"
-
-
-@pytest.mark.parametrize(
-    ("kind", "setting", "value"), [(NoSuper, "on_save_checkpoint", "none"), (OtherName, "algorithm", "'mine'")]
-)
-def test_agent_whose_checkpoint_could_not_be_loaded_is_refused(
-    kind: type[TD3], setting: str, value: str, make_trainer: Any, tmp_path: Path
-) -> None:
-    with refused(setting, value):
-        trained(kind, make_trainer, tmp_path / "a.ckpt")
-
-
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e300])
 def test_observation_that_is_not_finite_is_refused(wrong: float, tmp_path: Path) -> None:
     agent = TD3.load_from_checkpoint(saved(tmp_path))

@@ -184,32 +184,19 @@ def test_saturated_actions_reach_both_ends() -> None:
     torch.testing.assert_close(actions.amax(0), torch.tensor(high), rtol=1e-6, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [TD3, TD7])
 @pytest.mark.parametrize(
     ("low", "high", "message"),
     [
-        ([0.5], [0.5], r"action_low must be less than action_high, got \[0.5\] and \[0.5\]. Use the bounds of the env"),
-        ([1.0], [0.0], r"action_low must be less than action_high, got \[1.0\] and \[0.0\]. Use the bounds of the env"),
-        ([-1.0, -1.0], [1.0], "must have one number per action, got .* Use the bounds of the environment's action_sp"),
-        (
-            [],
-            [],
-            r"must have one number per action, got \[\] and \[\]. Use the bounds of the environment's action_",
-        ),
+        ([1.0], [0.0], r"must be a finite box, got \[1.0\] and \[0.0\]. Use the bounds of the env"),
+        ([-1.0, -1.0], [1.0], "must be a finite box, got .* Use the bounds of the environment's action_space"),
+        ([-3e38], [3e38], r"must be a finite box, .*SymmetricActionBounds"),
         ([-1.0], [math.inf], r"action_high\[0\] must be finite, got inf. Use a finite number"),
-        ([math.nan], [1.0], r"action_low\[0\] must be a finite number, got nan"),
-        (
-            [-3e38],
-            [3e38],
-            r"action_high - action_low must be finite in float32, got .* Use practical bounds, .*Symmetric",
-        ),
-        ("ab", [1.0], "action_low must be a list of numbers, got 'ab'. Use a list with one number per action"),
-        ([[1.0]], [1.0], r"action_low\[0\] must be a number, got \[1.0\]. Use a number"),
     ],
 )
-def test_invalid_action_bounds_are_refused(low: Any, high: Any, message: str) -> None:
-    for kind in (Actor, TD3, TD7):
-        with pytest.raises(UsageError, match=message):
-            kind(2, low, high)
+def test_invalid_action_bounds_are_refused(kind: Any, low: Any, high: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        kind(2, low, high)
 
 
 @pytest.mark.parametrize("hidden_dims", [[8, 8], (8, 8)])

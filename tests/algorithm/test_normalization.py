@@ -21,7 +21,6 @@ from td3_lightning.training.weight_averaging import AveragedWeights
 SIZES: dict[str, Any] = {"obs_dim": 3, "action_low": [-1.0], "action_high": [2.0], "hidden_dims": (8, 8)}
 AGENTS: list[Any] = [
     pytest.param(TD3, {}, id="TD3"),
-    pytest.param(TD3, {"gradients": "autograd"}, id="TD3, autograd"),
     pytest.param(TD3, {"encoder": Trunk([6])}, id="TD3, encoder"),
     pytest.param(TD7, {"zs_dim": 4, "target_update_freq": 3}, id="TD7"),
 ]

@@ -24,6 +24,11 @@ def fit(make_trainer: Any, agent_class: type[TD3] = TD3, callbacks: list[Callbac
     return module
 
 
+@pytest.fixture(autouse=True)
+def without_manual_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("td3_lightning.fast.manual_update.supports", lambda module: False)
+
+
 def state(module: TD3) -> list[Tensor]:
     adams = module.trainer.optimizers
     return [
@@ -38,7 +43,7 @@ def state(module: TD3) -> list[Tensor]:
         (TD3, {}),
         (TD3, {"layer_norm": True, "precision": "bf16-mixed"}),
         (TD3, {"max_grad_norm": 0.1, "precision": "64-true"}),
-        (TD3, {"critic_loss": "huber", "gradients": "manual"}),
+        (TD3, {"critic_loss": "huber"}),
         (TD7, {}),
     ],
     ids=["plain", "bf16", "clipped", "manual_unsupported", "td7"],
@@ -46,8 +51,6 @@ def state(module: TD3) -> list[Tensor]:
 def test_updates_are_those_of_the_module_bit_for_bit(
     make_trainer: Any, monkeypatch: pytest.MonkeyPatch, agent_class: type[TD3], settings: dict[str, Any]
 ) -> None:
-    if agent_class is TD3:
-        settings = {"gradients": "autograd", **settings}
     fast = fit(make_trainer, agent_class, **settings)
     assert type(fast.update_rule) is AutogradUpdate
     monkeypatch.setattr("td3_lightning.fast.autograd_update.supports", lambda module: False)
@@ -77,7 +80,7 @@ class ScaledGradients(TD3):
 def test_module_updates_itself_where_something_hooks_in(
     make_trainer: Any, agent_class: type[TD3], options: dict[str, Any]
 ) -> None:
-    module = fit(make_trainer, agent_class, gradients="autograd", **options)
+    module = fit(make_trainer, agent_class, **options)
     assert module.update_rule is module
 
 
@@ -93,7 +96,6 @@ def test_step_hook_is_called_and_frozen_weights_stay(make_trainer: Any) -> None:
 
     module = fit(
         make_trainer,
-        gradients="autograd",
         callbacks=[
             LambdaCallback(
                 setup=freeze,
@@ -117,12 +119,12 @@ def test_weight_without_gradient_is_left_to_adam(make_trainer: Any, monkeypatch:
             with_gradient.append([name for name, weight in self.critics.named_parameters() if weight.grad is not None])
             return self.critics.layers[0].weight.square().sum(), q
 
-    fast = fit(make_trainer, FirstLayerOnly, gradients="autograd")
+    fast = fit(make_trainer, FirstLayerOnly)
     assert type(fast.update_rule) is AutogradUpdate
     assert len(with_gradient[0]) > 1
     assert with_gradient[1:] == 9 * [["layers.0.weight"]]
     monkeypatch.setattr("td3_lightning.fast.autograd_update.supports", lambda module: False)
-    usual = fit(make_trainer, FirstLayerOnly, gradients="autograd")
+    usual = fit(make_trainer, FirstLayerOnly)
     assert usual.update_rule is usual
     for one, other in zip(state(fast), state(usual), strict=True):
         assert torch.equal(one, other)

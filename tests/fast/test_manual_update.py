@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from td3_lightning import TD3, Actor, Batch, Collector, Constant, Critics, ReplayData
+from td3_lightning import TD3, Actor, Batch, Collector, Critics, ReplayData
 from td3_lightning.algorithm.ensemble import EnsembleReLU
 from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, supports
 from td3_lightning.fast.mlp import (
@@ -111,8 +111,8 @@ def test_gradients_and_losses_are_autograds(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda module: setattr(module.settings, "policy_noise", Constant(0.9)),
-        lambda module: setattr(module.settings, "noise_clip", Constant(0.01)),
+        lambda module: setattr(module.settings, "policy_noise", 0.9),
+        lambda module: setattr(module.settings, "noise_clip", 0.01),
         lambda module: module.actor.scale.mul_(0.5),
         lambda module: module.actor.centre.add_(1),
         lambda module: module.actor_target.scale.mul_(0.5),
@@ -231,9 +231,9 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_layer_disables_manual_gradients(change: str) -> None:
     module = new_module(layer_norm=True)
-    assert chosen(module)
+    assert supports(module)
     CHANGES[change](module.actor.layers)
-    assert not chosen(module)
+    assert not supports(module)
 
 
 class Freeze(Callback):
@@ -301,21 +301,21 @@ NETWORKS = [
 
 @pytest.mark.parametrize("changed", NETWORKS)
 def test_other_networks_of_a_subclass_use_autograd(changed: str) -> None:
-    assert not chosen(type("Other", (Rebuilt,), {"changed": changed})(4, LOW, HIGH, hidden_dims=(33, 17)))
+    assert not supports(type("Other", (Rebuilt,), {"changed": changed})(4, LOW, HIGH, hidden_dims=(33, 17)))
 
 
 @pytest.mark.parametrize("name", ["actor", "actor.layers", "actor_target.layers.0", "critics", "critics.layers.2"])
 def test_replaced_forward_uses_autograd(name: str) -> None:
     module = new_module()
-    assert chosen(module)
+    assert supports(module)
     part = module.get_submodule(name)
     part.forward = part.forward  # type: ignore[method-assign]
-    assert not chosen(module)
+    assert not supports(module)
 
 
 def test_anomaly_detection_uses_autograd() -> None:
     with torch.autograd.set_detect_anomaly(True):
-        assert not chosen(new_module())
+        assert not supports(new_module())
 
 
 class AfterBackward(TD3):
@@ -340,7 +340,7 @@ def test_backward_hooks_are_called_for_every_backward_pass(hook: str | None, mak
 def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:
     module, obs = new_module(), new_batch().obs[0].numpy()
     action = module.act(obs)
-    assert chosen(module)
+    assert supports(module)
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         np.testing.assert_array_equal(other.act(obs), action)
         nn.init.zeros_(other.actor.layers[-1].weight)
@@ -348,15 +348,10 @@ def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:
     np.testing.assert_array_equal(module.act(obs), action)
 
 
-def chosen(module: TD3) -> bool:
-    """Whether the module would use the manual update in the next epoch."""
-    return module.settings.gradients == "manual" and supports(module)
-
-
 def test_several_processes_use_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(new_module())
+    assert supports(new_module())
     monkeypatch.setattr("td3_lightning.fast.manual_update.world_size", lambda: 2)
-    assert not chosen(new_module())
+    assert not supports(new_module())
 
 
 def test_agent_may_have_another_optimizer(make_trainer: Any) -> None:
@@ -371,11 +366,11 @@ def test_agent_may_have_another_optimizer(make_trainer: Any) -> None:
 
 
 def test_settings_that_manual_gradients_do_not_support() -> None:
-    assert chosen(new_module(layer_norm=True))
-    for settings in ({"bc_weight": 0.4}, {"critic_loss": "huber"}, {"gradients": "autograd"}):
-        assert not chosen(new_module(**settings))
+    assert supports(new_module(layer_norm=True))
+    for settings in ({"bc_weight": 0.4}, {"critic_loss": "huber"}):
+        assert not supports(new_module(**settings))
     with torch.autocast("cpu", torch.float16):
-        assert not chosen(new_module())
+        assert not supports(new_module())
 
 
 def test_reduced_matmul_precision_uses_autograd() -> None:

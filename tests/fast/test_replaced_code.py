@@ -66,7 +66,7 @@ EDITS = {  # agent and edit: file, its text, the edited text, and the function t
     "TD3 td_target": ("td3.py", "return batch.reward + batch.discount * next_q", OUT, "TD3.td_target"),
     "TD3 large errors": ("td3.py", "(q - target)\n", f"((q - target).clamp(-9, {SAY}))\n", "TD3.critic_loss"),
     "TD3 logs": ("td3.py", "return loss.detach(), q", f"{SAY}; return loss.detach(), q", "TD3.update_critics"),
-    "TD3 targets": ("td3.py", "        tau = self.scheduled", f"        {OUT}\n        tau = self.scheduled", ""),
+    "TD3 targets": ("td3.py", "list(online.parameters()), self.settings.tau", "list(target.parameters()), 0.5", ""),
     "TD3 smoothing": ("td3.py", "(noise * scale).add_(action)", "(noise * 0 * scale).add_(action)", ""),
     "TD3 batch start": ("agent.py", "        model = self.trainer.strategy.model", f"        {OUT}", ""),
     "TD3 losses": ("losses.py", '{"mse": squared_error', '{"mse": huber', "huber"),

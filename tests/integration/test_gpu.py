@@ -58,7 +58,7 @@ CONVOLUTIONS = Convolutions(4, stack=2, height=44, width=44)
 RECORDED: dict[str, Any] = {**PENDULUM, "dataset": Dataset("recorded-v0", offline=True)}
 CASES: dict[str, tuple[type[TD3], dict[str, Any], dict[str, Any], list[Callback]]] = {
     "default": (TD3, {}, PENDULUM, []),
-    "normalized": (TD3, {"normalize_observations": True, "normalize_rewards": True}, PENDULUM, []),
+    "normalized": (TD3, {"normalize_observations": True}, PENDULUM, []),
     "prioritized": (TD3, {"critic_loss": "huber"}, {**PENDULUM, "priority_alpha": 0.4, "num_envs": 2, "n_step": 2}, []),
     "layer norm, clipped": (TD3, {"layer_norm": True, "max_grad_norm": 0.1, "num_critics": 3}, PENDULUM, []),
     "shared encoder": (TD3, {"encoder": Trunk([6], shared=True)}, PENDULUM, []),

@@ -117,9 +117,8 @@ class Run:
         loss: Any = "huber" if case == "prioritized" else "mse"
         sizes = self.data.obs_dim, self.data.action_low, self.data.action_high
         common: dict[str, Any] = {"hidden_dims": (8,), "policy_freq": 3, "normalize_observations": case in NORMALIZED}
-        common["normalize_rewards"] = case in NORMALIZED and not self.data.offline
         if case == "schedules":
-            common |= {"policy_freq": Linear(3, 1, 50), "max_grad_norm": Linear(1, 0.1, 50)}
+            common |= {"actor_lr": Linear(1e-3, 1e-4, 50), "critic_lr": Linear(1e-3, 1e-4, 50)}
         if case.startswith("TD7"):  # the targets change between, in and at the end of epochs
             self.module: TD3 = TD7(*sizes, zs_dim=4, target_update_freq=4, **common)
         else:

@@ -311,7 +311,6 @@ def test_agents_that_the_files_cannot_represent_are_refused(tmp_path: Path) -> N
         (new_module(layer_norm=True), "layer_norm"),
         (new_module(encoder=Trunk([4])), "encoder"),
         (new_module(normalize_observations=True), "normalize_observations"),
-        (new_module(normalize_rewards=True), "normalize_rewards"),
         (TD3(OBS, [0.0], [2.0]), "SymmetricActionBounds"),
         (TD3(OBS, [-1.0, -2.0], [1.0, 2.0]), "SymmetricActionBounds"),
         (TD7(OBS, [-1.0], [1.0]), "requires TD3, got TD7"),

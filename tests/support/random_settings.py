@@ -39,14 +39,12 @@ OTHERS: dict[str, list[Any]] = {
     "model.max_grad_norm": [1.0, linear(1.0, 0.1, 90)],
     "model.actor_lr": [linear(1e-3, 1e-4, 90)],
     "model.critic_lr": [linear(1e-3, 1e-4, 90)],
-    "model.tau": [linear(0.1, 0.01, 90)],
-    "model.policy_noise": [linear(0.3, 0.1, 90)],
-    "model.noise_clip": [linear(0.1, 0.6, 90)],
-    "model.gradients": ["autograd"],
+    "model.tau": [0.1],
+    "model.policy_noise": [0.3],
+    "model.noise_clip": [0.1],
     "model.normalize_observations": [True],
-    "model.normalize_rewards": [True],
-    "model.policy_freq": [1, 3, linear(4, 1, 90)],
-    "model.target_update_freq": [1, 7, linear(2, 6, 90)],
+    "model.policy_freq": [1, 3],
+    "model.target_update_freq": [1, 7],
     "model.critic_loss": ["huber"],
     "data.num_envs": [2, 3],
     "data.vector_env": ["async", "overlapped"],
@@ -93,6 +91,5 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
         settings["data"].pop("vector_env", None)
     if settings["data"].get("vector_env") == "overlapped":
         settings["collector"].pop("collect", None)
-    if "normalize_rewards" in settings["model"]:
-        settings["data"].pop("reward_scale", None)  # refused
+        settings["data"]["env_workers"] = 1
     return settings

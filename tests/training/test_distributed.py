@@ -32,7 +32,7 @@ def train(folder: Path, epochs: int, ckpt_path: str | None, devices: int, seed: 
     L.seed_everything(seed, verbose=False)
     settings: dict[str, Any] = {"batch_size": 4, "capacity": 100, "steps_per_epoch": 10, "eval_episodes": 2}
     data = ReplayData("toys/Seeded-v0", **settings, num_envs=2, priority_alpha=0.4)
-    settings = {"hidden_dims": (4,), "critic_loss": "huber", "normalize_observations": True, "normalize_rewards": True}
+    settings = {"hidden_dims": (4,), "critic_loss": "huber", "normalize_observations": True}
     module = TD3(3, data.action_low, data.action_high, **settings)
     trainer = L.Trainer(
         accelerator="cpu",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, Batch, Collector, Constant, Replay, ReplayData
+from td3_lightning import TD3, Batch, Collector, Replay, ReplayData
 from td3_lightning.algorithm.losses import huber
 from td3_lightning.replay.priorities import Priorities
 from td3_lightning.training import prioritization
@@ -38,7 +38,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Priorities, "draw", lambda *args: seen.append("draw") or draw(*args))
     monkeypatch.setattr(Priorities, "update", record_update)
     monkeypatch.setattr(Priorities, "reset_max_priority", lambda self: seen.append("reset") or reset(self))
-    monkeypatch.setattr(prioritization, "RESET_INTERVAL", Constant(INTERVAL))
+    monkeypatch.setattr(prioritization, "RESET_INTERVAL", INTERVAL)
     return seen
 
 
@@ -107,13 +107,13 @@ def test_each_batch_is_drawn_after_the_update_of_the_one_before(
     assert max(data.replay.state_dict()["priorities"]["rings"][0]) > 1  # some TD errors are above 1
 
 
-@pytest.mark.parametrize("gradients", ["manual", "autograd"])
-def test_both_loops_train_the_same(make_trainer: Any, gradients: Any) -> None:
+@pytest.mark.usefixtures("update_rule")
+def test_both_loops_train_the_same(make_trainer: Any) -> None:
     runs = []
     for loop in ("fast", "Lightning's"):
         L.seed_everything(2, verbose=False)
         data = new_data()
-        module = fit(make_trainer(callbacks=[Collector(20)]), loop, data, gradients=gradients)
+        module = fit(make_trainer(callbacks=[Collector(20)]), loop, data)
         runs.append((module.state_dict(), data.replay.state_dict()["priorities"]))
     (weights, priorities), (others, same) = runs
     assert all(map(torch.equal, weights.values(), others.values()))

@@ -15,7 +15,7 @@ from td3_lightning import TD3, Collector, PolicyCheckpoint, ReplayData
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 
-SETTINGS = {"normalize_observations": True, "normalize_rewards": True}
+SETTINGS = {"normalize_observations": True}
 
 
 def run(callbacks: list[Callback], make_trainer: Any, module: TD3 | None = None) -> TD3:
