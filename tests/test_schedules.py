@@ -84,29 +84,6 @@ def test_schedule_without_its_arguments_is_refused() -> None:
         TD3(3, [-1.0], [1.0], hidden_dims=(4,), actor_lr=Hidden(1e-3))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"start": 1}, "missing a required argument: 'end'"),
-        ({"start": 1, "end": 0, "steps": 9, "stop": 1}, "got an unexpected keyword argument 'stop'"),
-    ],
-)
-def test_wrong_init_args_are_refused(arguments: dict[str, Any], reason: str) -> None:
-    path = "td3_lightning.schedules.Linear"
-    with pytest.raises(UsageError) as caught:
-        as_schedule("tau", {"class_path": path, "init_args": arguments})
-    expected = f"init_args of {path} must be those of its constructor, got {arguments} ({reason})."
-    assert str(caught.value) == f"{expected} Use start, end, steps, begin."
-
-
-@pytest.mark.parametrize("arguments", [[1, 0, 9], "1", 5])
-def test_init_args_must_be_a_mapping(arguments: Any) -> None:
-    with pytest.raises(UsageError) as caught:
-        as_schedule("tau", {"class_path": "td3_lightning.Linear", "init_args": arguments})
-    expected = f"init_args of td3_lightning.Linear must be a mapping, got {arguments!r}."
-    assert str(caught.value) == f"{expected} Use {{start: ..., end: ..., steps: ..., begin: ...}}."
-
-
 def test_public_path_names_the_class() -> None:
     arguments = {"start": 1.0, "end": 0.0, "steps": 9}
     public, full = (

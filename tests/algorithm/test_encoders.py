@@ -212,7 +212,7 @@ def test_encoder_without_features_per_observation_is_refused() -> None:
 
 def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:
     with pytest.raises(
-        UsageError, match=r"model\.encoder\.init_args\.kind must be made of tensors.* got a type\. Store"
+        UsageError, match=r"model\.encoder\.init_args\.kind must be made of dense tensors.* got a type\. Store"
     ):
         new_module(Layers(Trunk([4]), nn.LayerNorm))  # type: ignore[arg-type]
 

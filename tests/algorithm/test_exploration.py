@@ -159,24 +159,3 @@ def test_checkpoints_without_or_with_an_unknown_noise_load(make_trainer: Any, tm
     del checkpoint["exploration_noise"], checkpoint["act_noise"]
     torch.save(checkpoint, path)
     assert TD3.load_from_checkpoint(path).exploration_noise is None
-
-
-@pytest.mark.parametrize(
-    ("stored", "said"),
-    [
-        (
-            {"class_path": "td3_lightning.schedules.Linear", "init_args": {"start": [1]}},
-            r"init_args of td3_lightning\.schedules\.Linear must be those of its constructor",
-        ),
-        (
-            {"class_path": "td3_lightning.schedules.Constant", "init_args": {"value": -1.0}},
-            r"exploration_noise must be in \[0, 1e\+06\], got -1",
-        ),
-    ],
-)
-def test_a_malformed_stored_noise_is_refused(make_trainer: Any, tmp_path: Path, stored: Any, said: str) -> None:
-    path = tmp_path / "run.ckpt"
-    fit(make_trainer)
-    torch.save({**torch.load(path, weights_only=True), "exploration_noise": stored}, path)
-    with pytest.raises(ValueError, match=said):
-        TD3.load_from_checkpoint(path)

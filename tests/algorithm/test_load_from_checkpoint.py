@@ -152,14 +152,14 @@ def test_numpy_numbers_of_a_callback_can_be_loaded(make_trainer: Any, tmp_path: 
     data = ReplayData("Pendulum-v1", steps_per_epoch=2, batch_size=4, capacity=100, eval_episodes=1)
     agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
     returns, path = Returns(), tmp_path / "a.ckpt"
-    returns.held = [np.float64(-1.5), np.arange(3), Path("video")]
+    returns.held = [np.float64(-1.5), np.arange(3)]
     trainer = make_trainer(callbacks=[Collector(warmup_steps=4), returns])
     trainer.fit(agent, datamodule=data)
     trainer.save_checkpoint(path)
     TD3.load_from_checkpoint(path)
     resumed = Returns()
     make_trainer(callbacks=[Collector(warmup_steps=4), resumed], max_epochs=2).fit(agent, None, None, data, path)
-    assert [resumed.held[0], resumed.held[1].tolist(), resumed.held[2]] == [-1.5, [0, 1, 2], "video"]
+    assert [resumed.held[0], resumed.held[1].tolist()] == [-1.5, [0, 1, 2]]
 
 
 def test_state_of_a_callback_that_cannot_be_loaded_is_refused(make_trainer: Any, tmp_path: Path) -> None:
@@ -169,5 +169,20 @@ def test_state_of_a_callback_that_cannot_be_loaded_is_refused(make_trainer: Any,
     returns.held = object()
     trainer = make_trainer(callbacks=[Collector(warmup_steps=4), returns])
     trainer.fit(agent, datamodule=data)
-    with pytest.raises(UsageError, match=r"^callbacks\.Returns\.held must be made of tensors, .* got a object\. Store"):
+    with pytest.raises(
+        UsageError, match=r"^callbacks\.Returns\.held must be made of dense tensors, .* got a object\. Store"
+    ):
         trainer.save_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_settings_of_earlier_versions_load_at_their_defaults(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    checkpoint = torch.load(path, weights_only=True)
+    old = {"gradients": "manual", "critic_hidden_dims": None, "critic_encoder": None, "normalize_rewards": False}
+    checkpoint["hyper_parameters"] |= old
+    torch.save(checkpoint, path)
+    TD3.load_from_checkpoint(path)
+    checkpoint["hyper_parameters"]["critic_hidden_dims"] = [8, 8]
+    torch.save(checkpoint, path)
+    with refused("critic_hidden_dims None", "[8, 8]", "Use the version"):
+        TD3.load_from_checkpoint(path)
