@@ -49,7 +49,7 @@ INTEGERS = {
     TD3: "obs_dim num_critics policy_freq target_update_freq",
     TD7: "obs_dim num_critics policy_freq target_update_freq zs_dim",
     ReplayData: "num_envs capacity batch_size n_step steps_per_epoch eval_episodes test_episodes",
-    Replay: "obs_dim action_dim capacity batch_size batches_per_epoch n_step num_envs history",
+    Replay: "obs_dim action_dim capacity batch_size batches_per_epoch n_step num_envs",
     Collector: "warmup_steps random_steps",
     Linear: "steps begin",
     Pixels: "stack height width shift",
