@@ -10,7 +10,7 @@ import pygame
 from gymnasium.envs.box2d import car_racing
 from gymnasium.utils import EzPickle
 
-from td3_lightning.errors import UsageError, refuse, require_bool, require_float, require_int
+from td3_lightning.errors import UsageError, refuse, require_float
 
 Floats = npt.NDArray[np.float64]
 Observation = npt.NDArray[np.float32]
@@ -98,11 +98,9 @@ class CarRacing(car_racing.CarRacing):
     ) -> None:
         if render_mode not in (None, "human", "rgb_array"):
             raise refuse("render_mode", '"human", "rgb_array" or None', render_mode, 'Use "rgb_array" for frames.')
-        track_seed = None if track_seed is None else require_int("track_seed", track_seed, least=0)
-        stall_limit = None if stall_limit is None else require_int("stall_limit", stall_limit, least=1)
-        draw_rays = require_bool("draw_rays", draw_rays)
-        missed_cost = require_float("missed_cost", missed_cost, least=0)
-        missed_limit = None if missed_limit is None else require_int("missed_limit", missed_limit, least=1)
+        if missed_cost < 0 or (stall_limit is not None and stall_limit < 1):
+            got = f"{missed_cost} and {stall_limit}"
+            raise UsageError(f"missed_cost must be at least 0 and stall_limit at least 1, got {got}. Change them.")
         random_starts = require_float("random_starts", random_starts, least=0, most=1)
         if random_starts and track_seed is None:
             raise refuse("random_starts", "0 without track_seed", random_starts, "Set track_seed to fix the track.")
@@ -110,12 +108,8 @@ class CarRacing(car_racing.CarRacing):
         EzPickle.__init__(
             self, render_mode, track_seed, stall_limit, draw_rays, missed_cost, missed_limit, random_starts
         )
-        self.track_seed = track_seed
-        self.stall_limit = stall_limit
-        self.draw_rays = draw_rays
-        self.missed_cost = missed_cost
-        self.missed_limit = missed_limit
-        self.random_starts = random_starts
+        self.track_seed, self.stall_limit, self.draw_rays = track_seed, stall_limit, draw_rays
+        self.missed_cost, self.missed_limit, self.random_starts = missed_cost, missed_limit, random_starts
         self._start = 0.0
         self.observation_space = gymnasium.spaces.Box(LOW, HIGH)
 

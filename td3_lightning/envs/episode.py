@@ -11,7 +11,7 @@ from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
 from td3_lightning.envs.checked import CheckedEnv
-from td3_lightning.envs.reports import ReportNames, info_values
+from td3_lightning.envs.reports import info_values
 from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.seeding import isolated_modes
 
@@ -29,11 +29,10 @@ class Episode:
     Args:
         env: The environment.
         seed: Seed of the reset.
-        names: Reported names, shared by the episodes of a run.
     """
 
-    def __init__(self, env: gym.Env, seed: int, names: ReportNames | None = None) -> None:
-        self.env, self.seed, self.names = env, seed, names or ReportNames()
+    def __init__(self, env: gym.Env, seed: int) -> None:
+        self.env, self.seed = env, seed
 
     def play(self, policy: Policy) -> dict[str, float]:
         """Play the episode to its end.
@@ -55,7 +54,7 @@ class Episode:
             with isolated_modes():
                 obs, reward, terminated, truncated, info = env.step(action)
             total, length, ended = total + float(reward), length + 1, terminated or truncated
-        return self.names.limit(info_values(info) | {"return": total, "length": float(length)})
+        return info_values(info) | {"return": total, "length": float(length)}
 
 
 def _check_has_time_limit(env: CheckedEnv) -> None:
@@ -89,10 +88,9 @@ class Episodes:
 
     env: gym.Env
     seeds: Sequence[int]
-    names: ReportNames
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def __iter__(self) -> Iterator[Episode]:
-        return (Episode(self.env, seed, self.names) for seed in self.seeds)
+        return (Episode(self.env, seed) for seed in self.seeds)

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,7 @@ from gymnasium.error import UnregisteredEnv
 from gymnasium.vector import VectorEnv
 
 from td3_lightning.envs.checked import advice, name_of
-from td3_lightning.envs.flatten import with_flat_observations
-from td3_lightning.envs.wrappers import PyBulletWarmReset, RebuildBox2DWorld
+from td3_lightning.envs.wrappers import PyBulletWarmReset, RebuildBox2DWorld, with_flat_observations
 from td3_lightning.errors import EnvError, UsageError, described, install_hint, is_ours, one_line, refuse, shown
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 else:
     EnvId = str  # the command line and its configurations accept only ids
 
+PACKAGES = (  # tasks that newcomers try without their package: begin of the name, package, extra
+    (".*Bullet", "pybullet_envs_gymnasium", "bullet"),
+    ("Fetch|Hand|Adroit|PointMaze|AntMaze", "gymnasium_robotics", "robotics"),
+    ("dm_control/", "shimmy", "robotics"),
+)
 EXTRAS = {  # packages that may be missing, and the extra that installs them
     "pybullet_envs_gymnasium": "bullet",
     "pybullet": "bullet",
@@ -69,28 +74,25 @@ def make(source: EnvId, settings: Mapping[str, Any]) -> gym.Env:
         UsageError: The environment does not exist, or does not accept the arguments.
         EnvError: The constructor raised an exception.
     """
-    if not callable(source) and not isinstance(source, str):
-        fix = 'Use "Pendulum-v1" or lambda: MyEnv().'
-        raise refuse("env_id", "an id or a function that returns an environment", source, fix)
     try:
-        env = gym.make(source, **settings) if isinstance(source, str) else source(**settings)
+        env = source(**settings) if callable(source) else gym.make(source, **settings)
     except Exception as error:
-        if is_ours(error):
-            raise
-        raise _explain(source, settings, error) from error
+        raise explained(source, settings, error) from error
     if not isinstance(env, gym.Env):
         raise refuse(f"{env_name(source)}()", "a gymnasium.Env", env, "Return an environment from the function.")
     return env
 
 
-def _explain(source: EnvId, settings: Mapping[str, Any], error: Exception) -> Exception:
-    """Return an error that names the cause of a failed construction, and a fix."""
+def explained(source: EnvId, settings: Mapping[str, Any], error: Exception) -> Exception:
+    """Return the error to raise for a failed construction. It names the cause and a fix."""
+    if is_ours(error):
+        return error
     name, said = env_name(source), one_line(error).removesuffix(".")[:200]
     if isinstance(error, UnregisteredEnv | gym.error.DeprecatedEnv | gym.error.VersionNotFound):
         return refuse("env_id", f"the id of a registered environment ({said})", source, _suggest_id(name))
     if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         return UsageError(f"{name} requires a package that cannot be imported ({said}). {_install(name, error)}")
-    if isinstance(error, TypeError | gym.error.Error | AssertionError) and settings:
+    if isinstance(error, TypeError | ValueError | gym.error.Error | AssertionError) and settings:
         given = f"the arguments {shown(dict(settings))} ({said})"
         return UsageError(f"{name} cannot be made with {given}. Change data.env_kwargs or data.train_kwargs.")
     fix = advice(error, "Correct the environment or its arguments.")
@@ -100,12 +102,9 @@ def _explain(source: EnvId, settings: Mapping[str, Any], error: Exception) -> Ex
 def _suggest_id(env_id: str) -> str:
     """Suggest the id of an environment."""
     module, colon, name = env_id[:100].rpartition(":")  # no id is longer
-    if not colon and "Bullet" in name:
-        return f"Use pybullet_envs_gymnasium:{name} with the extra bullet."
-    if not colon and name.startswith(("Fetch", "Hand", "Adroit", "PointMaze", "AntMaze")):
-        return f"Use gymnasium_robotics:{name} with the extra robotics."
-    if not colon and name.startswith("dm_control/"):
-        return f"Use shimmy:{name} with the extra robotics."
+    for begins, package, extra in PACKAGES:
+        if not colon and re.match(begins, name):
+            return f"Use {package}:{name} with the extra {extra}."
     close = get_close_matches(name, gym.registry, n=1, cutoff=0.8)
     similar = f"Use {module}{colon}{close[0]}" if close else "Use Pendulum-v1, for example"
     return f"{similar}, or my_module:{name} if your own module my_module registers it."
@@ -161,18 +160,11 @@ def _with_arrays(wrapper: Wrapper, made_by: Any) -> Wrapper:
         return wrapper
     expected = inspect.signature(made_by).parameters
     arrays = {
-        name: _array(value)
+        name: np.array(value, np.float32)
         for name, value in wrapper.keywords.items()
         if isinstance(value, list | tuple) and name in expected and "ndarray" in str(expected[name].annotation)
     }
     return functools.partial(wrapper, **arrays)
-
-
-def _array(numbers: Any) -> Any:
-    """Return a float32 array, as spaces use, if it represents the numbers exactly."""
-    array = np.array(numbers, np.float64)
-    exact = array.astype(np.float32)
-    return exact if np.array_equal(exact, array) else array
 
 
 def close_env(env: gym.Env | VectorEnv, name: str) -> None:

@@ -26,9 +26,9 @@ class Noise(gym.Wrapper):
         super().__init__(env)
         name = type(self).__name__
         self.std = require_float(f"std of {name}", std, least=0, most=MAX_STD, fix="Use 0 for no noise.")
-        for kind, space in (("observations", env.observation_space), ("actions", env.action_space)):
-            if not isinstance(space, Box):
-                raise UsageError(f"{name} requires {kind} in a Box, got {space}. Use another environment.")
+        if not (isinstance(env.observation_space, Box) and isinstance(env.action_space, Box)):
+            got = f"{env.observation_space} and {env.action_space}"
+            raise UsageError(f"{name} requires observations and actions in a Box, got {got}. Use another environment.")
         self._rng = np.random.default_rng(0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -50,23 +50,20 @@ def check_box(env: gym.Env, what: str, env_id: str) -> Box:
 
 
 def _check_action_box(space: Box, env_id: str) -> None:
-    if not np.issubdtype(space.dtype, np.floating):
-        raise UsageError(
-            f"actions of {env_id} must be floats, got {shown(space)} of {space.dtype}. Use an environment with "
-            "continuous actions, or add a wrapper that rounds them to data.wrappers."
-        )
     with np.errstate(over="ignore", invalid="ignore"):
         width = space.high.astype(np.float32) - space.low.astype(np.float32)
-    if not np.isfinite(width).all():  # also for bounds of +-float32 max
-        raise UsageError(
-            f"actions of {env_id} must have finite bounds whose difference is a float32, got "
-            f"{shown(space)}. Add td3_lightning.SymmetricActionBounds to data.wrappers, with a practical bound."
-        )
-    if not (space.low < space.high).all():
-        raise UsageError(
-            f"actions of {env_id} must have low < high, got {shown(space)}. Add a wrapper that removes the constant "
-            "actions to data.wrappers."
-        )
+    for is_right, expected, fix in (
+        (np.issubdtype(space.dtype, np.floating), "be floats", "Use an environment with continuous actions"),
+        # Also for bounds of +-float32 max.
+        (
+            np.isfinite(width).all(),
+            "have finite bounds with a finite difference",
+            "Add td3_lightning.SymmetricActionBounds to data.wrappers",
+        ),
+        ((width > 0).all(), "have low < high", "Add a wrapper that removes the constant actions to data.wrappers"),
+    ):
+        if not is_right:
+            raise UsageError(f"actions of {env_id} must {expected}, got {shown(space)}. {fix}.")
 
 
 def check_are_new(envs: Sequence[gym.Env], env_id: str) -> None:
@@ -80,20 +77,14 @@ def check_are_new(envs: Sequence[gym.Env], env_id: str) -> None:
 
 def check_same_spaces(obs_space: gym.Space[Any], action_space: gym.Space[Any], eval_env: gym.Env, env_id: str) -> None:
     """Raise `UsageError` if the training environments have other spaces than the evaluation environment."""
-    shape, expected_shape, expected = obs_space.shape, eval_env.observation_space.shape, eval_env.action_space
-    for what, got, needed, is_same in (
-        ("observations", shape, expected_shape, shape == expected_shape),
-        ("actions", action_space, expected, _has_same_bounds(action_space, expected)),
-    ):
-        if not is_same:
-            raise UsageError(
-                f"{env_id} must have the same {what} in training and evaluation, got {got} in training and {needed} in "
-                "evaluation. Use data.env_kwargs, not data.train_kwargs, for what changes both."
-            )
-
-
-def _has_same_bounds(space: gym.Space[Any], expected: gym.Space[Any]) -> bool:
-    """Return whether two boxes are equal up to their types. EnvPool's actions are float64."""
-    if not isinstance(space, Box) or not isinstance(expected, Box) or space.shape != expected.shape:
-        return False
-    return np.allclose(space.low, expected.low) and np.allclose(space.high, expected.high)
+    own: Any = eval_env.action_space  # a Box; EnvPool's actions are float64
+    is_same = isinstance(action_space, Box) and action_space.shape == own.shape
+    is_same = is_same and np.allclose([action_space.low, action_space.high], [own.low, own.high])  # type: ignore[attr-defined]
+    if obs_space.shape == eval_env.observation_space.shape and is_same:
+        return
+    got, needed = (obs_space, action_space), (eval_env.observation_space, own)
+    what, (first, second) = ("actions", (got[1], needed[1])) if not is_same else ("observations", (got[0], needed[0]))
+    raise UsageError(
+        f"{env_id} must have the same {what} in training and evaluation, got {first} in training and {second} in "
+        "evaluation. Use data.env_kwargs, not data.train_kwargs, for what changes both."
+    )

@@ -8,9 +8,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from td3_lightning.envs.checked import RestorableEnv
 from td3_lightning.envs.make import close_env
-from td3_lightning.envs.reports import ReportNames
-from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.envs.spaces import check_are_new, check_same_spaces
 from td3_lightning.envs.workers import Workers
 from td3_lightning.errors import EnvError, UsageError
@@ -40,11 +39,6 @@ class Step(NamedTuple):
     def state_dict(self) -> dict[str, Any]:
         """Return the step without `resets`, which only other vector environments have."""
         return {name: value for name, value in self._asdict().items() if name != "resets"}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Step":
-        """Return the step of a state."""
-        return cls(**{name: value for name, value in state.items() if name in cls._fields})
 
 
 class EnvList(VectorEnv):
@@ -116,7 +110,6 @@ class TrainingVectorEnv:
         self.num_envs = vector.num_envs
         self.is_stepping = False  # a step has begun, and `finish` has not returned it
         self._finished: Step | None = None  # this step, if a checkpoint contains it
-        self._names = ReportNames()
         self._is_restorable = isinstance(vector, EnvList | Workers)
         self.obs = self._action = np.empty((0, 0), np.float32)  # obs (num_envs, obs_dim) is the input of the actions
 
@@ -190,9 +183,8 @@ class TrainingVectorEnv:
         if "last_obs" in info:
             last_obs = self.obs.copy()
             last_obs[terminated | truncated] = info["last_obs"]
-        reports = [self._names.limit(report) for report in info.get("reports", ())]
-        own = self._action, reward.tolist(), *ends, last_obs, reports, info.get("resets")
-        return Step(before, *own)
+        reports = list(info.get("reports", ()))
+        return Step(before, self._action, reward.tolist(), *ends, last_obs, reports, info.get("resets"))
 
     def episode_steps(self) -> list[int]:
         """Return the number of steps in the running episode of each environment."""
@@ -246,7 +238,7 @@ class TrainingVectorEnv:
             return [index for index, is_same in enumerate(same) if not is_same]
         if not all(same):
             return list(range(self.num_envs))
-        self._finished, self.is_stepping = Step.from_state(as_arrays(state["step"])), True
+        self._finished, self.is_stepping = Step(**as_arrays(state["step"])), True
         return []
 
     def close(self) -> None:

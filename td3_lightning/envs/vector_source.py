@@ -1,6 +1,6 @@
 """The setting `data.vector_env`: what steps the training environments."""
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,10 +9,10 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from td3_lightning.envs.checked_vector import CheckedVector
-from td3_lightning.envs.make import EnvId, env_name
+from td3_lightning.envs.make import EnvId, env_name, explained
 from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
 from td3_lightning.envs.workers import Workers, signals_blocked
-from td3_lightning.errors import EnvError, UsageError, described, install_hint, is_ours, one_line, refuse, shown
+from td3_lightning.errors import import_extra, one_line, refuse
 from td3_lightning.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ else:
     VectorName = str  # the command line and its configurations accept only names
 
 OWN = ("sync", "async", "overlapped")  # how this package steps single environments
-INTERNAL = {"env_id", "players", "elapsed_step"}  # what EnvPool adds to each info
 
 
 def make_training_envs(
@@ -51,16 +50,7 @@ def make_training_envs(
         with signals_blocked():  # workers of the vector environment inherit this
             env = maker(source, num_envs=num_envs, **settings)
     except Exception as error:
-        if is_ours(error):
-            raise
-        arguments = f"{num_envs} environments and the arguments {shown(dict(settings))}"
-        if isinstance(error, gym.error.Error | ValueError | TypeError | AssertionError):
-            said = one_line(error).removesuffix(".")
-            raise UsageError(
-                f"{name} cannot be made with {arguments} ({said}). Change data.vector_env, data.env_kwargs or "
-                "data.train_kwargs."
-            ) from error
-        raise EnvError(f"{name} raised {described(error)} in its constructor. Correct it.") from error
+        raise explained(name, {"num_envs": num_envs, **settings}, error) from error
     return TrainingVectorEnv(CheckedVector(env, num_envs, name))
 
 
@@ -74,9 +64,8 @@ def find_maker(kind: VectorName) -> Callable[..., VectorEnv]:
         return kind
     if kind == "envpool":
         return SeededEnvPool
-    module, _, name = kind.partition(":") if isinstance(kind, str) else ("", "", "")
     try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        return pkgutil.resolve_name(kind)  # type: ignore[no-any-return]
     except Exception as error:  # a module of the user may raise anything
         choices = f"{', '.join(OWN)}, envpool or the module:function of a vector environment ({one_line(error)})"
         raise refuse("data.vector_env", choices, kind, "Use sync, or gymnasium:make_vec, for example.") from error
@@ -95,13 +84,7 @@ class SeededEnvPool(VectorWrapper):
     """
 
     def __init__(self, env_id: str, num_envs: int, **settings: Any) -> None:
-        try:
-            import envpool
-        except ImportError as error:
-            raise UsageError(
-                f"data.vector_env envpool requires EnvPool, which cannot be imported ({one_line(error)}). "
-                f"{install_hint('envpool')}"
-            ) from error
+        envpool = import_extra("envpool", "data.vector_env envpool", "envpool")
         self._make = partial(envpool.make_gymnasium, env_id, num_envs=num_envs, **settings)
         super().__init__(self._make())
 
@@ -111,8 +94,3 @@ class SeededEnvPool(VectorWrapper):
             self.env.close()
             self.env = self._make(seed=seed)
         return self.env.reset(options=options)
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environments, and return their infos without EnvPool's own entries."""
-        *results, info = self.env.step(actions)
-        return *results, {name: value for name, value in info.items() if name not in INTERNAL}

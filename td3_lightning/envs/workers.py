@@ -15,8 +15,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from td3_lightning.envs.checked import RestorableEnv
 from td3_lightning.envs.reports import split_info
-from td3_lightning.envs.restorable import RestorableEnv
 from td3_lightning.errors import EnvError, UsageError, described, is_ours, require_int
 
 MAX_WORKERS = 256  # so that a checkpoint from elsewhere cannot start thousands of processes
@@ -108,7 +108,9 @@ class Workers(AsyncVectorEnv):
         index = next((place for place, each in enumerate(self.processes) if each.sentinel in ended), 0)
         self.processes[index].join(GRACE)
         code = self.processes[index].exitcode
-        how = f"exited with status {code}" if code is None or code >= 0 else f"was killed by {_signal(-code)}"
+        how = (
+            f"exited with status {code}" if code is None or code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        )
         return EnvError(
             f"Environment {index} of {self.name} is lost, because its process {how}. This step is not stored. {FIX}"
         )
@@ -127,10 +129,6 @@ class Workers(AsyncVectorEnv):
         with suppress(Exception), self._watched():  # the work of the run is done
             super().close_extras(timeout=GRACE)
         self.kill()
-
-
-def _signal(number: int) -> str:
-    return signal.Signals(number).name
 
 
 def _make(make: Callable[[], gym.Env], index: int, seed: int, parent: int) -> gym.Env:

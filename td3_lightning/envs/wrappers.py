@@ -1,12 +1,17 @@
-"""Environment wrappers: action repeat, symmetric action bounds, and fixes that make resets reproducible."""
+"""Environment wrappers: actions, flat observations, stacked frames, and fixes that make resets reproducible."""
 
+from collections import deque
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, require_float, require_int
+from td3_lightning.serialization.observation_parts import describe_space
+
+CHANNELS = 3  # colors of a frame
 
 
 class ActionRepeat(gym.Wrapper):
@@ -128,3 +133,107 @@ class PyBulletWarmReset(gym.Wrapper):
         """Close the environment. The next reset loads the robot again and needs another warm-up."""
         self._is_warm = False
         self.env.close()
+
+
+class FrameStack(gym.Wrapper):
+    """Stack the last frames into one vector of bytes. At a reset, the first frame fills the stack.
+
+    Args:
+        env: An environment whose observations are frames (height, width, 3) of bytes.
+        stack: Number of frames per observation.
+        height: Number of rows to keep, from the top of a frame.
+        width: Number of columns to keep, from the center of a frame.
+
+    Raises:
+        UsageError: The observations are not frames, or the frames are too small.
+    """
+
+    def __init__(self, env: gym.Env, stack: int, height: int, width: int) -> None:
+        super().__init__(env)
+        space: Any = env.observation_space
+        frames = (
+            isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[2] == CHANNELS
+        )
+        if not frames or space.shape[0] < height or space.shape[1] < width:
+            raise UsageError(
+                f"data.pixels requires frames of bytes of at least {(height, width, CHANNELS)}, got {space}. Omit "
+                "data.pixels, or reduce its height and width."
+            )
+        left = (space.shape[1] - width) // 2
+        self._crop = (slice(height), slice(left, left + width))
+        self._frames: deque[NDArray[np.uint8]] = deque(maxlen=stack)
+        self.observation_space = Box(0, 255, (stack * height * width * CHANNELS,), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and fill the stack with the first frame."""
+        frame, info = self.env.reset(seed=seed, options=options)
+        self._frames.extend([self._cropped(frame)] * (self._frames.maxlen or 0))
+        return self._stacked(), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step the environment and replace the oldest frame."""
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        self._frames.append(self._cropped(frame))
+        return self._stacked(), reward, terminated, truncated, info
+
+    def _cropped(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if frame.dtype != np.uint8:  # the replay buffer would round them to zeros and ones
+            raise UsageError(f"data.pixels requires frames of bytes, got {frame.dtype}. Correct the environment.")
+        return frame[self._crop].copy()  # the environment may reuse the array
+
+    def _stacked(self) -> NDArray[np.uint8]:
+        return np.concatenate([frame.ravel() for frame in self._frames])
+
+
+def with_flat_observations(env: gym.Env) -> gym.Env:
+    """Concatenate the parts of each observation, as Gymnasium's `FlattenObservation` does. A `Box` is unchanged.
+
+    The order is that of `env.observation_space`. A `Dict` that is made from a dict has sorted keys. Discrete parts
+    become one-hot. Spaces with text, graphs, sequences or frames stay as they are.
+    """
+    space = getattr(env, "observation_space", None)
+    return env if isinstance(space, Box) or not _can_be_flat(space) else FlatObservations(env)
+
+
+class FlatObservations(gym.wrappers.FlattenObservation):
+    """Concatenate the parts of each observation. Only this package adds this wrapper, after those of the user."""
+
+    def observation(self, observation: Any) -> Any:
+        """Return the flat observation; raise `ValueError` if a discrete number is out of its range."""
+        _check_range(self.env.observation_space, observation)
+        return super().observation(observation)
+
+
+def _check_range(space: Space[Any], value: Any) -> None:
+    """Check discrete numbers. Gymnasium's flatten puts the one of a number below its range at a wrong place."""
+    if isinstance(space, Dict | Tuple):
+        for name, part in space.items() if isinstance(space, Dict) else enumerate(space):
+            _check_range(part, value[name])
+    elif isinstance(space, Discrete | MultiDiscrete):
+        offset, size = np.asarray(value) - space.start, space.n if isinstance(space, Discrete) else space.nvec
+        if not ((offset >= 0) & (offset < size)).all():
+            raise ValueError(f"an observation must be in {space}, got {value}")
+
+
+def observation_parts(env: gym.Env) -> dict[str, Any] | None:
+    """Describe the observations before this package flattened them, see `describe_space`; None if it did not."""
+    space = structured_space(env)
+    return None if space is None else describe_space(space)
+
+
+def structured_space(env: gym.Env) -> Space[Any] | None:
+    """Return the space of the observations before this package flattened them; None if it did not."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, FlatObservations):
+            return env.env.observation_space
+        env = env.env
+    return None
+
+
+def _can_be_flat(space: Space[Any] | None) -> bool:
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return bool(parts) and all(map(_can_be_flat, parts))
+    if isinstance(space, Box):
+        return not (len(space.shape) == 3 and space.dtype == np.uint8)
+    return isinstance(space, Discrete | MultiDiscrete | MultiBinary)

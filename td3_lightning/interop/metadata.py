@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from td3_lightning.envs.flatten import observation_parts
+from td3_lightning.envs.wrappers import observation_parts
 from td3_lightning.errors import UsageError
 from td3_lightning.training.data_module import ReplayData
 

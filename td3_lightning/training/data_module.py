@@ -13,13 +13,11 @@ import torch
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
 from td3_lightning.envs.checked import name_of
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
-from td3_lightning.envs.flatten import observation_parts
-from td3_lightning.envs.frame_stack import FrameStack
 from td3_lightning.envs.make import EnvId, Wrapper, close_env, env_name, make_wrapped
-from td3_lightning.envs.reports import ReportNames
 from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.vector_source import OWN, VectorName, find_maker, make_training_envs
+from td3_lightning.envs.wrappers import FrameStack, observation_parts
 from td3_lightning.errors import UsageError, require_bool, require_int
 from td3_lightning.replay.batch import Batches
 from td3_lightning.replay.buffer import Replay
@@ -120,7 +118,7 @@ class ReplayData(L.LightningDataModule):
         self.env_id, self._source = env_name(env_id), env_id
         self.env_kwargs, self.train_kwargs = dict(env_kwargs or {}), dict(train_kwargs or {})
         self.wrappers, self.pixels = list(wrappers or []), pixels
-        self.vector_env, self._names = self._checked_vector_env(vector_env), ReportNames()
+        self.vector_env = self._checked_vector_env(vector_env)
         self.is_overlapped = vector_env == "overlapped" and not self.offline  # environments step during the update
         self.eval_env = self._make_checked_eval_env()
         make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
@@ -217,11 +215,11 @@ class ReplayData(L.LightningDataModule):
 
     def val_dataloader(self) -> Episodes:
         """Return the evaluation episodes, which have the same seeds in every evaluation."""
-        return Episodes(self.eval_env, self.eval_seeds, self._names)
+        return Episodes(self.eval_env, self.eval_seeds)
 
     def test_dataloader(self) -> Episodes:
         """Return the test episodes, whose seeds differ from those of the evaluations."""
-        return Episodes(self.eval_env, self.test_seeds, self._names)
+        return Episodes(self.eval_env, self.test_seeds)
 
     def teardown(self, stage: str) -> None:
         """Close the training environments after `fit`."""

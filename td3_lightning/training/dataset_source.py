@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 
 from td3_lightning.algorithm.agent import Agent
-from td3_lightning.envs.flatten import structured_space
+from td3_lightning.envs.wrappers import structured_space
 from td3_lightning.errors import UsageError, require_float
 from td3_lightning.replay.batch import MixedReplay
 from td3_lightning.replay.buffer import Replay

@@ -9,8 +9,8 @@ import numpy as np
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
 from td3_lightning.envs.episode import Episode
-from td3_lightning.envs.flatten import structured_space
 from td3_lightning.envs.spaces import check_same_spaces
+from td3_lightning.envs.wrappers import structured_space
 from td3_lightning.errors import require_float, require_int
 from td3_lightning.replay.dataset_writer import is_storable
 from td3_lightning.replay.episodes import RecordedEpisode

@@ -16,9 +16,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
-from td3_lightning.envs.checked import CheckedEnv
+from td3_lightning.envs.checked import episode_seed
 from td3_lightning.envs.episode import Episode
-from td3_lightning.envs.restorable import episode_seed
 from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
 from td3_lightning.errors import EnvError, ExitOnSignal
 from td3_lightning.seeding import derive_seed
@@ -39,30 +38,20 @@ def throw(error: BaseException) -> Any:
 # What the environment makes of its good answer, and what is said of it.
 STEP_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (raising, r"raised ZeroDivisionError: a wheel came off; It rolls \(.*test_checked.py, line \d+\)"),
-    "four answers": (lambda *answer: answer[:4], r"raised ValueError: not enough values to unpack \(expected 5"),
     "nan": (lambda obs, *rest: (obs * [1, NAN, 1], *rest), "observation that is not finite, nan at index 1"),
     "too large": (lambda obs, *rest: (np.array([0, 0, -1e39]), *rest), "not finite, -1e[+]39 at index 2"),
     "half inf": (lambda obs, *rest: (np.float16([0, INF, 0]), *rest), "not finite, inf at index 1"),
     "shape": (lambda obs, *rest: (obs[None], *rest), r"of shape \(1, 3\) and type float32, expected Box\(.*\(3,\)"),
-    "text": (lambda obs, *rest: (["a", "b", "c"], *rest), r"of shape \(3,\) and type <U1, expected"),
-    "ragged": (lambda obs, *rest: ([[1], [1, 2], 3], *rest), "raised ValueError: setting an array element"),
     "reward nan": (lambda obs, reward, *rest: (obs, NAN, *rest), "reward that is not finite, nan"),
-    "reward large": (lambda obs, reward, *rest: (obs, 1e39, *rest), r"reward that is not finite, 1e\+39"),
     "reward none": (lambda obs, reward, *rest: (obs, None, *rest), "reward of None, expected one number,"),
-    "reward array": (lambda obs, reward, *rest: (obs, np.ones(1), *rest), r"reward of array\(\[1.\]\), expected"),
 }
 RESET_FAULTS = {
-    **{name: STEP_FAULTS[name] for name in ("raises", "nan", "shape")},
-    "one answer": (lambda obs, info: obs, "raised ValueError: too many values to unpack"),
+    **{name: STEP_FAULTS[name] for name in ("raises", "nan")},
 }
 # Odd, but it can be meant in one way only.
 FINE: list[Callable[..., Any]] = [
     lambda obs, *rest: (obs.tolist(), *rest),
-    lambda obs, *rest: (obs.astype(np.float64), *rest),
-    lambda obs, *rest: (obs.astype(np.int64), *rest),
-    lambda obs, reward, *rest: (obs, np.float32(reward), *rest),
-    lambda obs, reward, *rest: (obs, np.array(reward), *rest),
-    lambda obs, reward, *rest: (obs, int(reward), *rest),
+    lambda obs, reward, *rest: (obs.astype(np.int64), np.float32(reward), *rest),
     lambda obs, reward, *rest: (obs, torch.tensor(reward), *rest),
     lambda obs, *rest: (torch.tensor(obs), *rest),
     lambda obs, reward, end, *rest: (obs, reward, np.bool_(end), *rest),
@@ -157,7 +146,7 @@ def test_unambiguous_results_are_accepted(how: Callable[..., Any], spoil: Any) -
     assert Episode(Faulty(length=LENGTH), 1).play(lambda _: 0.0) == wanted
 
 
-@pytest.mark.parametrize("kind", [">f4", ">i4", "longdouble"])
+@pytest.mark.parametrize("kind", [">f4", "longdouble"])
 def test_numbers_that_pytorch_lacks_are_converted(kind: str, make_trainer: Any) -> None:
     class Foreign(Seeded):
         def _obs(self) -> Any:
@@ -198,32 +187,6 @@ def test_signal_in_environment_is_not_env_error(error: BaseException, spoil: Any
     assert caught.value is error
 
 
-FATAL = type("FatalError", (RuntimeError,), {"__module__": "mujoco"})
-
-
-@pytest.mark.parametrize(
-    ("error", "fix"),
-    [
-        (FATAL("an OpenGL platform library has not been loaded"), "variable MUJOCO_GL=egl, or MUJOCO_GL=osmesa."),
-        (ValueError("wrong"), "Correct the environment, or wrap it."),
-    ],
-)
-def test_render_error_without_display_names_mujoco_gl(error: Exception, fix: str, spoil: Any) -> None:
-    spoil(lambda *_: throw(error), 1, 1)
-    with pytest.raises(EnvError) as caught:
-        Episode(Faulty(), 9).play(lambda _: 0.0)
-    assert str(caught.value).endswith(fix)
-
-
-def test_error_names_the_last_seed(spoil: Any) -> None:
-    spoil(raising, 2, 1)
-    env = CheckedEnv(Faulty())
-    env.reset(seed=1)
-    env.reset(seed=2)
-    with pytest.raises(EnvError, match=r"at step 1 of the episode with seed 2\."):
-        env.step(0.0)
-
-
 def test_error_names_the_seed_after_restoration(spoil: Any) -> None:
     spoil(None)
     envs, again = (TrainingVectorEnv(EnvList(FaultySeeded, 1)) for _ in range(2))
@@ -257,8 +220,7 @@ def new_run(
     # Episode and step of the failure. The first two episodes are the warm-up.
     ("num_envs", "episode", "step", "env_steps"),
     [
-        *((1, 1, 1, 0), (1, 1, 3, 2), (1, 2, 5, 9), (1, 3, 3, 12), (1, 3, 4, 13), (1, 5, 5, 24), (1, 6, 0, 24)),
-        *((1, 4, 3, 17), (1, 8, 1, 35), (3, 1, 1, 0), (3, 1, 2, 3), (3, 1, 5, 12), (3, 2, 1, 15), (3, 2, 3, 21)),
+        *((1, 1, 1, 0), (1, 2, 5, 9), (1, 3, 4, 13), (1, 6, 0, 24), (1, 8, 1, 35), (3, 1, 2, 3), (3, 2, 3, 21)),
     ],
 )
 def test_run_resumes_after_environment_failure(
@@ -282,7 +244,7 @@ def test_run_resumes_after_environment_failure(
         assert (ends == 2).sum() == (env_steps > 0 and step != 1 and env_steps // num_envs % LENGTH != 0)
 
 
-@pytest.mark.parametrize("episode", [5, 7, 9])
+@pytest.mark.parametrize("episode", [5, 9])
 def test_run_with_a_rate_of_updates_resumes_after_failure(
     episode: int, make_trainer: Any, spoil: Any, tmp_path: Path
 ) -> None:
@@ -297,7 +259,7 @@ def test_run_with_a_rate_of_updates_resumes_after_failure(
     assert again.updates == 18
 
 
-@pytest.mark.parametrize("step", [1, 3, 4])
+@pytest.mark.parametrize("step", [1, 4])
 def test_run_resumes_after_several_failures(step: int, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     """The step after an update fails, and the first step of the resumed run fails again."""
     last = tmp_path / "last.ckpt"
@@ -329,7 +291,7 @@ class Evaluated(L.Callback):
 @pytest.mark.parametrize(
     # The step after the last update of an epoch, and the next step, with an evaluation in every or every second epoch.
     ("step", "every", "before", "after"),
-    [(1, 1, [24], [36, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [36]), (2, 2, [36], [])],
+    [(1, 1, [24], [36, 48]), (2, 1, [24, 36], [48]), (1, 2, [], [36])],
 )
 def test_due_evaluation_runs_first_after_step_failure(
     step: int, every: int, before: list[int], after: list[int], make_trainer: Any, spoil: Any, tmp_path: Path
@@ -368,7 +330,7 @@ class FaultySeeded(Faulty, Seeded):
 gym.register("FaultySeeded-v0", FaultySeeded, disable_env_checker=True)
 
 
-@pytest.mark.parametrize(("episode", "step"), [(1, 0), (1, 1), (2, 3), (4, 0)])
+@pytest.mark.parametrize(("episode", "step"), [(1, 0), (2, 3)])
 def test_failed_evaluation_restarts(episode: int, step: int, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
     """The run loses nothing, so its results are bit-identical."""
     spoil(None)
@@ -385,40 +347,6 @@ def test_failed_evaluation_restarts(episode: int, step: int, make_trainer: Any, 
     trainer.fit(again, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
     assert again.env_steps == whole.env_steps
     assert all(torch.equal(one, other) for one, other in zip(again.parameters(), whole.parameters(), strict=True))
-
-
-def test_episodes_differ_after_resuming_from_failure(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    spoil(raising, 3, 2)
-    starts = []
-    for resumed in (False, True):
-        module, data, trainer = new_run(tmp_path, 1, make_trainer, "FaultySeeded-v0")
-        reset = data.begin_episodes
-        data.begin_episodes = lambda: (reset(), starts.append(data.envs.obs[0, 0]))  # type: ignore[misc]  # noqa: B023
-        if not resumed:
-            with pytest.raises(EnvError):
-                trainer.fit(module, datamodule=data)
-            spoil(None)
-        else:
-            trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
-    assert len(set(starts)) == 2
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_other_exception_saves_no_checkpoint(error: Any, make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    spoil(None)
-    module, data, trainer = new_run(tmp_path, 1, make_trainer)
-    trainer.callbacks.append(Breaks(error))
-    with pytest.raises((error, SystemExit)):
-        trainer.fit(module, datamodule=data)
-    assert not (tmp_path / "last.ckpt").exists()
-
-
-class Breaks(L.Callback):
-    def __init__(self, error: Any) -> None:
-        self.error = error
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        raise self.error
 
 
 def test_failure_during_resume_keeps_checkpoint(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:

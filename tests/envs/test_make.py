@@ -55,10 +55,7 @@ def message(source: Any, error: type[Exception], **settings: Any) -> str:
     ("env_id", "fix"),
     [
         ("Pendulun-v1", "Use Pendulum-v1, or my_module:Pendulun-v1 if your own module my_module registers it."),
-        ("Pendulum-v99", "Use Pendulum-v1, or my_module:"),
-        ("toys:Pendulun-v1", "Use toys:Pendulum-v1, or"),
         ("Reacher3-v0", "my_module:Reacher3-v0 if your own module my_module registers it."),
-        ("nowhere/Foo-v1", "Use Pendulum-v1, for example, or my_module:nowhere/Foo-v1 if"),
         ("AntBulletEnv-v0", "Use pybullet_envs_gymnasium:AntBulletEnv-v0 with the extra bullet."),
         ("FetchReach-v4", "Use gymnasium_robotics:FetchReach-v4 with the extra robotics."),
         ("dm_control/cheetah-run-v0", "Use shimmy:dm_control/cheetah-run-v0 with the extra robotics."),
@@ -72,13 +69,6 @@ def test_unknown_id_suggests_another_id(env_id: str, fix: str, monkeypatch: pyte
     assert fix in said
 
 
-@pytest.mark.parametrize("source", [5, None, ["Pendulum-v1"]])
-def test_env_id_must_be_id_or_function(source: Any) -> None:
-    said = message(source, UsageError)
-    fix = 'Use "Pendulum-v1" or lambda: MyEnv().'
-    assert said == f"env_id must be an id or a function that returns an environment, got {source!r}. {fix}"
-
-
 # Packages
 
 
@@ -87,9 +77,7 @@ def test_env_id_must_be_id_or_function(source: Any) -> None:
     [
         ("pybullet_envs_gymnasium:Walker2DBulletEnv-v0", "pybullet_envs_gymnasium", "[bullet]'."),
         ("gymnasium_robotics:FetchReach-v4", "gymnasium_robotics", "[robotics]'."),
-        ("shimmy:dm_control/cheetah-run-v0", "shimmy", "[robotics]'."),
         ("Hopper-v5", "mujoco", "Use pip install -c constraints.txt -e '.[mujoco]'."),
-        ("nopackage:Foo-v0", "nopackage", "Install it, or use my_module:Id-v0 with the name of your own module."),
         ("Elsewhere-v0", "no_such_module", "Install it, or use my_module:Id-v0 with the name of your own module."),
     ],
 )
@@ -105,7 +93,7 @@ def test_missing_package_error_names_extra(
     assert said.endswith(fix)
 
 
-@pytest.mark.parametrize(("env_id", "fix"), [("HalfCheetah-v3", "Use HalfCheetah-v5."), ("Ant-v2", "Use Ant-v5.")])
+@pytest.mark.parametrize(("env_id", "fix"), [("HalfCheetah-v3", "Use HalfCheetah-v5.")])
 def test_environment_that_has_moved_names_its_successor(env_id: str, fix: str) -> None:
     assert message(env_id, UsageError).endswith(f"). {fix}")
 
@@ -139,12 +127,6 @@ def test_constructor_error_is_one_sentence_with_its_cause(monkeypatch: pytest.Mo
     assert error in (caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None))
 
 
-def test_ctrl_c_in_constructor_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Failing, "error", KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        make("Failing-v0", {})
-
-
 # Functions
 
 
@@ -157,20 +139,15 @@ def fit(data: ReplayData, make_trainer: Callable[..., L.Trainer], **kwargs: Any)
 
 @pytest.mark.parametrize(
     ("source", "name"),
-    [
-        (lambda: Seeded(), "Seeded"),
-        (Seeded, "Seeded"),
-        (functools.partial(gym.make, "toys/Seeded-v0"), "toys/Seeded-v0"),
-    ],
+    [(lambda: Seeded(), "Seeded"), (functools.partial(gym.make, "toys/Seeded-v0"), "toys/Seeded-v0")],
 )
 def test_function_trains_like_id(source: Any, name: str, make_trainer: Any) -> None:
-    data = new_data(source, num_envs=2)
-    assert data.env_id == name
-    L.seed_everything(1, verbose=False)
-    one = fit(new_data("toys/Seeded-v0", num_envs=2), make_trainer)
-    L.seed_everything(1, verbose=False)
-    other = fit(new_data(source, num_envs=2), make_trainer)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert new_data(source).env_id == name
+    weights = []
+    for each in ("toys/Seeded-v0", source):
+        L.seed_everything(1, verbose=False)
+        weights.append(fit(new_data(each, num_envs=2), make_trainer).parameters())
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
 def test_function_run_resumes_from_plain_checkpoint(make_trainer: Any, tmp_path: Any) -> None:
@@ -198,18 +175,10 @@ def test_function_receives_keyword_arguments() -> None:
     assert lengths == [7, 3]
 
 
-def test_function_must_return_new_environments() -> None:
-    env = Counter()
-    data = new_data(lambda: env)
-    with pytest.raises(UsageError, match=r"must return a new environment at each call, got the same Counter twice\."):
-        data.setup("fit")
-
-
-@pytest.mark.parametrize("num_envs", [2, 3])
-def test_training_environments_must_be_different_objects(num_envs: int) -> None:
+def test_training_environments_must_be_different_objects() -> None:
     shared = Counter()
-    made = [Counter() for _ in range(num_envs - 1)]  # for the evaluation, and the first of three
-    data = new_data(lambda: made.pop() if made else shared, num_envs=num_envs)
+    made = [Counter()]  # for the evaluation
+    data = new_data(lambda: made.pop() if made else shared, num_envs=2)
     with pytest.raises(UsageError, match=r"must return a new environment at each call, got the same Counter twice\."):
         data.setup("fit")
 
@@ -229,11 +198,6 @@ def broken(env: Any) -> Any:
 def test_failing_wrapper_is_named() -> None:
     with pytest.raises(UsageError, match=r"^broken does not fit toys/Counter-v0 \(AttributeError: .*\)\. Change data"):
         new_data(wrappers=[broken])
-
-
-def test_wrapper_must_return_an_environment() -> None:
-    with pytest.raises(UsageError, match=r"^the result of <lambda> must be a gymnasium.Env, got None. Return the wrap"):
-        new_data(wrappers=[lambda env: None])
 
 
 def test_lists_become_arrays_for_array_parameters() -> None:

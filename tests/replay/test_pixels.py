@@ -16,7 +16,7 @@ from one_sentence import refused
 from td3_lightning import TD3, TD7, Collector, Encoder, ReplayData, Trunk, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
 from td3_lightning.cli.app import main
-from td3_lightning.envs.frame_stack import FrameStack
+from td3_lightning.envs.wrappers import FrameStack
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 
 SMALL = Pixels(stack=3, height=4, width=5, shift=0)

@@ -1,11 +1,9 @@
-"""Small vector environments with predictable results, in every autoreset mode."""
+"""Small vector environments with predictable results."""
 
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 from toys import Seeded
@@ -33,30 +31,6 @@ def sync(env_id: Any, num_envs: int, mode: str = "NextStep", **kwargs: Any) -> A
     return SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode(mode), copy=False)
 
 
-class Simulator(VectorWrapper):
-    """Use tensors, and final observations of all environments under an older name, as a GPU simulator does."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = self.env.reset(**kwargs)
-        return torch.from_numpy(obs), info
-
-    def step(self, actions: Any) -> Any:
-        assert isinstance(actions, torch.Tensor)
-        *results, info = self.env.step(actions.numpy())
-        if "final_obs" in info:
-            mask = info.pop("_final_obs")
-            final = np.where(
-                mask[:, None], np.stack([np.full(3, np.nan) if o is None else o for o in info["final_obs"]]), 0
-            )
-            info = {"final_observation": torch.from_numpy(final), "_final_observation": torch.from_numpy(mask)}
-        return *map(torch.from_numpy, results), info
-
-
-def simulator(env_id: Any, num_envs: int, **kwargs: Any) -> Any:
-    """Make a vector environment that returns tensors."""
-    return Simulator(sync(env_id, num_envs, mode="SameStep", **kwargs))
-
-
 class Faulty(VectorWrapper):
     """Replace one result of the step `at`: 0 is the observations, 4 is the info."""
 
@@ -72,6 +46,6 @@ class Faulty(VectorWrapper):
         return tuple(results)
 
 
-def faulty(env_id: Any, num_envs: int, field: int, value: Any, mode: str = "SameStep") -> Any:
+def faulty(env_id: Any, num_envs: int, field: int, value: Any, mode: str = "NextStep") -> Any:
     """Make a vector environment that returns something invalid from its third step on."""
     return Faulty(sync(env_id, num_envs, mode=mode), field, value)

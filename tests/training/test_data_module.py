@@ -49,7 +49,7 @@ def test_shapes_come_from_the_environment() -> None:
             r"must have finite bounds .*, got Box.*\. Add td3_lightning\.SymmetricActionBounds to data\.wr",
         ),
         ("2-d", r"must have one axis .*, got shape \(2, 2\)\. Add td3_lightning\.FlattenAction to data\.wr"),
-        ("int", r"must be floats, got Box\(-2, 3, .* of int64\. Use an environment with continuous actions"),
+        ("int", r"must be floats, got Box\(-2, 3, .*int64\)\. Use an environment with continuous actions"),
     ],
 )
 def test_unsupported_actions_are_rejected_with_fix(action: str, message: str) -> None:
