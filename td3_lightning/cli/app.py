@@ -2,21 +2,47 @@
 
 import argparse
 import ctypes
+import logging
+import os
 import platform
+import re
+import signal
 import sys
+import threading
+import time
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+
+from torch import distributed
 
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.commands import OTHER_COMMANDS, command_error
 from td3_lightning.cli.error_messages import exit_code, explain_parser_error, user_message
-from td3_lightning.cli.help import print_help
-from td3_lightning.cli.message_filters import suppress_messages
-from td3_lightning.cli.processes import started_by_lightning, watch_parent
+from td3_lightning.cli.help import print_completion, print_help
 from td3_lightning.errors import ExitOnSignal, UsageError
 from td3_lightning.reporting.console import discard, discard_unwritable, make_streams_tolerant
+from td3_lightning.tuning.node import SWEEP
 
 CLOSED_PIPE = 141  # 128 + SIGPIPE
+INTERVAL = 1.0  # seconds between two checks of the parent
+GRACE = 30.0  # seconds to save and exit after SIGTERM
+
+# Lightning logs these at every start.
+SUPPRESSED_MESSAGES = re.compile(
+    r"[GT]PU available|💡 Tip|LOCAL_RANK|Seed set to|Restoring states from|`weights_only` was not|"
+    r"Found current_model_state|You're using the WeightAveraging callback"
+)
+
+SUPPRESSED_WARNINGS = (
+    r"`isinstance\(treespec, LeafSpec\)`",
+    r"The number of training batches .* is smaller than the logging interval",
+    r"Checkpoint directory .* exists and is not empty",  # true for every resumed run
+    r"The dirpath has changed from",  # a resumed run may have another folder
+    r"Be aware that when using `ckpt_path`, callbacks",
+    r"It is recommended to use `self.log\(.*sync_dist",  # all ranks evaluate the same episodes
+    r"The checkpoint was not created with WeightAveraging",  # a new stage may add averaging
+)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -59,7 +85,7 @@ def _run(words: Sequence[str]) -> int:
         raise UsageError(message)
     try:
         if words[0].split("=")[0] == "--print_completion":
-            import_module("td3_lightning.cli.completion").print_script(words)
+            print_completion(words)
         elif words[0] not in OTHER_COMMANDS and not {"-h", "--help"}.isdisjoint(words):
             print_help(words)
         elif words[0] in OTHER_COMMANDS:
@@ -67,7 +93,7 @@ def _run(words: Sequence[str]) -> int:
             getattr(import_module(f"td3_lightning.cli.{module}"), function)(words[1:])
         else:
             CommandLine(words)
-    except argparse.ArgumentError as error:  # of the flags that are read before the parser exists
+    except argparse.ArgumentError as error:
         raise UsageError(explain_parser_error(str(error), [])) from error
     except KeyboardInterrupt:
         return 130
@@ -100,3 +126,35 @@ def tune_malloc() -> None:
         trim_threshold, mmap_threshold, most = -1, -3, 256 * 2**20
         ctypes.CDLL(None).mallopt(mmap_threshold, most)
         ctypes.CDLL(None).mallopt(trim_threshold, most)
+
+
+def suppress_messages() -> None:
+    """Suppress messages and warnings of Lightning."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(lambda record: not SUPPRESSED_MESSAGES.search(record.getMessage()))
+    for message in SUPPRESSED_WARNINGS:
+        warnings.filterwarnings("ignore", message)
+
+
+def started_by_lightning() -> bool:
+    """Return whether Lightning has started this process as a rank above 0 on the machine of its launcher."""
+    by_others = distributed.is_available() and distributed.is_torchelastic_launched()
+    return not by_others and "SLURM_PROCID" not in os.environ and int(os.environ.get("LOCAL_RANK", "0")) > 0
+
+
+def watch_parent() -> None:
+    """End this process when its launcher has ended: that of torchrun, of Lightning, or of a sweep."""
+    sweep = os.environ.pop(SWEEP, None)  # not for the processes that this one starts
+    by_torchrun = distributed.is_available() and distributed.is_torchelastic_launched()
+    if sweep or by_torchrun or started_by_lightning():
+        parent = int(sweep) if sweep else os.getppid()
+        threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(INTERVAL)
+    os.kill(os.getpid(), signal.SIGTERM)  # training saves and stops
+    time.sleep(GRACE)
+    os._exit(1)  # it is blocked by a collective operation

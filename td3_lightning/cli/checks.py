@@ -1,20 +1,19 @@
 """Checks of the settings that Lightning accepts and TD3 does not support."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from torch import distributed
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
-from td3_lightning.cli.stage import RUNS
-from td3_lightning.errors import UsageError, require_int
-from td3_lightning.reporting.run_dir import run_dir_of
+from td3_lightning.errors import UsageError
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.run_checks import check_callback
@@ -31,34 +30,18 @@ REPLACED_BY = {
     "overfit_batches": (0.0, "--trainer.limit_train_batches for short epochs"),
 }
 
-# Settings for the time between evaluations. They must be above 0.
-VALIDATION_INTERVALS = ("check_val_every_n_epoch", "val_check_interval")
-
 
 def check_trainer(settings: Mapping[str, Any]) -> None:
     """Raise `UsageError` for Trainer settings that TD3 does not support."""
     for name, (default, instead) in REPLACED_BY.items():
         if settings[name] != default:
             raise UsageError(f"trainer.{name} must be {default}, got {settings[name]}. Use {instead}.")
-    if settings["log_every_n_steps"] is not None:
-        require_int("trainer.log_every_n_steps", settings["log_every_n_steps"], least=0)
-    for name in VALIDATION_INTERVALS:
-        if isinstance(settings[name], int | float) and settings[name] <= 0:
-            raise UsageError(
-                f"trainer.{name} must be above 0, got {settings[name]}. Use --trainer.limit_val_batches 0 to disable "
-                "evaluation."
-            )
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> None:
     """Raise `UsageError` if a user's callback does not work with TD3."""
     for callback in callbacks:
         check_callback(callback)
-        if isinstance(callback, OnExceptionCheckpoint):
-            raise UsageError(
-                f"trainer.callbacks must not contain {type(callback).__name__}, because a run that fails already saves "
-                "last.ckpt. Remove it."
-            )
         if isinstance(callback, Collector):
             raise UsageError(
                 "trainer.callbacks must not contain a Collector, because the command line adds one. Remove it and use "
@@ -66,8 +49,12 @@ def check_callbacks(callbacks: Iterable[Callback]) -> None:
             )
 
 
-def with_checkpoint_io(plugins: Sequence[Any]) -> list[Any]:
+def with_checkpoint_io(plugins: Sequence[Any], checkpoint: dict[str, Any] | None) -> list[Any]:
     """Return the plugins of the user, with `AtomicCheckpointIO` if none of them is a CheckpointIO.
+
+    Args:
+        plugins: The plugins of the user.
+        checkpoint: The checkpoint that the Trainer loads, which the command has read.
 
     Raises:
         UsageError: A plugin writes checkpoints in the background.
@@ -78,7 +65,7 @@ def with_checkpoint_io(plugins: Sequence[Any]) -> list[Any]:
             "complete. Remove it. A save is fast because it writes only the new rows of the replay."
         )
     has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
-    return [*plugins] if has_io else [*plugins, AtomicCheckpointIO()]
+    return [*plugins] if has_io else [*plugins, AtomicCheckpointIO(checkpoint)]
 
 
 def require_checkpoint(command: str, given: object) -> None:
@@ -89,67 +76,24 @@ def require_checkpoint(command: str, given: object) -> None:
         )
 
 
-def export_target(format: str, output: str | None, files: str | None) -> str:
-    """Return `output`, or `files` for the format "weights"; raise `UsageError` for a path that does not fit."""
-    name, example = ("files", "models/car") if format == "weights" else ("output", f"car.{format}")
-    target, other = (files, output) if format == "weights" else (output, files)
-    if target is None or other is not None:
-        raise UsageError(f"export --format {format} requires --{name} alone, for example --{name} {example}.")
-    path = Path(target)
-    if format != "weights" and path.suffix != f".{format}":
-        stem = path.stem.lstrip(".") or "car"
-        raise UsageError(f"output must end in .{format}, got {path.name}. Use {stem}.{format}.")
-    return target
-
-
 def check_pixel_encoder(data: ReplayData, model: TD3) -> None:
     """Raise `UsageError` if the observations are images and the model has no encoder for them."""
-    if data.pixels is not None and model.hparams["encoder"] is None:
-        if isinstance(model, TD7):
-            raise UsageError("data.pixels requires TD3 with model.encoder, got TD7. Use --model td3_lightning.TD3.")
+    if data.pixels is not None and model.hparams.get("encoder") is None:
         raise UsageError(
-            "data.pixels requires model.encoder, got none. Use for example --model.encoder td3_lightning.Convolutions."
+            "data.pixels requires TD3 with model.encoder, got none. Use --model.encoder td3_lightning.Convolutions."
         )
 
 
-def check_resume(trainer: L.Trainer, data: ReplayData, checkpoint: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if the Trainer cannot continue a checkpoint."""
-    if trainer.fast_dev_run:  # type: ignore[attr-defined]  # Lightning sets it without a type
+def check_processes(trainer: L.Trainer) -> None:
+    """Raise `UsageError` if a launcher has started more processes than the Trainer counts.
+
+    Each of them would train alone, and only the first would write logs.
+    """
+    by_torchrun = distributed.is_available() and TorchElasticEnvironment.detect()
+    by_slurm = "SLURM_PROCID" in os.environ
+    started = int(os.environ.get("WORLD_SIZE" if by_torchrun else "SLURM_STEP_NUM_TASKS", "1"))
+    if (by_torchrun or by_slurm) and started > trainer.world_size:
         raise UsageError(
-            "trainer.fast_dev_run must be false to resume a checkpoint, got true. Remove it, or remove --ckpt_path."
+            f"trainer.devices times trainer.num_nodes must be {started}, the number of processes of this run, got "
+            f"{trainer.world_size}. Set both, or start independent runs with env -u SLURM_PROCID -u SLURM_NTASKS."
         )
-    done = int(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
-    most = trainer.max_epochs
-    least = done + data.empty_replay  # a new stage has at least one epoch
-    if most is not None and 0 <= most < least:
-        raise UsageError(
-            f"trainer.max_epochs must be at least {least}, got {most}. The checkpoint has completed {done} epochs, and "
-            "a new stage continues the count. Increase it or use an earlier checkpoint."
-        )
-
-
-def check_stage_before(checkpoint: Path, files: list[Path]) -> None:
-    """Raise `UsageError` if the checkpoint of the previous stage does not exist."""
-    if not checkpoint.exists():
-        raise UsageError(
-            f"ckpt_path of {' and '.join(map(str, files))} must be a checkpoint, got {checkpoint}, which does not "
-            "exist. Train the previous stage first, or use --ckpt_path and --data.empty_replay true."
-        )
-
-
-def check_own_stage(checkpoint: Path, name: str, files: list[Path]) -> None:
-    """Raise `UsageError` if a file starts a new stage and the checkpoint belongs to a run with another name."""
-    if not has_name(run_dir_of(checkpoint), name):
-        raise UsageError(
-            f"{' and '.join(map(str, files))} starts a new stage, so ckpt_path must belong to a run named {name}, got "
-            f"{checkpoint}. Use --data.empty_replay true to start the stage from it, or false to resume that run."
-        )
-
-
-def has_name(run: Path | None, name: str) -> bool:
-    """Return whether a run folder belongs to a run with this name. The folder of all runs may have been moved."""
-    if run is None:
-        return False
-    folders, parts = Path(name).parts, run.parent.parts
-    begins = [place + 1 for place, part in enumerate(parts) if part == RUNS] or [len(parts) - len(folders)]
-    return any(parts[begin:] == folders for begin in begins)

@@ -16,21 +16,19 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning import checkpointing
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.cli.agent_class import DEFAULT, KEY
+from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.cli.checks import (
     check_callbacks,
     check_pixel_encoder,
-    check_resume,
+    check_processes,
     check_trainer,
     with_checkpoint_io,
 )
 from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.precedence import Precedence
-from td3_lightning.cli.processes import check_processes, strategy_with_timeout
-from td3_lightning.cli.run_files import run_summary
 from td3_lightning.cli.save_config import SaveConfig
-from td3_lightning.cli.settings import check_sizes
+from td3_lightning.cli.settings import DEFAULT, KEY
 from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
 from td3_lightning.errors import ExitOnSignal, UsageError, one_line
@@ -40,7 +38,7 @@ from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.paths import make_absolute
 from td3_lightning.reporting.progress_bar import Progress
 from td3_lightning.reporting.results_table import Results
-from td3_lightning.reporting.summary import command_lines, start_lines
+from td3_lightning.reporting.summary import RunSummary, command_lines, start_lines
 from td3_lightning.reporting.tensorboard_summary import TensorBoardSummary
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
@@ -157,8 +155,7 @@ class CommandLine(LightningCLI):
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or NullProfiler()
-        settings["strategy"] = strategy_with_timeout(settings)
-        settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
+        settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]), self.checkpoint)
         try:
             trainer = Trainer(**settings)
         except (MisconfigurationException, ImportError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
@@ -206,11 +203,11 @@ class CommandLine(LightningCLI):
         check_processes(self.trainer)
         check_pixel_encoder(self.datamodule, self.model)
         if self.subcommand == "fit":
-            if self.checkpoint is not None:
-                check_resume(self.trainer, self.datamodule, self.checkpoint)
             self.datamodule.setup("fit")
-        if self.checkpoint is not None:
-            check_sizes(self.checkpoint, self.model)
+        elif self.subcommand not in ("validate", "test") and self.checkpoint is not None:
+            self.model.on_load_checkpoint(self.checkpoint)
+            self.model.load_state_dict(self.checkpoint["state_dict"])
+            self.model.eval()
 
     # The run.
 
@@ -232,12 +229,9 @@ class CommandLine(LightningCLI):
     def after_fit(self) -> None:
         """Print a summary and the next commands. Explain why a complete run was not trained."""
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
-            echo(
-                f"The run was complete after {self.model.clock:,} {self.model.clock_name}, so nothing was trained. "
-                "Increase --trainer.max_epochs, or --trainer.max_time, which counts the time of all starts of the run. "
-                "If EarlyStopping ended the run, change its settings."
-            )
-        summary = run_summary(self.trainer, self.start)
+            after = f"{self.model.clock:,} {self.model.clock_name}"
+            echo(f"The run was complete after {after}, so nothing was trained. Increase --trainer.max_epochs.")
+        summary = self._summary()
         seconds = time.monotonic() - self._fit_start
         for line in (*summary.lines(seconds), *summary.next_lines(self.datamodule, self.trainer)):
             echo(line)
@@ -246,18 +240,38 @@ class CommandLine(LightningCLI):
     def _print_resume_command(self) -> None:
         """Print how to resume a run that a signal, for example Ctrl-C, has stopped."""
         has_begun = hasattr(self, "_fit_start")  # otherwise the summary would create the folder of the run
-        resume = run_summary(self.trainer, self.start).resume_command() if has_begun else None
+        resume = self._summary().resume_command() if has_begun else None
         if resume is not None:
             for line in command_lines("resume", resume):
                 echo(line)
 
+    def _summary(self) -> RunSummary:
+        """Return the summary of the run, with its files."""
+        trainer: Any = self.trainer
+        folder = next((Path(each.log_dir) for each in trainer.loggers if isinstance(each, RunLogger)), None)
+        keepers = trainer.checkpoint_callbacks
+        last = next((_path(each.last_model_path) for each in keepers if isinstance(each, LastCheckpoint)), None)
+        best = next((each for each in keepers if isinstance(each, BestCheckpoint)), None)
+        with_config = any(each.is_required for each in trainer.callbacks if isinstance(each, SaveConfig))
+        if best is None:
+            return RunSummary(folder, last, None, self.start, with_config=with_config)
+        score = None if best.best_model_score is None else float(best.best_model_score)
+        held = _path(best.best_model_path)
+        return RunSummary(folder, last, held, self.start, str(best.monitor), best.mode, with_config, score)
+
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
-        kwargs["ckpt_path"] = self.settings.ckpt_path
+        if subcommand in ("fit", "validate", "test"):
+            kwargs["ckpt_path"] = self.settings.ckpt_path
         if subcommand in ("validate", "test"):
             kwargs["verbose"] = False  # the callback Results prints the table
-        return kwargs
+        return kwargs | ({"checkpoint": self.checkpoint} if subcommand == "export" else {})
 
 
 def _as_list(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _path(text: str) -> Path | None:
+    """Return the path of a checkpoint. None if it was not written, for example because the disk is full."""
+    return Path(text) if text and Path(text).exists() else None

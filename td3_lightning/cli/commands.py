@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 # Parameters of each command's method that are not settings.
-OBJECTS = {"model", "datamodule", "ckpt_path", "weights_only", "verbose"}
+OBJECTS = {"model", "datamodule", "checkpoint", "ckpt_path", "weights_only", "verbose"}
 COMMANDS = {
     "fit": OBJECTS | {"train_dataloaders", "val_dataloaders"},
     "validate": OBJECTS | {"dataloaders"},

@@ -61,16 +61,12 @@ def read_config(name: str) -> ConfigFile:
             searched in this order. Examples: "car.yaml", "original/car.yaml".
 
     Raises:
-        UsageError: The file does not exist, or it or one of its sections is not a YAML mapping.
+        UsageError: The file does not exist, or is not a YAML mapping.
     """
     path = _find(name, "configuration", _folders(), shipped_configs())
-    content = read_yaml(path, "with sections such as data and trainer", "Add them.")
+    content = read_yaml(path)
     if "model" in content:
-        content["model"] = _flat(content["model"], path)
-    for section in SECTIONS:
-        if not isinstance(content.get(section), dict | str | None):
-            fix = "Write one setting per line below it."
-            raise refuse(f"{section} in {path}", "a mapping", content[section], fix)
+        content["model"] = _flat(content["model"])
     # A section whose keys are all commented out must not discard the settings of an earlier file.
     return ConfigFile(path, {key: held for key, held in content.items() if key not in SECTIONS or held is not None})
 
@@ -84,29 +80,21 @@ def read_space(name: str) -> dict[str, Any]:
     folders = [folder / SPACES for folder in _folders()[1:]]
     known = [path.relative_to(folder).as_posix() for folder in folders for path in folder.rglob("*.yaml")]
     path = _find(name, "search space", [Path(), *folders], known)
-    return read_yaml(path, "with a range or choices for each setting", "Add model.actor_lr: {low: 1e-5, high: 1e-3}.")
+    return read_yaml(path)
 
 
-def read_yaml(path: Path, form: str, fix: str) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
-
-    Args:
-        path: The file.
-        form: Its expected content, for the message.
-        fix: Advice if it is no mapping.
 
     Raises:
         UsageError: It is not valid, or no mapping.
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), ConfigLoader)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} must be UTF-8, got another encoding at byte {error.start}. Convert it.") from error
     except (yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
         raise UsageError(f"{path} must be valid YAML, got an error: {_reason(error)}. Correct it.") from error
     if not isinstance(content, dict):
-        kind = "nothing" if content is None else type(content).__name__
-        raise UsageError(f"{path} must be a mapping {form}, got {kind}. {fix}")
+        raise refuse(str(path), "a mapping with sections such as data and trainer", content, "Add them.")
     return content
 
 
@@ -116,43 +104,28 @@ def shipped_configs() -> list[str]:
     return sorted(path.as_posix() for path in found if path.parts[0] != SPACES)
 
 
-def is_config(name: str) -> bool:
-    """Return whether `read_config` finds a file of this name."""
-    return any((folder / name).is_file() for folder in _folders())
-
-
-def _flat(model: Any, path: Path) -> Any:
+def _flat(model: Any) -> Any:
     """Return the settings of the agent beside its class_path, for a class name or LightningCLI's `init_args`."""
     if isinstance(model, str):
         return {"class_path": model}
-    if not isinstance(model, dict) or "init_args" not in model:
+    if not isinstance(model, dict):
         return model
-    outside = sorted(map(str, model.keys() - {"class_path", "init_args"}))
-    if outside:
-        fix = "Move it to init_args."
-        raise UsageError(f"model in {path} must have only class_path and init_args, got {outside[0]}. {fix}")
-    return {name: model[name] for name in model if name == "class_path"} | (model["init_args"] or {})
+    return {name: model[name] for name in model if name != "init_args"} | (model.get("init_args") or {})
 
 
 def _find(name: str, kind: str, folders: Sequence[Path], known: Collection[str]) -> Path:
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    if name and any((folder / name).exists() for folder in folders):
-        raise UsageError(f"The {kind} {name} must be a file, got a folder or a device. Use the path of a YAML file.")
     names = {each.removesuffix(".yaml"): each for each in known}
     close = get_close_matches(name.removesuffix(".yaml"), names, n=1)
-    hint = f"did you mean {names[close[0]]}?" if close else f"use one of {_listed(known)}."
+    hint = (
+        f"did you mean {names[close[0]]}?"
+        if close
+        else f"use one of {', '.join(each for each in known if '/' not in each)}."
+    )
     places = dict.fromkeys(str(folder.resolve()) for folder in folders if folder.is_dir())
     raise UsageError(f'There is no {kind} "{name}" in {", ".join(places)}; {hint}')
-
-
-def _listed(names: Collection[str]) -> str:
-    """List the files, and the folders of the others, which would be too many for a sentence."""
-    folders = sorted({name.split("/")[0] for name in names if "/" in name})
-    return ", ".join(name for name in names if "/" not in name) + (
-        f", or one in {', '.join(folders)}" if folders else ""
-    )
 
 
 def _folders() -> list[Path]:
@@ -162,10 +135,7 @@ def _folders() -> list[Path]:
 
 def _reason(error: Exception) -> str:
     """Return the problem and its place."""
-    mark: yaml.Mark | None = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None)
-    if mark is None or not problem:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return one_line(error)
-    if problem.startswith("but "):
-        problem = f"{getattr(error, 'context', None) or ''} {problem}".strip()
-    return f"{one_line(problem)} (line {mark.line + 1}, column {mark.column + 1})"
+    mark = error.problem_mark
+    return f"{one_line(f'{error.context or str()} {error.problem}')} (line {mark.line + 1}, column {mark.column + 1})"

@@ -1,11 +1,9 @@
 """The command `curves`, which draws the learning curves of several runs and needs no environment."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.errors import UsageError, refuse
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import absolute
@@ -18,6 +16,7 @@ def draw_curves(args: Sequence[str]) -> None:
         args: Words after `curves`.
 
     Raises:
+        argparse.ArgumentError: A flag has no value.
         UsageError: A word is not valid, or a run does not have the metric.
     """
     options = _parse(args)
@@ -50,10 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _parse(args: Sequence[str]) -> argparse.Namespace:
-    try:
-        options, unknown = make_parser().parse_known_intermixed_args(args)
-    except argparse.ArgumentError as error:
-        raise UsageError(explain_parser_error(str(error), [])) from error
+    options, unknown = make_parser().parse_known_intermixed_args(args)
     if unknown:
         raise UsageError(f"curves has no setting {unknown[0]}. Use curves --help for its settings.")
     if not options.runs + options.group:
@@ -66,9 +62,6 @@ def _groups(options: argparse.Namespace) -> dict[str, list[Path]]:
     given = [("runs", options.runs), ("reference", options.reference)]
     groups = {name: paths for name, paths in given if paths}
     for name, *words in options.group:
-        is_run = os.sep in name and os.path.isdir(name)  # a Path raises for a very long name
-        if is_run or os.path.isfile(name) or os.path.isfile(os.path.join(name, "metrics.csv")):
-            raise refuse("group", "a name, followed by runs", name, f"Use --group NAME {name}.")
         if not words or name in groups:
             fix = "Use --group td7 lightning_logs/td7/version_0, for example."
             raise refuse("group", "a new name, followed by at least one run", " ".join([name, *words]), fix)

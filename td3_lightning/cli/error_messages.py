@@ -8,22 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 import td3_lightning
 from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli.commands import COMMANDS
-from td3_lightning.cli.config_files import is_config
 from td3_lightning.errors import RunError, UsageError, one_line
 
 KINDS = {
     "bool": "true or false",
     "int": "an integer",
     "float": "a number",
-    "str": "a string",
     "dict": "a mapping",
-    "list": "a list",
     "Sequence": "a list",
     "NoneType": "null",
 }
@@ -43,10 +39,11 @@ def user_message(error: BaseException) -> str | None:
             return "Another process of this run has ended, so this one ends too. Read the output of the other process."
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             return _constructor_error(str(cause))
+        if isinstance(cause, RuntimeError) and "loading state_dict for" in str(cause):
+            fix = "Remove the settings of model, or use the environment of the checkpoint."
+            return f"The checkpoint must fit the networks, got an error: {one_line(cause)[:160]}... {fix}"
         if _is_lightnings(cause):
             return f"Lightning does not accept these settings: {one_line(cause)}"
-        if _is_out_of_memory(cause):
-            return f"Out of memory ({one_line(cause)}). Reduce data.batch_size, model.hidden_dims or data.capacity."
         if isinstance(cause, OSError) and (cause.filename or cause.errno in DISK_FULL) and not _is_in_users_code(cause):
             return f"{cause.filename or 'The output'} cannot be used ({cause.strerror}). Use another path."
     return None
@@ -75,27 +72,35 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
         message: Message of jsonargparse.
         keys: Names of all settings, for example "data.batch_size".
     """
-    keys = list(keys)
     key = _first(r'(?:Parser key "|^--)([^":]+)', message)
-    if unknown := _first(r"[Oo]ption '([^']+)'", message):
-        return _no_setting(unknown, [] if "class_path" in message else keys, key)
-    if unknown := _first(r"unrecognized arguments: (\S+)", message):
-        return _stray(unknown, [*keys, "config"])
+    if unknown := _first(r"(?:[Oo]ption '|unrecognized arguments: )([^' ]+)", message):
+        return _unknown(unknown, list(keys), key, "class_path" in message)
     if flag := _first(r"argument (\S+): expected", message):
         return f"{flag.split('/')[-1]} requires a value, got none. Write one after it."
     if linked := _first(r'Linked "([^"]+)" must be given', message):
         return f"{linked} is taken from the environment and cannot be set. Remove it."
-    if missing := _first(r"arguments are required: ([\w.]+(?:, [\w.]+)*)", message).rstrip("."):
-        return f"{key}: requires {missing} under init_args, got none." if key else _missing(missing)
+    if missing := _first(rf"arguments are required: (?:(?:{'|'.join(COMMANDS)})\.)?([\w.]+)", message).rstrip("."):
+        if key:
+            return f"{key}: requires {missing} under init_args, got none."
+        return f"{missing} is required. Set it in a configuration (--config car.yaml) or with --{missing}."
     if "Not of type Seed" in message:
         return f"{key} must be an integer from 0 to {2**32 - 1}. Use 0, for example."
     return _about_value(key, message) or f"{one_line(message).rstrip('.')}; see --help."
 
 
+def _unknown(word: str, keys: list[str], owner: str, is_argument: bool) -> str:
+    """Explain a word that is no setting: a misspelled one, or one without a flag."""
+    if owner and is_argument:
+        return f'{owner}: there is no setting "{word}"; see --help for all settings.'
+    if not owner and not word.startswith("--"):
+        return f'"{word}" does not belong to a flag. Write a setting as --data.batch_size 256.'
+    name = word.split("=")[0].removeprefix("--")
+    hint = close_setting(name, [*keys, "config"])
+    return f'There is no setting "{name}"{_mean(hint) if hint else "; see --help for all settings."}'
+
+
 def _about_value(key: str, message: str) -> str | None:
     """Explain a value of the wrong type, or a class that does not exist."""
-    if number := re.search(r"argument (\S+): invalid int value: '(.*)'", message):
-        return f"{number[1].split('/')[-1]} must be an integer, got {number[2]}. Use an integer."
     got = _first(r"(?:Given value|Got value): (.*)", message).split(". Got value")[0]
     kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
     accepted = list(
@@ -112,12 +117,6 @@ def _about_value(key: str, message: str) -> str | None:
     return f"{key} must be {' or '.join(accepted)}, got {got or 'nothing'}. Use {fix}."
 
 
-def _no_setting(name: str, keys: Sequence[str], owner: str = "") -> str:
-    hint = close_setting(name, keys)
-    where = f"{owner}: there" if owner and not keys else "There"
-    return f'{where} is no setting "{name}"{_mean(hint) if hint else "; see --help for all settings."}'
-
-
 def close_setting(name: str, keys: Sequence[str]) -> str | None:
     """Return the setting with a similar name. Its section may be missing or wrong."""
     name = name.replace("-", "_").lower()
@@ -131,42 +130,9 @@ def _mean(hint: str) -> str:
     return f"; did you mean {hint}?"
 
 
-def _stray(word: str, keys: Sequence[str]) -> str:
-    """Explain a word that does not belong to a flag."""
-    name = word.split("=")[0].lstrip("-\u2013\u2014")  # a word processor may have inserted long dashes
-    if word.startswith("--") and name and name not in keys:
-        return _no_setting(name, keys)
-    if name in keys:
-        return f"{word} must begin with two dashes{_mean(f'--{name}')}"
-    suffix = ".yaml"
-    if word.endswith(suffix) or is_config(f"{word}{suffix}"):
-        return f"{word} does not belong to a flag{_mean(f'--config {word.removesuffix(suffix)}{suffix}')}"
-    if word.endswith(".ckpt"):
-        return f"{word} does not belong to a flag{_mean(f'--ckpt_path {word}')}"
-    return f'"{word}" does not belong to a flag. Write a setting as --data.batch_size 256.'
-
-
-def _missing(names: str) -> str:
-    names = re.sub(rf"\b({'|'.join(COMMANDS)})\.", "", names)
-    verb, it = ("are", "them") if "," in names else ("is", "it")
-    flags, names = names.replace(", ", " and --"), names.replace(", ", " and ")
-    return f"{names} {verb} required. Set {it} in a configuration (--config car.yaml) or with --{flags}."
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the memory of the host or of a GPU was insufficient."""
-    on_host = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return on_host or isinstance(error, MemoryError | torch.OutOfMemoryError)
-
-
 def _is_lightnings(error: BaseException) -> bool:
     """Return whether Lightning refuses the settings."""
-    if isinstance(error, MisconfigurationException) or "conditioned on metric" in str(error):
-        return True
-    if not isinstance(error, ModuleNotFoundError | ValueError) or _is_in_users_code(error):
-        return False
-    owners = [str(frame.f_globals.get("__name__")).split(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return owners[-1:] == ["lightning"]
+    return isinstance(error, MisconfigurationException | ModuleNotFoundError) or "conditioned on metric" in str(error)
 
 
 def _is_in_users_code(error: BaseException) -> bool:

@@ -12,11 +12,24 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.cli.agent_class import AGENTS, DEFAULT, KEY, agent_class, agent_path, with_class_flags
-from td3_lightning.cli.checks import check_own_stage, check_stage_before, has_name, require_checkpoint
+from td3_lightning.cli.checks import require_checkpoint
 from td3_lightning.cli.config_files import read_config
-from td3_lightning.cli.settings import kept, saved_settings
-from td3_lightning.cli.stage import check_name, find_checkpoint, is_name, runs_folder
+from td3_lightning.cli.settings import (
+    AGENTS,
+    DEFAULT,
+    KEY,
+    agent_class,
+    agent_path,
+    saved_settings,
+    with_class_flags,
+)
+from td3_lightning.cli.stage import (
+    check_own_stage,
+    find_checkpoint,
+    has_name,
+    is_name,
+    runs_folder,
+)
 from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import expand, shown
@@ -107,18 +120,17 @@ class Precedence:
     def _agent(self) -> str:
         """Return the agent that the user names, else that of the checkpoint, else TD3."""
         named = self._value(KEY)
-        path = agent_path(named) if named is not None else None
-        if self.checkpoint is None or self._path is None:
-            return path or DEFAULT
+        if self.checkpoint is None:
+            return DEFAULT if named is None else agent_path(named)
         algorithm = self.checkpoint.get("algorithm", "TD3")
         held = next((each for each, kind in AGENTS.items() if kind.algorithm == algorithm), None)
         if held is None:
             raise UsageError(f"{self._path} must be of one of {', '.join(AGENTS)}, got {algorithm!r}. Use another.")
-        if path is None:
-            return held
-        kind = agent_class(path)
-        if kind is None or kind.algorithm != algorithm:
-            fix = f"Remove it, and use the configuration of the checkpoint: --config {config_of(Path(self._path))}."
+        path = held if named is None else agent_path(named)
+        if getattr(agent_class(path), "algorithm", None) != algorithm:
+            fix = (
+                f"Remove it, and use the configuration of the checkpoint: --config {config_of(Path(str(self._path)))}."
+            )
             raise UsageError(f"{KEY} must be {held}, as in {self._path}, got {path}. {fix}")
         return path
 
@@ -134,8 +146,6 @@ class Precedence:
             name = str(self._value("name") or (self.files[0].path.stem if self.files else "default"))
             runs = runs_folder(self._value("trainer.default_root_dir"))
             path = expand("ckpt_path", find_checkpoint(named, runs, name))
-            if is_stage:
-                check_stage_before(Path(path), [file.path for file in self.files])
         except UsageError:
             if self._printing:  # the configuration can be printed before the previous stage is trained
                 return None
@@ -152,9 +162,7 @@ class Precedence:
         return [self._command, *name, *configs, *self._typed, *path, f"--{KEY}={self.agent}"]
 
     def _parse(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> Namespace:
-        config = parser.parse_args(self._words(contents))
-        check_name(config[self._command].name)
-        return config
+        return parser.parse_args(self._words(contents))
 
     def _print(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> NoReturn:
         parser.parse_args([*self._words(contents), *self._printing])
@@ -183,7 +191,7 @@ class Precedence:
                 "checkpoint, or set --data.env_id to change the environment."
             )
         taken, left = (staged, resumed) if is_stage else (resumed, staged)
-        changed = ", ".join(differences(_compared(taken), _compared(left)))
+        changed = ", ".join(differences(taken, left))
         if changed and is_stage:
             say(f"The new stage overrides settings of the checkpoint: {changed}.")
         elif changed:
@@ -228,27 +236,13 @@ def parse_early_flags(words: Sequence[str]) -> tuple[argparse.Namespace, list[st
     return flags.parse_known_args(with_class_flags(words))
 
 
-def differences(taken: Mapping[str, Any], left: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(taken: Namespace, left: Namespace) -> list[str]:
     """List the settings whose values differ, for example "model.tau 0.01 (not 0.005)".
 
     Args:
         taken: The settings that a command uses.
         left: The settings that it does not use.
-        prefix: Name of the section, with a dot.
     """
-    found = []
-    for key, value in taken.items():
-        other = left.get(key)
-        if isinstance(value, Mapping) and isinstance(other, Mapping):
-            found += differences(value, other, f"{prefix}{key}.")
-        elif value != other:
-            found.append(f"{prefix}{key} {value} (not {other})")
-    return found
-
-
-def _compared(config: Namespace) -> dict[str, Any]:
-    """Return the settings of a run without those that each start sets anew."""
-    settings = kept(config.as_dict())
-    settings.pop("seed_everything", None)
-    settings["data"] = {name: value for name, value in settings["data"].items() if name != "empty_replay"}
-    return settings
+    each_start = ("seed_everything", "data.empty_replay")  # sets these anew
+    values = ((name, value, left.get(name)) for name, value in taken.items() if name not in each_start)
+    return [f"{name} {value} (not {other})" for name, value, other in values if value != other]

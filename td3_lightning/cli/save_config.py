@@ -1,21 +1,20 @@
 """Callback that saves the configuration beside the logs and in every checkpoint."""
 
+import hashlib
 import os
-from collections.abc import Mapping
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.cli.processes import check_same
-from td3_lightning.cli.settings import LEAVES, kept, requires_config
+from td3_lightning.cli.config_files import ConfigLoader
+from td3_lightning.cli.settings import kept, requires_config
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
 from td3_lightning.serialization.stored_settings import plain
@@ -39,6 +38,12 @@ class SaveConfig(SaveConfigCallback):
         # Positional arguments, because their names depend on the release of jsonargparse.
         return str(self.parser.dump(self.config, "parser_mode", False))
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Return the configuration as plain Python values, as a resumed run reads them."""
+        settings: dict[str, Any] = yaml.load(self.text, ConfigLoader)
+        return settings
+
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Do nothing, because a run that cannot begin must not create a folder."""
 
@@ -48,9 +53,8 @@ class SaveConfig(SaveConfigCallback):
         Raises:
             UsageError: The folder cannot be used, or a checkpoint with one of the settings could not be loaded.
         """
-        settings = storable(self.config.as_dict())
         try:
-            settings = kept({name: plain(value, name) for name, value in settings.items()})
+            settings = kept({name: plain(value, name) for name, value in self.settings.items()})
         except UsageError as error:
             raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         self.is_required = requires_config(settings)
@@ -59,12 +63,11 @@ class SaveConfig(SaveConfigCallback):
         if folder is None:
             return
         there = next(path for path in (folder, *folder.parents) if path.exists())
-        if not there.is_dir():
-            raise _cannot_be_written(str(folder), f"{there}, which is not a folder")
-        if not os.access(there, os.W_OK):
+        if not os.access(there, os.W_OK | os.X_OK):
             raise _cannot_be_written(str(folder), f"no write permission for {there}")
-        if trainer.is_global_zero and not continues_in(trainer, folder):
-            _check_is_free(folder / "config.yaml")
+        is_new = trainer.is_global_zero and not continues_in(trainer, folder)
+        if is_new and (folder / "config.yaml").exists():  # of another run, or of the user
+            raise run_exists_error(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Write config.yaml, since the run has begun.
@@ -87,7 +90,7 @@ class SaveConfig(SaveConfigCallback):
             self._write(trainer)
         except OSError as error:
             self._warnings.warn(f"Cannot write {self._file} ({error.strerror or error}). The run continues.")
-        checkpoint["config"] = storable(kept(self.config.as_dict()))
+        checkpoint["config"] = kept(self.settings)
 
     def _folder(self, trainer: L.Trainer) -> Path | None:
         """Return the run's folder. All ranks must call this, because Lightning broadcasts it."""
@@ -104,38 +107,24 @@ class SaveConfig(SaveConfigCallback):
         self._written = True
 
 
-def _check_is_free(file: Path) -> None:
-    """Raise `UsageError` if a config.yaml exists. It may belong to another run or to the user."""
-    if file.with_name("metrics.csv").exists():
-        raise run_exists_error(file.parent)
-    if file.exists():
-        raise UsageError(
-            f"The run's folder must contain no config.yaml, got {file}. Use another folder for the logger, or --name."
-        )
+def check_same(trainer: L.Trainer, model: dict[str, Any]) -> None:
+    """Raise `UsageError` if this process has other settings of the agent or another checkpoint than the first one.
+
+    Args:
+        trainer: Trainer, whose processes have formed a group.
+        model: Settings of the agent, as plain values.
+    """
+    if trainer.world_size == 1:
+        return
+    path = trainer.ckpt_path
+    own = {"model": model, "ckpt_path": path and hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]}
+    for name, first in trainer.strategy.broadcast(own).items():
+        if own[name] != first:
+            fix = "Give every node the same configuration and, to resume, the same run folder."
+            raise UsageError(f"{name} must be the same in every process, got {first} and {own[name]}. {fix}")
 
 
 def _cannot_be_written(folder: str, why: str) -> UsageError:
     return UsageError(
         f"The run folder {folder} must be writable, got {why}. Use another folder with --trainer.default_root_dir."
     )
-
-
-def storable(value: Any) -> Any:
-    """Convert a setting to dict, list, str, int, float, bool or None, for a checkpoint.
-
-    Functions and classes become their import paths. Other objects become text.
-    """
-    if isinstance(value, Mapping):
-        return {key if isinstance(key, LEAVES) else str(key): storable(held) for key, held in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [storable(held) for held in value]
-    if isinstance(value, Enum | np.generic):
-        return storable(value.value if isinstance(value, Enum) else value.item())
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)  # the type of a seed is a subclass of int
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return str(value)

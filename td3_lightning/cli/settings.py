@@ -1,8 +1,10 @@
-"""Settings that a checkpoint holds: read, checked and compared with the configuration."""
+"""Class of the agent, and the settings that a checkpoint holds: read, and checked before they are used."""
 
+import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import yaml
 
 from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, shown
 from td3_lightning.reporting.run_dir import config_of
 from td3_lightning.serialization.stored_settings import (
@@ -27,11 +30,17 @@ from td3_lightning.training.data_module import ReplayData
 yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value))
 
 
-SECTIONS = ("model", "data", "collector")
+# The agents of this package. A checkpoint names no other class, unless the user names it, too.
+AGENTS: dict[str, type[TD3]] = {"td3_lightning.TD3": TD3, "td3_lightning.TD7": TD7}
+DEFAULT = "td3_lightning.TD3"
+KEY = "model.class_path"
 
-# Settings that a resumed run takes from its checkpoint. Not included: hardware, end of the run, callbacks and loggers.
-KEPT = {
-    **dict.fromkeys((*SECTIONS, "seed_everything")),
+# Settings that a resumed run takes from its checkpoint, without those that an earlier version had. Not included:
+# hardware, end of the run, callbacks and loggers.
+KEPT: dict[str, Sequence[str] | None] = {
+    "model": None,  # all
+    "data": tuple(inspect.signature(ReplayData).parameters),
+    "collector": tuple(inspect.signature(Collector).parameters),
     "checkpoint": ("monitor", "mode", "save_top_k"),
     "trainer": (
         *("precision", "float32_matmul_precision", "deterministic", "check_val_every_n_epoch", "val_check_interval"),
@@ -39,14 +48,37 @@ KEPT = {
     ),
 }
 
-LEAVES = (type(None), bool, int, float, str)
-ENV_SIZES = ("obs_dim", "action_low", "action_high")
 
-SIZES = (
-    *(*ENV_SIZES, "hidden_dims"),
-    *("num_critics", "layer_norm", "encoder", "zs_dim", "normalize_observations"),
-)
-EARLIER = {"normalize_observations": False}  # where an old checkpoint lacks them
+def agent_path(name: Any) -> str:
+    """Return the import path of an agent that the user names: TD7, td3_lightning.TD7 or a subclass my_module.MyTD3.
+
+    Raises:
+        UsageError: There is no such agent.
+    """
+    for path, kind in AGENTS.items():
+        if name in (path, kind.__name__, f"{kind.__module__}.{kind.__qualname__}"):
+            return path
+    if isinstance(name, str) and "." in name and agent_class(name) is not None:
+        return name
+    known = {"td3": DEFAULT, "td7": "td3_lightning.TD7"}
+    close = get_close_matches(str(name).split(".")[-1].lower(), known, n=1)
+    fix = f"Use {known[close[0]]}." if close else "Use TD7, for example."
+    raise UsageError(f"{KEY} must be {' or '.join(AGENTS)} or a subclass, got {one_line(name)[:100]}. {fix}")
+
+
+def agent_class(path: str) -> type[TD3] | None:
+    """Return the class at an import path, None if there is no agent."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = AGENTS.get(path) or getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError):
+        return None
+    return found if isinstance(found, type) and issubclass(found, TD3) else None
+
+
+def with_class_flags(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with `--model NAME` as `--model.class_path NAME`."""
+    return [f"--{KEY}{word.removeprefix('--model')}" if word.split("=")[0] == "--model" else word for word in words]
 
 
 def saved_settings(
@@ -84,7 +116,7 @@ def saved_settings(
 
 def _kept_by_others(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that other commands than `fit` take from a checkpoint. Only `fit` uses `vector_env`."""
-    settings = {key: value for key, value in settings.items() if KEPT[key] is None}
+    settings = {key: value for key, value in settings.items() if key not in ("checkpoint", "trainer")}
     data = settings.get("data", {})
     return settings | {"data": {name: data[name] for name in data if name != "vector_env"}}
 
@@ -154,37 +186,15 @@ CHECKED = (
 )
 
 
-def check_sizes(checkpoint: Mapping[str, Any], model: TD3) -> None:
-    """Raise `UsageError` if a checkpoint belongs to networks of other sizes than the model's."""
-    held = {**EARLIER, **checkpoint.get("hyper_parameters", {})}
-    other = {
-        name: f"{name} must be {one_line(held.get(name))[:100]}, as in the checkpoint, got {model.hparams[name]}"
-        for name in SIZES
-        if name in model.hparams and held.get(name) != model.hparams[name]
-    }
-    if other:
-        of_env = other.keys() & ENV_SIZES
-        fix = "Use the environment in which the checkpoint was trained." if of_env else "Remove the setting."
-        raise UsageError(f"{'; '.join(other.values())}. {fix}")
-
-
-def _require_mapping(value: Any, name: str) -> None:
-    if not isinstance(value, Mapping):
-        raise UsageError(f"The checkpoint is refused: its {name} must be a mapping, got {shown(value)}.")
-
-
 def kept(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those settings of a configuration that `KEPT` lists."""
-    kept = {}
-    for key, names in KEPT.items():
-        if config.get(key) is not None:
-            if names is not None or key in SECTIONS:
-                _require_mapping(config[key], key)
-            kept[key] = {name: config[key][name] for name in names if name in config[key]} if names else config[key]
-    for key, kind in (("data", ReplayData), ("collector", Collector)):  # without settings that an earlier version had
-        known = inspect.signature(kind).parameters
-        kept |= {key: {name: held for name, held in kept[key].items() if name in known}} if key in kept else {}
-    return kept
+    """Return those settings of a configuration that `KEPT` lists, and its seed."""
+    held = {key: config[key] for key in KEPT if config.get(key) is not None}
+    for key, section in held.items():
+        if not isinstance(section, Mapping):
+            raise UsageError(f"The checkpoint is refused: its {key} must be a mapping, got {shown(section)}.")
+        names = KEPT[key]
+        held[key] = {name: value for name, value in section.items() if names is None or name in names}
+    return held | {key: config[key] for key in ("seed_everything",) if config.get(key) is not None}
 
 
 def _read(text: str) -> Any:

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ from lightning.pytorch.loggers import Logger
 
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.config_files import ConfigFile, read_config, read_space
-from td3_lightning.cli.error_messages import explain_parser_error
-from td3_lightning.cli.stage import check_name, runs_folder
+from td3_lightning.cli.stage import runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
-from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.tuning.cluster import Cluster
 from td3_lightning.tuning.run import LocalProcess, Plan
 from td3_lightning.tuning.seeds import run_seeds
@@ -24,7 +21,6 @@ from td3_lightning.tuning.study import OBJECTIVES, PRUNERS, Search, run_study
 
 # Options that only a search has.
 SEARCH_OPTIONS = ("trials", "storage", "objective", "pruner", "pruner_warmup")
-ENGINES = ("local", "ray")
 
 
 class SettingsCheck(CommandLine):
@@ -54,16 +50,18 @@ def sweep(args: Sequence[str]) -> None:
         args: Words after `sweep`: its options, and flags of `fit`.
 
     Raises:
+        argparse.ArgumentError: An option is not valid.
         UsageError: An option, a setting or the search space is not valid. No file has been written.
         RunError: All trials or a seed failed.
     """
-    options, words = _parse(args)
+    options, words = make_parser().parse_known_args(args)
     files = [read_config(name) for name in options.config]
     _check_options(options, words)
     if options.space is None:
         if "--seed_everything" in (word.split("=")[0] for word in words):
             raise UsageError("--seeds must be the only random seeds, got --seed_everything too. Remove it.")
-        plan = _plan(options, words, files, [flags({"seed_everything": seed}) for seed in _ends(options.seeds)])
+        ends = [flags({"seed_everything": seed}) for seed in (min(options.seeds), max(options.seeds))]
+        plan = _plan(options, words, files, ends)
         _run(partial(run_seeds, plan, options.seeds), plan, options)
         return
     space = Space(read_space(options.space))
@@ -89,14 +87,9 @@ def _plan(options: Any, words: list[str], files: Sequence[ConfigFile], corners: 
     configs = [word for name in options.config for word in ("--config", name)]
     for corner in corners:
         check = SettingsCheck(["fit", *configs, *words, *corner])
-        _check_files(check)
     settings = check.settings
-    if settings.trainer.limit_val_batches == 0:
-        expected = "above 0 for sweep, which compares evaluations"
-        raise refuse("trainer.limit_val_batches", expected, 0, "Remove it.")
     kind = "seeds" if options.space is None else "sweep"
     name = options.name or "_".join([*(Path(each).stem for each in options.config), kind])
-    check_name(name)
     return Plan(
         name=name,
         folder=runs_folder(settings.trainer.default_root_dir) / name,
@@ -109,20 +102,6 @@ def _plan(options: Any, words: list[str], files: Sequence[ConfigFile], corners: 
         clock="updates" if check.datamodule.offline else "env_steps",
         files=[file.path for file in files],
     )
-
-
-def _check_files(check: SettingsCheck) -> None:
-    """Raise `UsageError` if runs would not write their files to the folders from which the sweep reads them."""
-    purpose = "for sweep, which reads the files of each run"
-    for name in ("trainer.logger", "trainer.enable_checkpointing"):
-        if check.settings[name] in (False, []):
-            raise refuse(name, f"true {purpose}", False, "Remove it.")
-    for name in ("checkpoint.dirpath", "trainer.fast_dev_run"):
-        if check.settings[name]:
-            raise refuse(name, f"unset {purpose}", check.settings[name], "Remove it.")
-    loggers = check.objects.trainer.logger
-    if any(isinstance(each, RunLogger) for each in (loggers if isinstance(loggers, list) else [loggers])):
-        raise UsageError(f"trainer.logger must not contain a RunLogger {purpose}. Remove it.")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -138,56 +117,30 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--space", help="YAML file with a range or choices for each setting, for example td3.yaml")
     parser.add_argument("--seeds", type=int, nargs="+", help="random seeds, one run each")
     parser.add_argument("--workers", type=int, default=1, help="simultaneous runs (default: 1); they share the cores")
-    parser.add_argument("--engine", default="local", help="where to train: local (default), or ray for a Ray cluster")
+    parser.add_argument("--engine", default="local", choices=("local", "ray"), help="where to train (default: local)")
     parser.add_argument("--ray_address", help="address of the Ray cluster (default: auto, that of this machine)")
     parser.add_argument(
         "--name", help="folder in lightning_logs (default: the names of the configurations, and sweep or seeds)"
     )
     parser.add_argument("--trials", type=int, help="trials of the study (default: 20)")
     parser.add_argument("--storage", help="URL of a database (default: study.db in the folder)")
-    parser.add_argument("--objective", help=f"evaluations that count: {', '.join(OBJECTIVES)} (default: last_10)")
-    parser.add_argument("--pruner", help=f"stops bad trials: {', '.join(PRUNERS)} (default: median)")
+    parser.add_argument("--objective", choices=OBJECTIVES, help="evaluations that count (default: last_10)")
+    parser.add_argument("--pruner", choices=PRUNERS, help="stops bad trials (default: median)")
     parser.add_argument("--pruner_warmup", type=int, help="evaluations before a trial can be pruned (default: 10)")
     return parser
 
 
-def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options of the sweep, and the flags of `fit`."""
-    try:
-        return make_parser().parse_known_args(args)
-    except argparse.ArgumentError as error:
-        raise UsageError(explain_parser_error(str(error), [])) from error
-
-
 def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
-    for flag in (word.split("=")[0] for word in words if word.startswith("-")):
-        if flag.removeprefix("-") in vars(options):
-            raise UsageError(f"{flag} must begin with two dashes; did you mean -{flag}?")
     if not options.config:
         raise UsageError("sweep requires --config, got none. Use --config pendulum.yaml, for example.")
-    if options.space is None and options.seeds is None:
-        raise UsageError("sweep requires --space or --seeds, got none. Use --space td3.yaml or --seeds 0 1 2 3 4.")
-    if options.space is not None and options.seeds is not None:
-        raise UsageError("sweep requires either --space or --seeds, got both. Use --seeds for the best trial later.")
-    for name in SEARCH_OPTIONS if options.space is None else ():
-        if getattr(options, name) is not None:
-            raise refuse(name, "used with --space", getattr(options, name), "Remove it, or replace --seeds by --space.")
+    if (options.space is None) == (options.seeds is None):
+        got = "none" if options.space is None else "both"
+        raise UsageError(f"sweep requires --space or --seeds, got {got}. Use --space td3.yaml or --seeds 0 1 2 3 4.")
     for name, least in {"workers": 1, "trials": 1, "pruner_warmup": 0}.items():
         if getattr(options, name) is not None:
             require_int(name, getattr(options, name), least)
-    for name, choices in {"objective": OBJECTIVES, "pruner": PRUNERS, "engine": ENGINES}.items():
-        if getattr(options, name) not in (None, *choices):
-            raise refuse(name, f"one of {', '.join(choices)}", getattr(options, name), f"Use {next(iter(choices))}.")
-    if options.ray_address is not None and options.engine != "ray":
-        raise refuse("ray_address", "used with --engine ray", options.ray_address, "Add --engine ray, or remove it.")
-    for flag in (word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")):
-        if flag in FIXED:
+    for word in words:
+        if (flag := word.split("=")[0].removeprefix("--")) in FIXED and word.startswith("--"):
             raise UsageError(f"--{flag} must not be set for sweep, which sets it for each run. Remove it.")
-        if "." not in flag and (close := get_close_matches(flag, vars(options), n=1)):
-            raise UsageError(f'sweep has no setting "{flag}"; did you mean --{close[0]}?')
     if options.seeds is not None and len(set(options.seeds)) < len(options.seeds):
         raise refuse("seeds", "different integers", options.seeds, "Remove the repeated ones.")
-
-
-def _ends(seeds: Sequence[int]) -> list[int]:
-    return sorted({min(seeds), max(seeds)})

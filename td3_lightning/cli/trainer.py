@@ -10,11 +10,9 @@ from lightning.pytorch.profilers import PassThroughProfiler
 
 from td3_lightning import __version__
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.cli.checks import export_target
 from td3_lightning.errors import UsageError, require_int
 from td3_lightning.reporting.console import echo, show
 from td3_lightning.reporting.paths import absolute, shown
-from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from td3_lightning.training.data_module import MAX_EPISODES, ReplayData, test_seeds
 
 
@@ -46,7 +44,7 @@ class Trainer(L.Trainer):
             torch.set_float32_matmul_precision(float32_matmul_precision)
         super().__init__(*args, **kwargs)
 
-    # The first sentence of a method is the description of its command.
+    # The first sentence of a method is the description of its command. The agents have the weights of the checkpoint.
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
         """Train an agent, or resume a run from `--ckpt_path`."""
@@ -64,7 +62,6 @@ class Trainer(L.Trainer):
         self,
         model: TD3,
         datamodule: ReplayData,
-        ckpt_path: str,
         episodes: int = 3,
         folder: str = "videos",
         env_kwargs: dict[str, Any] | None = None,
@@ -74,7 +71,6 @@ class Trainer(L.Trainer):
         Args:
             model: Agent that acts.
             datamodule: Data module that creates the environment.
-            ckpt_path: Checkpoint with the weights.
             episodes: Number of episodes, one video for each.
             folder: Folder of the videos.
             env_kwargs: Additional keyword arguments of the environment, for example {draw_rays: true} for the car.
@@ -82,8 +78,7 @@ class Trainer(L.Trainer):
         from td3_lightning.reporting.video import record_each  # only this command imports the video encoder
 
         require_int("episodes", episodes, 1, MAX_EPISODES)
-        model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
-        for number, video in enumerate(record_each(model.eval(), datamodule, episodes, folder, env_kwargs), 1):
+        for number, video in enumerate(record_each(model, datamodule, episodes, folder, env_kwargs), 1):
             result = f"return {video.episode_return:.2f}, {video.frames} frames"
             echo(f"{number} of {episodes}  {shown(video.path, self.start)}: {result}")
 
@@ -91,7 +86,6 @@ class Trainer(L.Trainer):
         self,
         model: TD3,
         datamodule: ReplayData,
-        ckpt_path: str,
         dataset: str,
         episodes: int = 100,
         noise: float = 0.0,
@@ -101,7 +95,6 @@ class Trainer(L.Trainer):
         Args:
             model: Agent that acts.
             datamodule: Data module that makes the environment.
-            ckpt_path: Checkpoint of the agent.
             dataset: Name of the new dataset, for example lander/expert-v0. Its folder is in ~/.minari/datasets, or in
                 the folder that the environment variable MINARI_DATASETS_PATH names.
             episodes: Number of episodes. Their seeds follow from seed_everything.
@@ -112,18 +105,13 @@ class Trainer(L.Trainer):
         from td3_lightning.training.recorded_policy import dataset_space, record_episodes  # only for this command
 
         new = new_dataset_id(dataset)
-        checkpoint = read_checkpoint(ckpt_path)
-        model.load_state_dict(checkpoint["state_dict"])
-        recorded = list(record_episodes(model.eval(), datamodule, episodes, noise))
+        recorded = list(record_episodes(model, datamodule, episodes, noise))
         env: Any = datamodule.eval_env
-        steps = checkpoint["clocks"]["env_steps"]
-        text = f"{datamodule.env_id}, {model.algorithm} after {steps:,} env_steps, noise {noise:g}"
+        text = f"{datamodule.env_id}, {model.algorithm} after {model.env_steps:,} env_steps, noise {noise:g}"
         folder = write_dataset(new, recorded, dataset_space(env), env.action_space, model.algorithm, text)
         echo(f"{new}: {describe(recorded)}\n{shown(folder, self.start)}")
 
-    def plot(
-        self, model: TD3, datamodule: ReplayData, ckpt_path: str, episodes: int = 3, folder: str = "plots"
-    ) -> None:
+    def plot(self, model: TD3, datamodule: ReplayData, episodes: int = 3, folder: str = "plots") -> None:
         """Draw value estimates against observed returns, the actions, and for CarRacing the driven line.
 
         The episodes have the seeds of `test`.
@@ -131,7 +119,6 @@ class Trainer(L.Trainer):
         Args:
             model: Agent that acts.
             datamodule: Data module that makes the environment.
-            ckpt_path: Checkpoint of the agent.
             episodes: Number of episodes.
             folder: Folder of values.png, actions.png and track.png.
         """
@@ -139,17 +126,13 @@ class Trainer(L.Trainer):
 
         require_int("episodes", episodes, 1, MAX_EPISODES)
         target = absolute("folder", folder)
-        checkpoint = read_checkpoint(ckpt_path)
-        model.on_load_checkpoint(checkpoint)  # restores the clocks, on which a scheduled discount depends
-        model.load_state_dict(checkpoint["state_dict"])
-        for path in write_policy_plots(model.eval(), datamodule, episodes, target):
+        for path in write_policy_plots(model, datamodule, episodes, target):
             echo(shown(path, self.start))
 
     def robustness(
         self,
         model: TD3,
         datamodule: ReplayData,
-        ckpt_path: str,
         observation_noise: list[float] = [0.0, 0.001, 0.01],  # noqa: B006  # jsonargparse shows it in the help
         action_noise: list[float] = [0.0, 0.01, 0.03],  # noqa: B006
         episodes: int = 100,
@@ -162,7 +145,6 @@ class Trainer(L.Trainer):
         Args:
             model: Agent that acts.
             datamodule: Data module that makes the environment.
-            ckpt_path: Checkpoint of the agent.
             observation_noise: Standard deviation of the relative observation noise at each level.
             action_noise: Standard deviation of the action noise at each level, in units of the range of an action.
             episodes: Number of episodes per level.
@@ -174,9 +156,8 @@ class Trainer(L.Trainer):
         seeds = test_seeds(datamodule.test_seeds.start, require_int("episodes", episodes, 1, MAX_EPISODES))
         target = absolute("folder", folder)
         target.mkdir(parents=True, exist_ok=True)  # fails before the episodes
-        model.load_state_dict(read_checkpoint(ckpt_path)["state_dict"])
         measured = []
-        for one in robustness.measure(model.eval().act, datamodule, levels, seeds):
+        for one in robustness.measure(model.act, datamodule, levels, seeds):
             echo(f"noise {one.level}: return {one.returns.mean():,.2f}, episodes: {len(one.episodes)}")
             measured.append(one)
         show(robustness.robustness_table(measured))
@@ -187,7 +168,7 @@ class Trainer(L.Trainer):
         self,
         model: TD3,
         datamodule: ReplayData,
-        ckpt_path: str,
+        checkpoint: dict[str, Any],
         format: Literal["onnx", "pt2", "weights"] = "weights",
         output: str | None = None,
         files: str | None = None,
@@ -198,7 +179,7 @@ class Trainer(L.Trainer):
         Args:
             model: Agent whose policy is written.
             datamodule: Data module with the environment.
-            ckpt_path: Checkpoint to export.
+            checkpoint: Checkpoint to export.
             format: "onnx" or "pt2" (torch.export) for the deterministic policy, "weights" for files of the original TD3
                 with the Adam state.
             output: File of the policy, for example car.onnx.
@@ -206,7 +187,6 @@ class Trainer(L.Trainer):
             style: Program whose layer names are used for weights.
         """
         target = export_target(format, output, files)
-        checkpoint = read_checkpoint(ckpt_path)
         if format == "weights":
             from td3_lightning.interop.original_weights import write_weight_files
 
@@ -216,16 +196,12 @@ class Trainer(L.Trainer):
         from td3_lightning.interop.metadata import checkpoint_metadata, commit
         from td3_lightning.interop.policy_file import NUM_CHECKED, write_policy  # only this command imports exporters
 
-        model.on_load_checkpoint(checkpoint)
-        model.load_state_dict(checkpoint["state_dict"])
         versions = {"version": __version__, "commit": commit()}
-        difference = write_policy(model.eval(), target, checkpoint_metadata(checkpoint, datamodule) | versions)
+        difference = write_policy(model, target, checkpoint_metadata(checkpoint, datamodule) | versions)
         of_agent = f"the agent's on {NUM_CHECKED:,} observations, to {difference:.1e} of their range"
         print(f"{shown(target, self.start)}: the actions equal {of_agent}")
 
-    def import_weights(
-        self, model: TD3, datamodule: ReplayData, ckpt_path: str | None, files: str, output: str | None = None
-    ) -> None:
+    def import_weights(self, model: TD3, datamodule: ReplayData, files: str, output: str | None = None) -> None:
         """Create a checkpoint from weight files of the original TD3, for `test`, `record` and further training.
 
         Training starts with a warm-up and an empty replay buffer. The Adam state is imported, except the learning rate.
@@ -233,26 +209,25 @@ class Trainer(L.Trainer):
         Args:
             model: Agent that receives the weights.
             datamodule: Not used.
-            ckpt_path: Not used.
             files: Common prefix of the files, for example models/car for models/car_actor.
             output: Path of the checkpoint; by default `files` with the suffix .ckpt.
         """
-        checkpoint = output or f"{files}.ckpt"
-        if Path(checkpoint).exists():
+        from td3_lightning.interop.original_weights import read_weight_files
+
+        path = output or f"{files}.ckpt"
+        if Path(path).exists():
             raise UsageError(
-                f"output must be a new file, got {shown(checkpoint, self.start)}, which exists. Use another --output."
+                f"output must be a new file, got {shown(path, self.start)}, which exists. Use another --output."
             )
         self.strategy.connect(model)
         model.trainer = self
         self.strategy.setup_optimizers(self)
-        from td3_lightning.interop.original_weights import read_weight_files
-
         states = read_weight_files(model, files)
         for optimizer, state in zip(self.optimizers, states, strict=False):
             optimizer.load_state_dict(state)
-        self.save_checkpoint(checkpoint)
+        self.save_checkpoint(path)
         adam = "Adam state" if states else "no Adam state"
-        print(f"{shown(checkpoint, self.start)}: weights and {adam}, after {model.updates:,} updates")
+        print(f"{shown(path, self.start)}: weights and {adam}, after {model.updates:,} updates")
 
 
 def install_fast_loop(trainer: L.Trainer) -> None:
@@ -262,6 +237,17 @@ def install_fast_loop(trainer: L.Trainer) -> None:
     except ModuleNotFoundError:
         return
     FastTrainingLoop.install(trainer)
+
+
+def export_target(format: str, output: str | None, files: str | None) -> str:
+    """Return `output`, or `files` for the format "weights"; raise `UsageError` for a path that does not fit."""
+    name, example = ("files", "models/car") if format == "weights" else ("output", f"car.{format}")
+    target, other = (files, output) if format == "weights" else (output, files)
+    if target is None or other is not None:
+        raise UsageError(f"export --format {format} requires --{name} alone, for example --{name} {example}.")
+    if format != "weights" and Path(target).suffix != f".{format}":
+        raise UsageError(f"output must end in .{format}, got {target}. Use {example}.")
+    return target
 
 
 # `import` is a keyword, so the method cannot be defined under this name.

@@ -1,6 +1,5 @@
 """The command `collect`, and training from the dataset that it writes."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import pytest
 
 import recorded
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, Policy, ReplayData, UsageError
+from td3_lightning import Policy
 from td3_lightning.cli.app import main
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from td3_lightning.training.recorded_policy import record_episodes
 from tests.envs.test_flatten import Goal
 
 h5py = pytest.importorskip("h5py")
@@ -111,20 +109,10 @@ def test_invalid_collect_writes_nothing(last: Path, error: Error) -> None:
     for words, expected in (
         (["recorded-v0"], "dataset must be a new name, got recorded-v0"),
         (["a b"], "dataset must be a name such as lander/expert-v0, got 'a b'"),
-        (["new", "--episodes", "9" * 12], "episodes must be in [1, 1000000], got 999999999999"),
         (["new", "--episodes", "0"], "episodes must be in [1, 1000000], got 0"),
-        (["new", "--noise", "-1"], "noise must be in [0, 1e+06], got -1"),
     ):
         assert expected in error(*collect, *words)
     assert [path.name for path in Path("datasets").iterdir()] == ["recorded-v0"]
-
-
-def test_training_environment_with_other_actions_is_refused() -> None:
-    data = ReplayData("toys/Spaces-v0", train_kwargs={"action": "unbounded"})
-    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4])
-    message = r"^toys/Spaces-v0 must have the same actions in training and evaluation, got Box\(-inf, inf, "
-    with pytest.raises(UsageError, match=message):
-        next(record_episodes(agent, data, episodes=1, noise=0.0))
 
 
 def test_failed_write_leaves_no_dataset(
@@ -142,28 +130,10 @@ def test_failed_write_leaves_no_dataset(
 def test_invalid_dataset_starts_no_run(last: Path, error: Error) -> None:
     data = recorded.write(Path("datasets").absolute())
     fit = ["fit", "--config", "here.yaml", "--name", "new", *SMALL]
-    for words, expected in (
-        (
-            ["--data.dataset.name=gone-v0"],
-            "data.dataset must be the id or the folder of a Minari dataset, got 'gone-v0'",
-        ),
-        (["--data.dataset.share=0.5"], "data.dataset: requires name under init_args, got none"),
-        (
-            ["--data.dataset.name=recorded-v0", "--data.dataset.share=1.5"],
-            "data.dataset.share must be in [0, 1], got 1.5",
-        ),
-        (["--data.dataset.name=recorded-v0", "--data.capacity=20"], "data.capacity must be at least 21"),
-        (
-            ["--data.dataset.name=recorded-v0", "--data.env_id=MountainCarContinuous-v0"],
-            "The observations of data.dataset must be",
-        ),
-        (["--model.bc_weight=0"], "bc_weight must be greater than 0, got 0.0"),
-    ):
-        assert expected in error(*fit, *words)
+    gone, other = "--data.dataset.name=gone-v0", "--data.env_id=MountainCarContinuous-v0"
+    assert "must be the id or the folder of a Minari dataset, got 'gone-v0'" in error(*fit, gone)
+    assert "observations of data.dataset must be" in error(*fit, "--data.dataset.name=recorded-v0", other)
     with h5py.File(data / "main_data.hdf5", "a") as file:
         file["episode_0/rewards"][0] = np.nan
     assert "finite float32 numbers, got nan in the rewards of episode 0" in error(*fit, "--data.dataset.name", data)
-    held = json.loads((data / "metadata.json").read_text())
-    (data / "metadata.json").write_text(json.dumps({**held, "minari_version": "9.0"}))
-    assert "hdf5, got ValueError: format hdf5 of Minari 9.0" in error(*fit, "--data.dataset.name", data)
     assert not Path("lightning_logs/new").exists()

@@ -5,17 +5,14 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import DDPStrategy
 
 from nodes import FIT, LIMIT, SMALL, ended, nodes, output_of, start
 from processes import descendants, free_port, wait_for
-from td3_lightning.cli.processes import strategy_with_timeout
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -27,15 +24,6 @@ def folder(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "0", tmp_path / "1"):
         path.mkdir(exist_ok=True)
         path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
-
-
-def test_processes_do_not_wait_without_a_limit() -> None:
-    for strategy, devices, num_nodes in (("auto", 2, 1), ("ddp", "2", 1), ("auto", 1, 2)):
-        given: dict[str, Any] = {"strategy": strategy, "devices": devices, "num_nodes": num_nodes}
-        found = strategy_with_timeout(given)
-        assert isinstance(found, DDPStrategy)
-        assert found._timeout <= timedelta(minutes=10)
-    assert strategy_with_timeout({"strategy": "auto", "devices": 1, "num_nodes": 1}) == "auto"
 
 
 class Fails(Callback):

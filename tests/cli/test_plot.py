@@ -69,53 +69,21 @@ def test_curves_draws_named_groups(run_folder: Path, monkeypatch: pytest.MonkeyP
     assert drawn == {"TD3": 2, "TD7": 1}
 
 
-def test_curves_takes_runs_before_and_after_settings(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[object] = []
-    monkeypatch.setattr(seed_curves, "write_seed_curves", lambda *args: drawn.extend(args))
-    run = run_folder.absolute()
-    assert main(["curves", str(run), "--output", "a.png", str(run), "--title", "b", "--reference", str(run)]) == 0
-    assert drawn[:3] == [{"runs": [run, run], "reference": [run]}, "eval/return_mean", "b"]
-
-
-def test_group_without_a_name_is_refused(
-    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for run in (run_folder, run_folder / "metrics.csv"):
-        capsys.readouterr()
-        assert main(["curves", "--group", str(run), str(run)]) == 2
-        assert capsys.readouterr().err.startswith("group must be a name, followed by runs, got ")
-    monkeypatch.chdir(run_folder.parent)
-    assert main(["curves", "--group", run_folder.name, run_folder.name]) == 2
-    assert capsys.readouterr().err.startswith("group must be a name, followed by runs, got ")
-    assert main(["curves", "--group", "long name " * 99, "absent"]) == 2
-    assert capsys.readouterr().err.startswith("A run must be a folder")
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (
-            ["curves", "--group", "TD3"],
-            "group must be a new name, followed by at least one run, got 'TD3'. Use --group ",
-        ),
-        (
-            ["curves", "x", "--group", "runs", "y"],
-            "group must be a new name, followed by at least one run, got 'runs y'.",
-        ),
-        (["curves"], "curves requires the folder of at least one run, got none. Use "),
-        (["curves", "absent"], "A run must be a folder with metrics.csv, or such a file, got "),
-        (["curves", "x", "--metrics", "y"], "curves has no setting --metrics. Use curves --help"),
-        (["curves", "x", "--title"], "--title requires a value, got none. Write one after it."),
-        (["curves", "x", "--output", "x.pdf"], "output must be the path of a .png file, got x.pdf. Use curves.png"),
-        (["plot"], "plot requires --ckpt_path"),
-        (["plot", "--ckpt_path", "absent.ckpt"], "absent.ckpt"),
+        (["x", "--group", "runs", "y"], "group must be a new name, followed by at least one run, got 'runs y'."),
+        ([], "curves requires the folder of at least one run, got none. Use "),
+        (["absent"], "A run must be a folder with metrics.csv, or such a file, got "),
+        (["x", "--metrics", "y"], "curves has no setting --metrics. Use curves --help"),
+        (["x", "--output", "x.pdf"], "output must be the path of a .png file, got x.pdf. Use curves.png"),
     ],
 )
 def test_invalid_use_is_one_sentence(
     words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(["curves", *words]) == 2
     said = capsys.readouterr().err
     assert expected in said
     assert said.count("\n") == 1
