@@ -73,8 +73,13 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
         keys: Names of all settings, for example "data.batch_size".
     """
     key = _first(r'(?:Parser key "|^--)([^":]+)', message)
-    if unknown := _first(r"(?:[Oo]ption '|unrecognized arguments: )([^' ]+)", message):
-        return _unknown(unknown, list(keys), key, "class_path" in message)
+    if unknown := _first(r"[Oo]ption '([^']+)'", message):
+        of_class = "class_path" in message
+        return _no_setting(unknown, [] if of_class else list(keys), key if of_class else "")
+    if unknown := _first(r"unrecognized arguments: (\S+)", message):
+        if not unknown.startswith("--"):
+            return f'"{unknown}" does not belong to a flag. Write a setting as --data.batch_size 256.'
+        return _no_setting(unknown.split("=")[0].removeprefix("--"), [*keys, "config"])
     if flag := _first(r"argument (\S+): expected", message):
         return f"{flag.split('/')[-1]} requires a value, got none. Write one after it."
     if linked := _first(r'Linked "([^"]+)" must be given', message):
@@ -88,15 +93,10 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
     return _about_value(key, message) or f"{one_line(message).rstrip('.')}; see --help."
 
 
-def _unknown(word: str, keys: list[str], owner: str, is_argument: bool) -> str:
-    """Explain a word that is no setting: a misspelled one, or one without a flag."""
-    if owner and is_argument:
-        return f'{owner}: there is no setting "{word}"; see --help for all settings.'
-    if not owner and not word.startswith("--"):
-        return f'"{word}" does not belong to a flag. Write a setting as --data.batch_size 256.'
-    name = word.split("=")[0].removeprefix("--")
-    hint = close_setting(name, [*keys, "config"])
-    return f'There is no setting "{name}"{_mean(hint) if hint else "; see --help for all settings."}'
+def _no_setting(name: str, keys: Sequence[str], owner: str = "") -> str:
+    hint = close_setting(name, keys)
+    where = f"{owner}: there" if owner else "There"
+    return f'{where} is no setting "{name}"{_mean(hint) if hint else "; see --help for all settings."}'
 
 
 def _about_value(key: str, message: str) -> str | None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import Callback
 
 import recorded
@@ -236,7 +235,7 @@ def test_file_with_checkpoint_of_the_previous_stage(last, capsys):
     assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == 14 + 10 + 4 + 4 + 4
     line = ["fit", "--config", "stage.yaml", *SMALL, f"--ckpt_path={own}"]
     assert main([*line, "--trainer.max_epochs=2"]) == 2
-    assert "current_epoch=4" in capsys.readouterr().err
+    assert "You restored a checkpoint with current_epoch=" in capsys.readouterr().err
     run(*line, "--trainer.max_epochs=4")
     assert "The run was complete after" in capsys.readouterr().out
 
@@ -332,13 +331,6 @@ def test_checkpoint_runs_no_code_unnamed_by_the_user(last, capsys):
             assert f'names "{evil}"' in error_of(capsys, "test", "--ckpt_path", name)
 
 
-class InvalidSeed(Callback):
-    """Make an invalid call of Lightning."""
-
-    def on_fit_start(self, trainer, pl_module):
-        seed_everything(-1)
-
-
 class MissingFile(Callback):
     """Read a file that does not exist."""
 
@@ -346,10 +338,9 @@ class MissingFile(Callback):
         Path("nowhere").read_text()
 
 
-@pytest.mark.parametrize(("callback", "output"), [(InvalidSeed, "-1 is not in bounds"), (MissingFile, "No such file")])
-def test_error_in_user_code_keeps_its_traceback(callback, output):
-    with pytest.raises((ValueError, OSError), match=output):
-        main(["fit", "--config", "here.yaml", *SMALL, f"--trainer.callbacks+={__name__}.{callback.__name__}"])
+def test_error_in_user_code_keeps_its_traceback():
+    with pytest.raises(OSError, match="No such file"):
+        main(["fit", "--config", "here.yaml", *SMALL, f"--trainer.callbacks+={__name__}.MissingFile"])
 
 
 def test_default_accelerator_is_cpu_if_mps_is_available(capsys, monkeypatch):

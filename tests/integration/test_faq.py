@@ -59,24 +59,7 @@ for name, faults in {
 
 def hide(package: str) -> Callable[[pytest.MonkeyPatch], None]:
     """Return a function that makes a package look uninstalled."""
-
-    def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in [each for each in sys.modules if each.split(".")[0] == package]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setattr(sys, "meta_path", [Missing(package), *sys.meta_path])
-
-    return prepare
-
-
-class Missing:
-    """Find no module of a package."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-
-    def find_spec(self, name: str, *_: Any) -> None:
-        if name.split(".")[0] == self.package:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+    return lambda monkeypatch: monkeypatch.setitem(sys.modules, package, None)
 
 
 def forbid_folders(monkeypatch: pytest.MonkeyPatch) -> None:

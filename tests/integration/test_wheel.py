@@ -46,19 +46,12 @@ def run(site: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_wheel_is_used_and_has_its_version(site: Path) -> None:
-    said = run(site, "-c", "import td3_lightning as t; print(t.__file__, t.__version__)")
-    path, version = said.split()
+def test_wheel_has_every_configuration_and_trains(site: Path) -> None:
+    path, version = run(site, "-c", "import td3_lightning as t; print(t.__file__, t.__version__)").split()
     assert Path(path).is_relative_to(site)
     assert list(site.glob(f"td3_lightning-{version}.dist-info"))
-
-
-def test_wheel_trains_with_an_included_configuration(site: Path) -> None:
     said = run(site, "-m", "td3_lightning", "fit", "--config", "pendulum.yaml", *SMALL)
     assert "Pendulum-v1" in said
     assert (site.parent / "work" / "lightning_logs" / "pendulum" / "version_0" / "checkpoints" / "last.ckpt").exists()
-
-
-def test_wheel_has_every_configuration(site: Path) -> None:
     installed = {path.relative_to(site / "td3_lightning" / "configs") for path in site.rglob("configs/**/*.yaml")}
     assert installed == {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}

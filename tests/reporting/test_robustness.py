@@ -149,7 +149,7 @@ def test_command_writes_its_report(checkpoint: str, capsys: pytest.CaptureFixtur
         (["--episodes=0"], "episodes must be in [1, 1000000], got 0"),
         (["--observation_noise=[-1]", "--action_noise=[0]"], "observation_noise must be in [0, 1e+06], got -1"),
         (["--action_noise=[.inf, 0, 0]"], "action_noise must be in [0, 1e+06], got inf"),
-        (["--data.env_id=MountainCarContinuous-v0"], "obs_dim must be 3, as in the checkpoint, got 2"),
+        (["--data.env_id=MountainCarContinuous-v0"], "action_low must be [-2.0], as in the checkpoint, got [-1.0]"),
     ],
 )
 def test_invalid_use_is_one_sentence(

@@ -36,27 +36,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("--space space.yaml", "sweep requires --config, got none. Use --config pendulum.yaml, for example."),
         ("--config tiny.yaml", "sweep requires --space or --seeds, got none. Use --space td3.yaml or --seeds"),
-        ("--config tiny.yaml --space space.yaml --seeds 1", "sweep requires either --space or --seeds, got both. Use"),
-        ("--config tiny.yaml --seeds 1 --trials 3", "trials must be used with --space, got 3. Remove it, or"),
+        ("--config tiny.yaml --space space.yaml --seeds 1", "sweep requires --space or --seeds, got both. Use"),
         ("--config tiny.yaml --seeds 1 1", "seeds must be different integers, got [1, 1]. Remove"),
         ("--config tiny.yaml --seeds 1 --seed_everything 3", "--seeds must be the only random seeds, got --seed_ev"),
         ("--config tiny.yaml --seeds 1 --ckpt_path x", "--ckpt_path must not be set for sweep, which sets it for"),
-        ("--config tiny.yaml --seeds 1 --trails 2", 'sweep has no setting "trails"; did you mean --trials?'),
         ("--config tiny.yaml --seeds 1 --model.tua 2", 'There is no setting "model.tua"; did you mean model.tau?'),
-        ("--config tiny.yaml --seeds 1 --trainer.logger false", "trainer.logger must be true for sweep, which reads"),
-        (
-            "--config tiny.yaml --seeds 1 --trainer.logger td3_lightning.reporting.logger.RunLogger",
-            "trainer.logger must not contain a RunLogger for sweep, which reads the files of each run. Remove it.",
-        ),
-        (
-            "--config tiny.yaml --space space.yaml --trainer.limit_val_batches 0",
-            "trainer.limit_val_batches must be above 0 for sweep, which compares evaluations, got 0. Remove",
-        ),
-        ("--config tiny.yaml -space space.yaml", "-space must begin with two dashes; did you mean --space?"),
         ("--config tiny.yaml --seeds 1 --data.env_id space", "env_id must be the id of"),  # a value named as an option
         ("--config tiny.yaml --space none.yaml", 'There is no search space "none.yaml" in '),
         ("--config tiny.yaml --space space.yaml --model.actor_lr 1", "model.actor_lr must be either in the space or a"),
-        ("--config tiny.yaml --space space.yaml --pruner x", "pruner must be one of median, halving, none, got 'x'."),
+        ("--config tiny.yaml --space space.yaml --pruner x", "argument --pruner: invalid choice: 'x' (choose from"),
+        ("--config tiny.yaml --space space.yaml --storage no/x", "storage must be the URL of a database that can be"),
+        ("--config tiny.yaml --space space.yaml --storage a://b", "storage must be the URL of a database that can be"),
         ("--config tiny.yaml --space space.yaml --storage tiny.yaml", "storage must be the URL of a database "),
     ],
 )
@@ -86,6 +76,29 @@ def test_space_outside_of_the_settings_is_refused(
     assert main(["sweep", "--config", "tiny.yaml", "--space", "space.yaml"]) == 2
     assert capsys.readouterr().err.startswith(message)
     assert not (folder / "lightning_logs").exists()
+
+
+def test_settings_check_starts_no_added_logger(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The storage is refused after the settings of all runs have been checked."""
+    logger = "{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: copies}}"
+    assert (
+        main(
+            [
+                "sweep",
+                "--config",
+                "tiny.yaml",
+                "--space",
+                "space.yaml",
+                "--storage",
+                "a://b",
+                "--trainer.logger",
+                logger,
+            ]
+        )
+        == 2
+    )
+    assert "storage must be the URL of a database" in capsys.readouterr().err
+    assert sorted(path.name for path in folder.iterdir()) == ["space.yaml", "tiny.yaml"]
 
 
 def test_missing_optuna_names_the_extra(
