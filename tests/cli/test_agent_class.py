@@ -134,10 +134,8 @@ def test_a_checkpoint_of_td3_is_not_a_td7(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_export_and_import_are_for_td3(capsys: pytest.CaptureFixture[str]) -> None:
-    exported = error_of(["export", "--ckpt_path", str(LAST), "--files", "x"], capsys)
-    assert exported == "export requires a checkpoint of TD3, got one of TD7. Use another checkpoint."
-    imported = error_of(["import", "--config", "td7.yaml", "--files", "x"], capsys)
-    assert imported == "import requires TD3, got TD7. Use --model td3_lightning.TD3."
+    for words in (["export", "--ckpt_path", str(LAST)], ["import", "--config", "td7.yaml"]):
+        assert error_of([*words, "--files", "x"], capsys).startswith(f"{words[0]} requires TD3, got TD7. Use ")
 
 
 def test_load_from_checkpoint() -> None:
