@@ -87,7 +87,7 @@ LISTS = {TD3: "hidden_dims", TD7: "hidden_dims", Trunk: "widths"}
 NOT_LISTED = {  # the tests of their modules have them: other values are valid, or the name in the error is longer
     *(f"{kind}.action_{end}" for kind in ("TD3", "TD7") for end in ("low", "high")),
     *("AveragedWeights.decay", "Dataset.offline", "Dataset.share", "Progress.refresh_seconds", "ReplayData.test_seed"),
-    *("Collector.collect",),
+    *("Collector.collect", "Replay.history"),
 }
 GOOD = {"height": 84, "width": 84, "capacity": 60}
 
