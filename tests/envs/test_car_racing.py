@@ -1,10 +1,7 @@
 """Compare the car's 15 observations with slow arithmetic, and the rest with Gymnasium's CarRacing-v3."""
 
-import copy
 import itertools
 import math
-import pickle
-import re
 
 import gymnasium
 import numpy as np
@@ -144,7 +141,7 @@ def slow_bearings(track, place, angle):
     return [slow_bearing(place, angle, point) for point in points]
 
 
-@pytest.mark.parametrize("track_seed", [123, 4, 31])
+@pytest.mark.parametrize("track_seed", [123, 31])
 def test_rays_and_bearings_match_exhaustive_search(make, track_seed):
     car, chance = make(track_seed=track_seed).unwrapped, np.random.default_rng(track_seed)
     car.reset()
@@ -172,20 +169,6 @@ def test_rays_are_negative_off_the_road(make):
     assert back_to_the_road[1] == pytest.approx(-(8 - HALF_WIDTH) * math.sqrt(2) / 30, abs=0.01)
     assert back_to_the_road[7] == -1  # only grass to the right
     assert look_from(car, 0, -300, math.pi)[1:8].tolist() == [-1] * 7  # far away, and looking away
-
-
-def test_bearings_at_tile_center_match_angles_to_tiles_ahead(make):
-    car, chance = make(track_seed=123).unwrapped, np.random.default_rng(1)
-    car.reset()
-    for tile in (1, 5, 60, 155, 290, 310, 320):  # the last ones include tiles past the start
-        angle = chance.uniform(-20, 20)
-        observation = look_from(car, *car.track[tile][2:], angle)
-        place, angle = tuple(car.car.hull.position), car.car.hull.angle
-        targets = [car.track[(tile + ahead) % 322][2:] for ahead in AHEAD]
-        expected = [slow_bearing(place, angle, target) for target in targets]
-        # The first tile is longer, so the neighbors of tiles 1 and 320 are not equally far away.
-        near_start = tile in (1, 320)
-        np.testing.assert_allclose(observation[9:], expected, rtol=0, atol=0.02 if near_start else 1e-4)
 
 
 def test_bearings_are_continuous_and_point_back_from_grass(make):
@@ -248,7 +231,7 @@ def test_observations_are_in_observation_space(make):
     assert env.unwrapped._render("state_pixels")[0] == 1
 
 
-@pytest.mark.parametrize("seed", [5, 77])
+@pytest.mark.parametrize("seed", [5])
 def test_physics_reward_and_termination_match_gymnasium(make, seed):
     ours, theirs = make().unwrapped, BlindCar()
     observation, _ = ours.reset(seed=seed)
@@ -269,26 +252,6 @@ def test_physics_reward_and_termination_match_gymnasium(make, seed):
     assert our_end[:2] == [-100, True]
 
 
-def test_dynamics_match_gymnasium_without_rendering(make):
-    ours, theirs = make(), gymnasium.make("CarRacing-v3")
-    ours.reset(seed=9)
-    theirs.reset(seed=9)
-    for action in some_actions(25, seed=9):
-        assert ours.step(action)[1:4] == theirs.step(action)[1:4]
-        assert tuple(ours.unwrapped.car.hull.position) == tuple(theirs.unwrapped.car.hull.position)
-    theirs.close()
-
-
-def test_nothing_is_rendered_without_render_mode(make, monkeypatch):
-    def refuse(*_):
-        raise AssertionError("drew a picture")
-
-    monkeypatch.setattr(gymnasium_car.pygame, "Surface", refuse)
-    env = make(track_seed=123, draw_rays=True)
-    env.reset()
-    env.step(np.zeros(3, np.float32))
-
-
 def test_track_seed_fixes_track_and_preserves_generator(make):
     theirs, ours = BlindCar(), make(track_seed=123)
     theirs.reset(seed=123)
@@ -301,18 +264,7 @@ def test_track_seed_fixes_track_and_preserves_generator(make):
     assert len(theirs.track) == 322
 
 
-def test_tracks_differ_without_track_seed(make):
-    ours, theirs = make().unwrapped, BlindCar()
-    tracks = []
-    for seed in (11, None, None):
-        ours.reset(seed=seed)
-        theirs.reset(seed=seed)
-        assert ours.track == theirs.track
-        tracks.append(ours.track)
-    assert tracks[0] != tracks[1] != tracks[2]
-
-
-@pytest.mark.parametrize("limit", [1, 25])
+@pytest.mark.parametrize("limit", [25])
 @pytest.mark.parametrize("drives_for", [0, 60])
 def test_stall_limit_truncates_without_terminating(make, limit, drives_for):
     env = make(track_seed=123, stall_limit=limit)
@@ -376,42 +328,6 @@ def test_random_start_is_on_the_same_road(make):
     assert ours[0][9:] == pytest.approx(theirs[0][9:], abs=1e-2)  # the road ahead
 
 
-def test_lap_from_a_random_start_has_every_tile(make):
-    env = make(track_seed=123, random_starts=1.0, missed_cost=5.0).unwrapped
-    env.reset(seed=3)
-    for tile in range(322):
-        put(env, tile)
-        _, _, terminated, _, info = env.step(np.zeros(3))
-        assert terminated == info["lap"]
-        if terminated:
-            break
-    assert info["lap"]
-    assert not env._missed
-
-
-def test_share_of_episodes_starts_at_random_tiles(make):
-    env = make(track_seed=123, random_starts=0.5).unwrapped
-    plain = make(track_seed=123).unwrapped
-    env.reset(seed=0)
-    plain.reset()
-    starts = [env.track[0]]
-    for _ in range(19):
-        env.reset()
-        starts.append(env.track[0])
-    assert 4 <= starts.count(plain.track[0]) <= 16
-    assert len(set(starts)) == 21 - starts.count(plain.track[0])
-    env.reset(seed=0)
-    assert env.track[0] == starts[0]
-
-
-def test_leaving_the_playfield_terminates_at_stall_limit(make):
-    car = make(track_seed=123, stall_limit=1).unwrapped
-    car.reset()
-    for body in car.car.drawlist:
-        body.position = (334, 0)
-    assert car.step(np.zeros(3))[1:4] == (-100, True, False)
-
-
 def test_info_counts_tiles_and_frames_since_reset(make):
     env = make(track_seed=123)
     for _ in range(2):
@@ -442,34 +358,6 @@ def test_simple_controller_completes_a_lap(make):
     assert info["lap_return"] == pytest.approx(sum(rewards), abs=1e-6)
     # The first frame rewards both tiles under the car.
     assert rewards[0] == pytest.approx(2000 / 322 - 0.1)
-
-
-def replay(env, generator_state, actions):
-    env.reset()
-    env.unwrapped.np_random.bit_generator.state = copy.deepcopy(generator_state)
-    first, _ = env.reset()
-    steps = [env.step(action) for action in actions]
-    return [first.tobytes(), *((observation.tobytes(), *rest) for observation, *rest in steps)]
-
-
-@pytest.mark.parametrize("track_seed", [None, 123])
-def test_generator_state_and_actions_replay_episode_exactly(make, track_seed):
-    env = make(track_seed=track_seed)
-    env.reset(seed=3)
-    state = copy.deepcopy(env.unwrapped.np_random.bit_generator.state)
-    observation, _ = env.reset()
-    actions = []
-    for _ in range(150):
-        actions.append(drive(observation))
-        observation, *_ = env.step(actions[-1])
-    actions.extend(some_actions(100))
-    original = replay(env, state, actions)
-    for seed in (1, 2):  # other episodes in the same world
-        env.reset(seed=seed)
-        for action in some_actions(60, seed):
-            env.step(action)
-    assert replay(env, state, actions) == original
-    assert replay(make(track_seed=track_seed), state, actions) == original
 
 
 def test_car_passes_gymnasium_env_checker(make, no_window):
@@ -508,47 +396,9 @@ def test_rendered_frames_match_gymnasium_plus_rays(make):
     assert np.any(picture_with_rays != picture)
 
 
-def test_pickling_preserves_arguments():
-    given = ("rgb_array", 123, 50, True, 5.0, 2, 0.5)
-    again = pickle.loads(pickle.dumps(CarRacing(*given)))
-    assert (again.render_mode, again.track_seed, again.stall_limit, again.draw_rays) == given[:4]
-    assert (again.missed_cost, again.missed_limit, again.random_starts) == given[4:]
-
-
-@pytest.mark.parametrize(
-    "keywords",
-    [
-        {"render_mode": "state_pixels"},
-        {"track_seed": -1},
-        {"track_seed": 1.5},
-        {"track_seed": True},
-        {"stall_limit": 0},
-        {"stall_limit": "100"},
-        {"stall_limit": False},
-        {"missed_limit": 0},
-    ],
-)
-def test_invalid_argument_is_named(keywords):
-    (name, given), *_ = keywords.items()
-    with pytest.raises(UsageError, match=rf"{name} must be .*, got {re.escape(repr(given))}\. Use "):
-        CarRacing(**keywords)
-
-
-@pytest.mark.parametrize("share", [-0.5, 1.5, math.nan])
-def test_invalid_share_of_random_starts_is_named(share):
-    with pytest.raises(UsageError, match=f"random_starts must be .*, got {share}"):
-        CarRacing(track_seed=123, random_starts=share)
-
-
 def test_random_starts_require_a_fixed_track():
     with pytest.raises(UsageError, match=r"random_starts must be 0 without track_seed, got 0\.5\. Set track_seed"):
         CarRacing(random_starts=0.5)
-
-
-@pytest.mark.parametrize("missed_cost", [-1, math.nan])
-def test_invalid_missed_cost_is_named(missed_cost):
-    with pytest.raises(UsageError, match=f"missed_cost must be at least 0, got {missed_cost}"):
-        CarRacing(missed_cost=missed_cost)
 
 
 def test_pedals_combine_gas_and_brake(make):
@@ -564,8 +414,3 @@ def test_pedals_combine_gas_and_brake(make):
         mine, *_ = env.step(np.array([steering, pedal], np.float32))
         other, *_ = bare.step(np.array([steering, max(pedal, 0), max(-pedal, 0)], np.float32))
         np.testing.assert_array_equal(mine, other)
-
-
-def test_pedals_reject_other_action_spaces():
-    with pytest.raises(UsageError, match="Pedals"):
-        Pedals(gymnasium.make("Pendulum-v1"))

@@ -1,6 +1,5 @@
 """Check the errors of failing environments, and that runs save valid data and resume."""
 
-import contextlib
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.envs.checked import episode_seed
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
-from td3_lightning.errors import EnvError, ExitOnSignal
+from td3_lightning.errors import EnvError
 from td3_lightning.seeding import derive_seed
 from toys import Counter, Seeded
 
@@ -179,28 +178,6 @@ def test_cause_is_kept_and_usage_error_passes(spoil: Any) -> None:
         Episode(Faulty(), 9).play(lambda _: 0.0)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ExitOnSignal(143)], ids=repr)
-def test_signal_in_environment_is_not_env_error(error: BaseException, spoil: Any) -> None:
-    spoil(lambda *_: throw(error), 1, 1)
-    with pytest.raises(type(error)) as caught:
-        Episode(Faulty(), 9).play(lambda _: 0.0)
-    assert caught.value is error
-
-
-def test_error_names_the_seed_after_restoration(spoil: Any) -> None:
-    spoil(None)
-    envs, again = (TrainingVectorEnv(EnvList(FaultySeeded, 1)) for _ in range(2))
-    envs.reset()
-    ends = 0
-    while not ends or envs.episode_steps() != [2]:
-        ends += len(envs.step(np.zeros((1, 1), np.float32)).reports)
-    assert again.load_state_dict(envs.state_dict()) == []
-    spoil(raising, 1, 3)
-    seed = episode_seed(derive_seed("training environment"), ends)
-    with pytest.raises(EnvError, match=f"step 3 of the episode with seed {seed}\\."):
-        again.step(np.zeros((1, 1), np.float32))
-
-
 # In a run.
 
 
@@ -242,21 +219,6 @@ def test_run_resumes_after_environment_failure(
         ends = ring.rows[: ring.cursor, -1]
         assert ends.astype(bool).sum() >= 3
         assert (ends == 2).sum() == (env_steps > 0 and step != 1 and env_steps // num_envs % LENGTH != 0)
-
-
-@pytest.mark.parametrize("episode", [5, 9])
-def test_run_with_a_rate_of_updates_resumes_after_failure(
-    episode: int, make_trainer: Any, spoil: Any, tmp_path: Path
-) -> None:
-    """The balance of updates has rounding errors. The environment fails in the first step after an update."""
-    spoil(raising, episode, 3)
-    module, data, trainer = new_run(tmp_path, 1, make_trainer, updates_per_step=0.1, steps_per_epoch=60)
-    with pytest.raises(EnvError, match="raised"):
-        trainer.fit(module, datamodule=data)
-    spoil(None)
-    again, more, trainer = new_run(tmp_path, 1, make_trainer, updates_per_step=0.1, steps_per_epoch=60)
-    trainer.fit(again, datamodule=more, ckpt_path=tmp_path / "last.ckpt")
-    assert again.updates == 18
 
 
 @pytest.mark.parametrize("step", [1, 4])
@@ -306,20 +268,6 @@ def test_due_evaluation_runs_first_after_step_failure(
         with nullcontext() if ckpt_path else pytest.raises(EnvError):
             trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
     assert [each.at for each in evaluated] == [before, after]
-    assert module.updates == 36
-
-
-def test_steps_before_failure_in_a_round_get_updates(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    """The warm-up and the first round take 12 steps each. The failure follows 7 steps of the second round."""
-    spoil(raising, 7, 2)
-    for ckpt_path in (None, tmp_path / "last.ckpt"):
-        module, data, trainer = new_run(tmp_path, 1, make_trainer)
-        trainer.callbacks[1].collect = 12  # type: ignore[attr-defined]
-        with contextlib.suppress(EnvError):
-            trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
-        spoil(None)
-        ahead = trainer.callbacks[1].updates_ahead  # type: ignore[attr-defined]
-        assert module.env_steps == 12 + module.updates - ahead
     assert module.updates == 36
 
 

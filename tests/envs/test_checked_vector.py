@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +17,6 @@ from td3_lightning.cli.app import main
 from td3_lightning.cli.settings import saved_settings
 from td3_lightning.envs.checked import episode_seed
 from td3_lightning.envs.checked_vector import SEEDS
-from td3_lightning.envs.wrappers import ActionRepeat
 from td3_lightning.errors import EnvError
 from td3_lightning.replay.ring import RUNNING, TERMINATED, TRUNCATED
 from td3_lightning.seeding import derive_seed
@@ -197,10 +195,6 @@ def other_spaces(env_id: Any, num_envs: int, **kwargs: Any) -> Any:
     return sync("toys/Spaces-v0", num_envs, **kwargs)
 
 
-def broken(env_id: Any, num_envs: int) -> Any:
-    raise RuntimeError("no GPU")
-
-
 @pytest.mark.parametrize(
     ("maker", "kwargs", "constraint", "got"),
     [
@@ -233,18 +227,6 @@ def test_running_statistics_of_a_vector_env_are_refused() -> None:
 def test_vector_env_must_name_a_function(name: Any) -> None:
     with refused("data.vector_env must be sync, async, overlapped, envpool or", repr(name), fix="Use sync, or"):
         new_data(name)
-
-
-def test_wrappers_of_single_envs_are_refused() -> None:
-    with refused(
-        "data.wrappers and data.pixels must not be set", "data.vector_env sync", fix="Use them in its function"
-    ):
-        new_data(sync, wrappers=[partial(ActionRepeat, repeat=2)])
-
-
-def test_failing_maker_is_an_environment_error() -> None:
-    with pytest.raises(EnvError, match=r"toys/Mixed-v0 of broken raised RuntimeError: no GPU"):
-        new_data(broken).setup("fit")
 
 
 def test_envpool_requires_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

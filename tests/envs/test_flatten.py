@@ -1,10 +1,8 @@
 """Observations of dicts, tuples and discrete numbers."""
 
-from collections import OrderedDict
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import (
@@ -74,11 +72,6 @@ def test_parts_are_concatenated_in_the_order_of_sorted_keys() -> None:
     np.testing.assert_array_equal(obs, [*gear, *parts, *speed])
 
 
-def test_an_ordered_dict_keeps_its_order() -> None:
-    env = new_data(partial(Nested, Dict(OrderedDict(NESTED)))).eval_env
-    np.testing.assert_array_equal(env.reset(seed=0)[0], [0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1])
-
-
 def test_goals_are_trained_stored_and_evaluated(make_trainer: Any) -> None:
     data = new_data(Goal)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
@@ -122,10 +115,3 @@ def test_malformed_parts_are_one_sentence(change: Any, make_trainer: Any) -> Non
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     with pytest.raises(EnvError, match=r"^Environment 0 of Malformed .* at step 3 of the episode with seed"):
         make_trainer(callbacks=[Collector(10)]).fit(module, datamodule=data)
-
-
-def test_a_box_is_not_wrapped() -> None:
-    env: Any = new_data("Pendulum-v1").eval_env
-    while isinstance(env, gym.Wrapper):
-        assert not isinstance(env, gym.wrappers.FlattenObservation)
-        env = env.env

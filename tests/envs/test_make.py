@@ -150,31 +150,6 @@ def test_function_trains_like_id(source: Any, name: str, make_trainer: Any) -> N
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
 
-def test_function_run_resumes_from_plain_checkpoint(make_trainer: Any, tmp_path: Any) -> None:
-    def train(*fits: int) -> TD3:
-        L.seed_everything(1, verbose=False)
-        path = None
-        for max_epochs in fits:
-            data = new_data(lambda: Seeded())
-            module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
-            trainer = make_trainer(callbacks=[Collector(10)], max_epochs=max_epochs)
-            trainer.fit(module, datamodule=data, ckpt_path=path)
-            path = tmp_path / "last.ckpt"
-            trainer.save_checkpoint(path)
-        return module
-
-    whole, parts = train(3), train(1, 2, 3)
-    torch.load(tmp_path / "last.ckpt", weights_only=True)
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
-
-
-def test_function_receives_keyword_arguments() -> None:
-    data = new_data(Counter, env_kwargs={"length": 7}, train_kwargs={"length": 3})
-    data.setup("fit")
-    lengths = [env.unwrapped.length for env in (data.eval_env, data.envs.envs[0])]  # type: ignore[attr-defined]
-    assert lengths == [7, 3]
-
-
 def test_training_environments_must_be_different_objects() -> None:
     shared = Counter()
     made = [Counter()]  # for the evaluation
@@ -189,15 +164,6 @@ def test_function_must_return_an_environment() -> None:
 
 
 # Wrappers
-
-
-def broken(env: Any) -> Any:
-    return env.no_such_attribute
-
-
-def test_failing_wrapper_is_named() -> None:
-    with pytest.raises(UsageError, match=r"^broken does not fit toys/Counter-v0 \(AttributeError: .*\)\. Change data"):
-        new_data(wrappers=[broken])
 
 
 def test_lists_become_arrays_for_array_parameters() -> None:

@@ -87,11 +87,6 @@ def test_parts_have_the_order_of_the_environment() -> None:
         np.testing.assert_array_equal(found.obs, written.obs[:, [4, 5, 2, 3, 0, 1]])
 
 
-def test_flat_numbers_fit_a_structured_environment() -> None:
-    write_dataset("some-v0", recorded(GOAL), spaces.flatten_space(GOAL), ACTIONS, "TD3", "a test")
-    assert_equal(read(GOAL), recorded(GOAL))
-
-
 def test_pictures_are_not_stored_in_parts() -> None:
     assert not is_storable(spaces.Tuple([NUMBERS, spaces.Box(0, 255, (32, 40), np.uint8)]))
     assert is_storable(spaces.Tuple([NUMBERS, spaces.Dict({"a": spaces.Discrete(2)})]))

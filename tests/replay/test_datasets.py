@@ -19,7 +19,7 @@ from td3_lightning import Linear, UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
 from td3_lightning.replay.dataset_writer import new_dataset_id, write_dataset
-from td3_lightning.replay.episodes import RecordedEpisode, describe, fill
+from td3_lightning.replay.episodes import RecordedEpisode, fill
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("minari")
@@ -96,31 +96,6 @@ def test_filled_replay_equals_one_of_single_steps(settings: dict[str, Any]) -> N
             assert torch.equal(one, other)
 
 
-def test_terminations_end_values_and_time_limits_do_not() -> None:
-    replay, _ = replays()
-    fill(replay, recorded.episodes())
-    expected = {}
-    for episode in recorded.episodes():
-        for at, reward in enumerate(episode.reward):
-            is_last = at == len(episode.reward) - 1
-            discount = 0.0 if is_last and episode.terminated else 0.9
-            expected[np.float32(reward).item()] = (discount, episode.obs[at + 1].tolist())
-    batch = replay.sample()
-    for reward, discount, next_obs in zip(batch.reward, batch.discount, batch.next_obs, strict=True):
-        assert (round(discount.item(), 6), next_obs.tolist()) == expected[reward.item()]
-    assert len(set(batch.reward.tolist())) > 10
-
-
-def test_steps_after_a_dataset_overwrite_its_oldest_rows() -> None:
-    filled, stepped = replays(n_step=2)
-    fill(filled, recorded.episodes())
-    step_by_step(stepped, recorded.episodes())
-    for replay in filled, stepped:
-        step_by_step(replay, recorded.episodes(seed=1) * 2)
-    assert torch.equal(filled.rows, stepped.rows)
-    assert torch.equal(filled.sample().obs, stepped.sample().obs)
-
-
 def test_a_recording_is_cut_after_each_end(data: Path) -> None:
     with h5py.File(data / "main_data.hdf5", "a") as file:
         file["episode_2/terminations"][:] = [False, True, False, False, False, False, False]
@@ -133,12 +108,6 @@ def test_a_recording_is_cut_after_each_end(data: Path) -> None:
         (2, False, True),
     ]
     np.testing.assert_array_equal(cut[1].obs, whole.obs[2:6])
-
-
-def test_description_has_the_returns() -> None:
-    returns = [episode.reward.sum() for episode in recorded.episodes()]
-    expected = f"4 episodes, 17 steps, return {np.mean(returns):,.2f} ± {np.std(returns):,.2f}"
-    assert describe(recorded.episodes()) == expected
 
 
 # Datasets that are refused.

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from one_sentence import refused
-from td3_lightning import TD3, TD7, Collector, Encoder, ReplayData, Trunk, UsageError
+from td3_lightning import TD3, Collector, Encoder, ReplayData, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
 from td3_lightning.cli.app import main
 from td3_lightning.envs.wrappers import FrameStack
@@ -231,26 +231,9 @@ def test_convolutions_receive_one_plane_per_frame_and_color() -> None:
         Convolutions(stack=3).build(4 * 84 * 84 * 3)
 
 
-def test_convolutions_are_shared_or_separate() -> None:
-    for shared in (True, False):
-        encoder = Convolutions(5, stack=1, height=44, width=44, shared=shared)
-        module = TD3(44 * 44 * 3, [-1.0], [1.0], hidden_dims=(4,), encoder=encoder)
-        assert bool(list(module.actor.encoder.parameters())) is not shared
-
-
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--data.env_id", "CarRacing-v3", "--data.pixels", "{stack: 2}"]) == 2
     assert "data.pixels requires model.encoder, got none. Use for example" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("agent", "encoder"), [(TD3, Trunk([4])), (TD7, None)])
-def test_networks_without_convolutions_are_refused(agent: Any, encoder: Any, make_trainer: Any) -> None:
-    data = new_data()
-    settings = {} if encoder is None else {"encoder": encoder}
-    module = agent(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4], **settings)
-    with refused("data.pixels", "an error", fix="encoder=Convolutions"):
-        make_trainer(callbacks=[Collector(10)]).fit(module, datamodule=data)
-    assert module.env_steps == 0
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
@@ -261,15 +244,6 @@ def test_pixel_policy_trains_in_any_precision(precision: str, make_trainer: Any)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8,), encoder=encoder)
     make_trainer(callbacks=[Collector(10)], precision=precision, limit_train_batches=3).fit(module, datamodule=data)
     assert module.updates == 3
-
-
-def test_frames_are_not_normalized_twice(make_trainer: Any) -> None:
-    data = new_data()
-    module = TD3(data.obs_dim, data.action_low, data.action_high, encoder=Linear(), normalize_observations=True)
-    with pytest.raises(
-        UsageError, match=r"^model\.normalize_observations must be false with data\.pixels, got true\. "
-    ):
-        make_trainer(callbacks=[Collector(10)]).fit(module, datamodule=data)
 
 
 def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> None:
@@ -296,11 +270,3 @@ def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> 
             assert not any(map(torch.equal, before, module.critics.encoder.parameters()))
         ends.append([*module.state_dict().values(), *data.replay.sample()])
     assert all(map(torch.equal, *ends))
-
-
-def test_rewards_are_scaled_once_and_time_limits_bootstrap() -> None:
-    replay, stack = PixelReplay(SMALL, action_dim=1, capacity=60, reward_scale=0.1), np.zeros(180, np.uint8)
-    replay.add(0, stack, [0.0], 5.0, False, True, stack)
-    batch = replay.sample()
-    assert batch.reward[0].item() == np.float32(0.5)
-    assert batch.discount[0].item() == np.float32(0.99)

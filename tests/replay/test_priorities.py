@@ -9,7 +9,7 @@ import torch
 
 from one_sentence import refused
 from td3_lightning import Replay
-from td3_lightning.replay.priorities import FANOUT, SumTree
+from td3_lightning.replay.priorities import SumTree
 from tests.replay.test_buffer import ACTION_DIM, OBS_DIM, World
 
 BATCH = 32
@@ -222,23 +222,6 @@ def test_replay_saved_without_priorities_starts_with_equal_ones() -> None:
     world.replay.load_state_dict(prioritized.state_dict())  # uniform sampling ignores priorities
 
 
-def test_uniform_sampling_is_unchanged() -> None:
-    """The batches of a seed do not depend on whether priorities exist as an option."""
-    world = World(2, 1, 1, 30)
-    for _ in range(40):
-        world.step(0)
-    assert world.replay.priorities is None
-    world.replay.generator.manual_seed(7)
-    rows = torch.randint(*_range(world.replay), (256,), generator=torch.Generator().manual_seed(7))
-    expected = world.replay.rings[0].index.rows(rows.numpy()) % 30
-    assert world.replay.sample().obs.equal(world.replay.rows[expected][:, :OBS_DIM])
-
-
-def _range(replay: Replay) -> tuple[int, int]:
-    places = replay.rings[0].index.places
-    return places.start, places.stop
-
-
 def test_update_without_a_batch_is_one_sentence() -> None:
     world = PrioritizedWorld(1, 1, 1, 30)
     for _ in range(20):
@@ -288,29 +271,3 @@ def test_every_share_finds_its_number(size: int, rng: Any) -> None:
     points, tolerance = shares * sums[-1], 1e-12 * sums[-1]
     assert (points < sums[found] + tolerance).all()
     assert (points >= sums[found] - values[found] - tolerance).all()
-
-
-def test_ends_of_blocks_never_find_an_empty_place() -> None:
-    """Numbers of very different sizes round the sums, and shares at the end of each number are the worst case."""
-    rng = np.random.default_rng(0)
-    tree, size = SumTree(3_000), 3_000
-    values = np.where(rng.random(size) < 0.5, 0, 10 ** rng.uniform(0, 12, size)).astype(np.float32)
-    tree.set(np.arange(size), values)
-    sums = values.astype(np.float64).cumsum()
-    ends = sums / sums[-1]
-    shares = np.concatenate([ends, np.nextafter(ends, 0), np.nextafter(ends, 2)])
-    assert (values[tree.find(shares[shares < 1])] > 0).all()
-
-
-def test_sums_do_not_drift(rng: Any) -> None:
-    """After many updates, every sum has the bits of a new tree with the same numbers."""
-    size = 5_000
-    tree = SumTree(size)
-    for _ in range(3_000):
-        places = rng.integers(size, size=int(rng.integers(1, 300)))
-        tree.set(places, 10 ** rng.uniform(-3, 6, len(places)).astype(np.float32))
-    rebuilt = SumTree(size)
-    rebuilt.set(np.arange(size), tree.values[:size])
-    assert all(map(np.array_equal, tree.levels, rebuilt.levels))
-    assert len(tree.levels) > 1
-    assert tree.levels[0].shape[1] == FANOUT
