@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from td3_lightning import TD3, Collector, ReplayData, UsageError
+from td3_lightning import TD3, Collector, ReplayData
 from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.envs.checked import episode_seed
 from td3_lightning.envs.episode import Episode
@@ -164,20 +164,6 @@ def test_numbers_that_pytorch_lacks_are_converted(kind: str, make_trainer: Any) 
     other.teardown("fit")
 
 
-def test_cause_is_kept_and_usage_error_passes(spoil: Any) -> None:
-    spoil(raising, 1, 1)
-    with pytest.raises(EnvError, match=r"^Faulty raised .* at step 1 of the episode with seed 9\.") as caught:
-        Episode(Faulty(), 9).play(lambda _: 0.0)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-    def mistake(*_: Any) -> Any:
-        raise UsageError("Not so.")
-
-    spoil(mistake, 1, 1)
-    with pytest.raises(UsageError, match=r"^Not so\.$"):
-        Episode(Faulty(), 9).play(lambda _: 0.0)
-
-
 # In a run.
 
 
@@ -307,15 +293,3 @@ def test_failure_during_resume_keeps_checkpoint(make_trainer: Any, spoil: Any, t
     with pytest.raises(EnvError):
         trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "last.ckpt")
     assert (tmp_path / "last.ckpt").read_bytes() == before
-
-
-def test_all_environments_close_if_one_close_fails(make_trainer: Any, spoil: Any, tmp_path: Path) -> None:
-    spoil(raising, 3, 1)
-    module, data, trainer = new_run(tmp_path, 3, make_trainer)
-    data.setup("fit")
-    closed: list[int] = []
-    for index, env in enumerate(data.envs.envs):
-        env.unwrapped.close = lambda index=index: (closed.append(index), 1 / index)  # type: ignore[misc]
-    with pytest.raises(EnvError, match=r"^Environment 0 of Faulty-v0 raised ZeroDivisionError: a wheel"):
-        trainer.fit(module, datamodule=data)
-    assert closed == [0, 1, 2]

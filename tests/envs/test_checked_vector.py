@@ -21,7 +21,6 @@ from td3_lightning.errors import EnvError
 from td3_lightning.replay.ring import RUNNING, TERMINATED, TRUNCATED
 from td3_lightning.seeding import derive_seed
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from vector_toys import Mixed, faulty, sync
 
 NUM_ENVS = 3
@@ -125,16 +124,6 @@ def test_reports_are_those_of_single_envs(maker: Any, kwargs: Any) -> None:
     data.teardown("fit")
 
 
-def test_policy_checkpoint_assesses_whole_episodes(make_trainer: Any) -> None:
-    data = new_data(sync)
-    checkpoint = PolicyCheckpoint(early_episodes=2)
-    fit(data, make_trainer, Collector(30), checkpoint)
-    assert checkpoint.assessments >= 3
-    reports = [stepped_singly(first_seed() + env, rows(data, env)[:, 3:4])[1] for env in range(NUM_ENVS)]
-    returns = [report["return"] for own in reports for report in own]
-    assert np.abs(np.subtract(returns, checkpoint.best_return)).min() < 1e-5
-
-
 # Resuming
 
 
@@ -227,12 +216,6 @@ def test_running_statistics_of_a_vector_env_are_refused() -> None:
 def test_vector_env_must_name_a_function(name: Any) -> None:
     with refused("data.vector_env must be sync, async, overlapped, envpool or", repr(name), fix="Use sync, or"):
         new_data(name)
-
-
-def test_envpool_requires_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "envpool", None)
-    with pytest.raises(UsageError, match=r"requires the package envpool.*'\.\[envpool\]'"):
-        new_data("envpool").setup("fit")
 
 
 # Faults

@@ -93,11 +93,6 @@ def test_missing_package_error_names_extra(
     assert said.endswith(fix)
 
 
-@pytest.mark.parametrize(("env_id", "fix"), [("HalfCheetah-v3", "Use HalfCheetah-v5.")])
-def test_environment_that_has_moved_names_its_successor(env_id: str, fix: str) -> None:
-    assert message(env_id, UsageError).endswith(f"). {fix}")
-
-
 # Constructors
 
 
@@ -156,11 +151,6 @@ def test_training_environments_must_be_different_objects() -> None:
     data = new_data(lambda: made.pop() if made else shared, num_envs=2)
     with pytest.raises(UsageError, match=r"must return a new environment at each call, got the same Counter twice\."):
         data.setup("fit")
-
-
-def test_function_must_return_an_environment() -> None:
-    with pytest.raises(UsageError, match=r"must be a gymnasium.Env, got None. Return an environment from the function"):
-        new_data(lambda: None)
 
 
 # Wrappers

@@ -108,28 +108,3 @@ def test_episode_with_noise_is_restored_exactly(wrapper: Noisy, steps: int) -> N
 def test_invalid_std_is_refused() -> None:
     with pytest.raises(UsageError, match=r"std of ActionNoise must be .*, got -0\.1\. Use"):
         ActionNoise(Echo(), -0.1)
-
-
-def test_spaces_other_than_a_box_are_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"ActionNoise requires observations and actions in a Box, got .*Discrete\(2\)"
-    ):
-        ActionNoise(gym.make("CartPole-v1"), 0.1)
-
-
-class Legacy(Echo):
-    """Use NumPy's legacy generator, as dm_control does."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if seed is not None:
-            self.np_random: Any = np.random.RandomState(seed)
-        return np.ones(2, np.float32), {}
-
-
-def test_noise_with_a_legacy_generator_is_repeatable() -> None:
-    kind: Noisy = ActionNoise
-    one, other = kind(Legacy(), 0.1), kind(Legacy(), 0.1)
-    for seed in (3, None):  # an episode without a seed continues the generator
-        first, second = (rollout(env, 5, [0.5, 2.0], seed) for env in (one, other))
-        np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(first, rollout(one, 5, [0.5, 2.0]))

@@ -35,12 +35,3 @@ def test_both_parts_have_the_n_of_the_schedule() -> None:
         own.steps_stored = stored
         for part in mixed.sample().discount.split(200):
             assert set(part.tolist()) == {0.0, *(0.5**steps for steps in range(1, n + 1))}
-
-
-def test_schedules_count_the_steps_before_the_buffer() -> None:
-    settings: Any = {"capacity": 40, "batch_size": 200, "gamma": 0.5, "n_step": Linear(3, 1, 100)}
-    own, dataset = (Replay(3, 1, **settings) for _ in range(2))
-    for replay in (own, dataset):
-        fill(replay, recorded.episodes())
-    own.steps_before, own.steps_stored = 70, 30
-    assert set(MixedReplay(own, dataset, (200, 200)).sample().discount.tolist()) == {0.0, 0.5}

@@ -224,14 +224,6 @@ def test_missing_dataset_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "datasets").exists()
 
 
-def test_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(
-        UsageError, match=r"requires the package h5py, got none\. Use pip install .* -e '\.\[minari\]'\.$"
-    ):
-        read()
-
-
 def test_environment_of_a_dataset_is_never_made(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hostile_environment.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)

@@ -128,16 +128,6 @@ def test_invalid_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
         new_data(Pixels(**{"stack": 2, "height": 4, "width": 4, **wrong}))
 
 
-def test_environment_without_frames_is_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"data\.pixels"):
-        ReplayData("Pendulum-v1", pixels=SMALL)
-    for space in (Box(0, 1, (6, 9, 3), np.float32), Box(0, 255, (6, 9, 1), np.uint8)):
-        film = Film()
-        film.observation_space = space
-        with pytest.raises(UsageError, match="frames of bytes"):
-            FrameStack(film, SMALL.stack, SMALL.height, SMALL.width)
-
-
 class Scaled(Film):
     """Promise bytes, and return numbers up to 1."""
 
@@ -195,13 +185,6 @@ def test_episode_that_goes_on_elsewhere_is_refused() -> None:
     assert (copy.deepcopy(replay).sample().obs == 255).all()
 
 
-def test_100_000_frames_use_less_than_2_2_gb() -> None:
-    pixels = Pixels()
-    replay = PixelReplay(pixels, action_dim=2, capacity=100_000, n_step=3)
-    assert replay.transition_bytes * replay.capacity < 2.2e9
-    assert replay.rows.nbytes + replay._offsets.nbytes < 2.2e9
-
-
 def test_shift_moves_the_whole_stack_and_repeats_its_edge() -> None:
     data = new_data(Pixels(stack=3, height=4, width=5, shift=2), batch_size=500)
     replay: Any = data.replay
@@ -234,16 +217,6 @@ def test_convolutions_receive_one_plane_per_frame_and_color() -> None:
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--data.env_id", "CarRacing-v3", "--data.pixels", "{stack: 2}"]) == 2
     assert "data.pixels requires model.encoder, got none. Use for example" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
-def test_pixel_policy_trains_in_any_precision(precision: str, make_trainer: Any) -> None:
-    pixels = Pixels(stack=2, height=44, width=44, shift=3)
-    data = ReplayData("CarRacing-v3", {"max_episode_steps": 4}, pixels=pixels, batch_size=4, capacity=60)
-    encoder = Convolutions(5, stack=2, height=44, width=44)
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8,), encoder=encoder)
-    make_trainer(callbacks=[Collector(10)], precision=precision, limit_train_batches=3).fit(module, datamodule=data)
-    assert module.updates == 3
 
 
 def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> None:
