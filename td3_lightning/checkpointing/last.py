@@ -193,9 +193,7 @@ def reset_stopping_state(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None
     """Clear the stopping state, so that a new stage stops only by its own evaluations."""
     checkpoint["stopped_early"] = []
     for stopper in _stoppers(trainer):
-        state = checkpoint["callbacks"].pop(stopper.state_key, None)
-        if state and isinstance(stopper, StopWhenSolved):
-            checkpoint["callbacks"][stopper.state_key] = {**state, "returns": []}
+        checkpoint["callbacks"].pop(stopper.state_key, None)
 
 
 def same_folder(one: Path, other: str | Path | None) -> bool:

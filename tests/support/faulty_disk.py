@@ -162,15 +162,8 @@ class Disk:
     def close(self, handle: int) -> None:
         pass
 
-    def fstat(self, handle: int) -> Any:
-        return mock.Mock(st_size=len(self.handles[handle].content))
-
     def listdir(self, path: Any) -> list[str]:
         return list(self.folders[str(path)])
-
-    def exists(self, path: Any) -> bool:
-        folder, name = self._split(path)
-        return name in self.folders.get(folder, {})
 
     def isdir(self, path: Any) -> bool:
         return str(path) in self.folders or str(path) in ("/", "/disk")
