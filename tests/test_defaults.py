@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from td3_lightning import TD3, TD7, AveragedWeights, Collector, Pixels, PolicyCheckpoint, ReplayData
-from td3_lightning.training import prioritization
+from td3_lightning.training import upkeep
 
 DEFAULTS: dict[Any, dict[str, Any]] = {
     TD3: {
@@ -43,4 +43,4 @@ def test_defaults_are_those_of_the_papers(kind: Any) -> None:
 
 
 def test_largest_priority_is_reset_every_250_updates() -> None:
-    assert prioritization.RESET_INTERVAL == 250
+    assert upkeep.RESET_INTERVAL == 250

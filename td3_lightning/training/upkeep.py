@@ -1,24 +1,28 @@
 """Work around the updates and the steps: checks, statistics, priorities and logs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
 import torch
+from torch import Tensor
 from torch.optim import Adam, Optimizer
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import UsageError
+from td3_lightning.replay.buffer import Replay
 from td3_lightning.schedules import Schedule
 from td3_lightning.training import run_checks
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.divergence import check_losses, check_weights
 from td3_lightning.training.last_agent import LastAgent
 from td3_lightning.training.normalizer_inputs import UnseenObservations
-from td3_lightning.training.prioritization import TD_ERROR, update_priorities
 from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
 FLUSH_INTERVAL = 50  # updates
+RESET_INTERVAL = 250  # updates; that of the authors' TD7
+TD_ERROR = "td_error"  # name in the outputs of a training step
 TINY = torch.finfo(torch.float32).tiny  # smallest normal float32
 
 
@@ -117,6 +121,18 @@ class Upkeep:
         """Restore the losses and the statistics."""
         self.log.load_state_dict(state)
         self.unseen.load_state_dict(state)
+
+
+def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]) -> None:
+    """Set the priorities of the last batch, if the replay is prioritized, before the next batch is sampled.
+
+    The priority of new transitions is reset every `target_update_freq` updates, or every 250 without that setting.
+    """
+    if replay.priorities is None:
+        return
+    replay.priorities.update(outputs[TD_ERROR])
+    if module.updates % (module.settings.target_update_freq or RESET_INTERVAL) == 0:
+        replay.priorities.reset_max_priority()
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 import conftest  # noqa: F401  # no screen, one thread
 import recorded
 from run_comparison import Stops, differences, events, rows, values
-from td3_lightning import TD3, TD7, Collector, Constant, Dataset, Linear, ReplayData
+from td3_lightning import TD3, TD7, Collector, Dataset, Linear, ReplayData
 from td3_lightning.checkpointing.interruption import StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
@@ -37,7 +37,7 @@ from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.schedules import as_schedule
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
-from td3_lightning.training import prioritization
+from td3_lightning.training import upkeep
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.weight_averaging import AveragedWeights
@@ -152,7 +152,7 @@ class Run:
 
     def fit(self, ckpt_path: Path | None = None) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(prioritization, "RESET_INTERVAL", Constant(5))  # several resets of the largest priority
+            patch.setattr(upkeep, "RESET_INTERVAL", 5)  # several resets of the largest priority
             self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
 
 

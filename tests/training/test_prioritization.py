@@ -14,7 +14,7 @@ from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Replay, ReplayData
 from td3_lightning.algorithm.losses import huber
 from td3_lightning.replay.priorities import Priorities
-from td3_lightning.training import prioritization
+from td3_lightning.training import upkeep
 from tests.replay.test_pixels import Film, Linear  # noqa: F401  # registers the environment
 
 ALPHA = 0.4
@@ -38,7 +38,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(Priorities, "draw", lambda *args: seen.append("draw") or draw(*args))
     monkeypatch.setattr(Priorities, "update", record_update)
     monkeypatch.setattr(Priorities, "reset_max_priority", lambda self: seen.append("reset") or reset(self))
-    monkeypatch.setattr(prioritization, "RESET_INTERVAL", INTERVAL)
+    monkeypatch.setattr(upkeep, "RESET_INTERVAL", INTERVAL)
     return seen
 
 
