@@ -53,17 +53,16 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
 
     Raises:
         UsageError: The files cannot represent the agent, or it is untrained or has diverged. Nothing is written.
-        OSError: A file cannot be written. Files of an earlier export are unchanged.
+        OSError: A file cannot be written. No file is incomplete.
     """
     settings, algorithm = checkpoint["hyper_parameters"], checkpoint.get("algorithm", "TD3")
     check_exchangeable("export", algorithm, settings, checkpoint["state_dict"])
     check_trained(checkpoint["clocks"]["updates"], checkpoint["state_dict"], is_imported(checkpoint))
-    critics = settings["num_critics"]
     contents: dict[str, Any] = {}
     for name, prefix in NETWORKS.items():
         ours = [value for key, value in checkpoint["state_dict"].items() if key.startswith(f"{prefix}.layers.")]
         theirs = _rearrange(name, _unstack)(ours)
-        contents[name] = dict(zip(_names(style, name, len(theirs), critics), theirs, strict=True))
+        contents[name] = dict(zip(_names(style, name, len(theirs), settings["num_critics"]), theirs, strict=True))
     for name, state in zip(("actor", "critic"), checkpoint.get("optimizer_states", ()), strict=False):
         contents[f"{name}_optimizer"] = their_adam(state, _rearrange(name, _unstack), len(contents[name]))
     files = {name: Path(f"{path}_{name}{STYLES[style]['end']}") for name in contents}
