@@ -11,10 +11,10 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 
 from td3_lightning import TD3, Collector, ReplayData
 from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.envs.checked import episode_seed
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
@@ -173,8 +173,7 @@ def new_run(
     L.seed_everything(1, verbose=False)
     settings = {"steps_per_epoch": 12, "batch_size": 4, "capacity": 999 if changed else 99, "eval_episodes": 2}
     data = ReplayData(env_id, {"length": LENGTH}, num_envs=num_envs, **(settings | changed))
-    last = ModelCheckpoint(folder, "last", enable_version_counter=False)
-    callbacks = [SaveOnFailure(), Collector(12), StopOnSignal(), last]
+    callbacks = [SaveOnFailure(), Collector(12), StopOnSignal(), LastCheckpoint(folder)]
     trainer = make_trainer(callbacks=callbacks, enable_checkpointing=True, max_epochs=3)
     return TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), data, trainer
 
