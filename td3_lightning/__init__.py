@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from td3_lightning.replay.batch import Batch
     from td3_lightning.replay.buffer import Replay
     from td3_lightning.replay.pixels import Pixels
-    from td3_lightning.reporting.eval_video import EvalVideo
     from td3_lightning.reporting.learning_curve import Curve
     from td3_lightning.reporting.progress_bar import PrintEpisodes, Progress
     from td3_lightning.schedules import Constant, Linear, Schedule
@@ -49,7 +48,6 @@ _MODULES = {
     "Dataset": "training.dataset_source",
     "Encoder": "algorithm.encoders",
     "EnvError": "errors",
-    "EvalVideo": "reporting.eval_video",
     "FlattenAction": "envs.wrappers",
     "LearnerError": "errors",
     "Linear": "schedules",
@@ -86,7 +84,6 @@ __all__ = [
     "Dataset",
     "Encoder",
     "EnvError",
-    "EvalVideo",
     "FlattenAction",
     "LearnerError",
     "Linear",

@@ -55,36 +55,6 @@ def test_gpu_is_visible_only_to_those_that_choose_it() -> None:
     assert environment(1, uses_gpu=False)["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_stopwatch_measures_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    own_end, other_end = socket.socketpair()
-    monkeypatch.setattr(clock, "LEAD_IN", 0.001)
-    monkeypatch.setattr(clock.os, "_exit", sys.exit)
-    stopwatch, updates = clock.Stopwatch(other_end), 0
-    stopwatch.watch(lambda: updates, 8.0, steps_per_batch=500)
-
-    def loop() -> None:
-        nonlocal updates
-        with suppress(SystemExit):
-            while True:
-                for _ in range(500):
-                    stopwatch.tick()
-                updates += 500
-                stopwatch.report_first_update()
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    with own_end, own_end.makefile("rw") as runner:
-        events = [json.loads(runner.readline())["event"] for _ in range(2)]
-        assert events == ["update", "ready"]
-        assert updates == 1000
-        runner.write("0.0001\n")
-        runner.flush()
-        window = json.loads(runner.readline())
-    thread.join(timeout=5)
-    assert window["steps"] == window["updates"] > 0
-    assert window["steps"] % 500 == 0
-
-
 STAND_IN = """#!{python}
 import json, os, pathlib, socket, sys
 link = socket.socket(fileno=int(os.environ["BENCHMARK_LINK"])).makefile("rw")

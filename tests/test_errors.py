@@ -19,7 +19,6 @@ from td3_lightning import (
     Constant,
     Convolutions,
     Curve,
-    EvalVideo,
     Linear,
     ObservationNoise,
     Pixels,
@@ -57,7 +56,6 @@ INTEGERS = {
     CarRacing: "track_seed stall_limit missed_limit",
     ActionRepeat: "repeat",
     Curve: "every_n_steps",
-    EvalVideo: "every_n_evaluations height max_frames",
     PolicyCheckpoint: "early_episodes late_episodes switch_after",
     StopWhenSolved: "window",
 }

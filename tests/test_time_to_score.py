@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,12 +13,9 @@ import numpy as np
 import pytest
 
 from benchmarks import score_run, time_to_score
-from benchmarks.score_callback import ScoreCallback, frames_per_action
 from benchmarks.score_run import START, TASKS, Scorer, mean_return
-from benchmarks.time_to_score import ended, table
+from benchmarks.time_to_score import table
 from benchmarks.workloads import ROOT
-from td3_lightning import ReplayData
-from td3_lightning.envs.wrappers import ActionRepeat
 
 LANDER = TASKS["lander"]
 
@@ -35,13 +30,6 @@ def test_run_without_the_score_counts_as_longest() -> None:
     lines = table(LANDER, {"ours": [*arrived, lost], "other": [lost, arrived[0], []]}).splitlines()
     assert lines[2] == "| ours | 2 of 3 | 30 (20, 30, never) | 15,000 (15,000, 15,000, never) |"
     assert lines[3] == "| other | 1 of 3 | never (never, 20, never) | never (never, 15,000, never) |"
-
-
-def test_run_has_ended_at_the_score_or_at_the_last_frame() -> None:
-    assert ended(LANDER, [point(7500, 1.0, 200.0)])
-    assert ended(LANDER, [point(480_000, 1.0, 0.0)])
-    assert not ended(LANDER, [point(7500, 1.0, 199.0)])
-    assert not ended(LANDER, [])
 
 
 def test_stopwatch_excludes_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,12 +60,6 @@ def test_mean_return_is_that_of_fixed_seeds() -> None:
     assert mean_return(policy, env, 2) == mean_return(policy, env, 2) != mean_return(policy, env, 1)
 
 
-def test_held_frames_are_multiplied() -> None:
-    env = gymnasium.make("Pendulum-v1")
-    assert frames_per_action(env) == 1
-    assert frames_per_action(gymnasium.wrappers.FlattenObservation(ActionRepeat(ActionRepeat(env, 3), 2))) == 6
-
-
 def test_run_that_fails_is_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,17 +73,6 @@ def test_run_that_fails_is_no_result(
     assert ended.value.code == f"Every run must end, got a failure of ours_2. Read output.txt in {tmp_path}."
     assert capsys.readouterr().out == ""
     assert time_to_score.main([*words[:3], "1", *words[5:]]) == 0
-
-
-def test_relative_interpreter_is_found_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = tmp_path / "venv" / "python"
-    python.parent.mkdir()
-    python.write_text("#!/bin/sh\nprintf '%s' \"$2 $3\"\n")
-    python.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    options = time_to_score.parse(["--baselines-python", "venv/python", "--output", "runs"])
-    time_to_score.train(options, "sb3", 1)
-    assert (tmp_path / "runs" / "lander" / "sb3_1" / "output.txt").read_text() == "benchmarks.score_run sb3"
 
 
 def test_kept_run_has_the_conditions_of_its_measurement(
@@ -125,21 +96,6 @@ def test_kept_run_has_the_conditions_of_its_measurement(
     assert "- ours_1: not recorded\n" in capsys.readouterr().out
 
 
-def test_run_of_a_killed_command_adds_no_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(START, "0")
-    monkeypatch.setattr(score_run, "mean_return", lambda *_: 0.0)
-    monkeypatch.setattr(score_run.os, "_exit", sys.exit)
-    scorer = Scorer(LANDER, tmp_path / "evaluations.jsonl")
-    monkeypatch.setattr(score_run.os, "getppid", lambda: 1)
-    with pytest.raises(SystemExit):
-        scorer.evaluate(7_500, lambda obs: obs, lambda: gymnasium.make("Pendulum-v1"))
-    assert not (tmp_path / "evaluations.jsonl").exists()
-
-
-def test_runs_use_no_gpu() -> None:
-    assert time_to_score.environment()["CUDA_VISIBLE_DEVICES"] == ""
-
-
 SHORT_RUN = """
 import dataclasses
 from benchmarks import score_run
@@ -159,74 +115,6 @@ def test_our_run_is_scored_until_its_last_frame(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [each["frames"] for each in time_to_score.read(tmp_path / "scores.jsonl")] == [90.0, 180.0]
-
-
-class Squares(gymnasium.Env[float, float]):
-    """Episodes of 1, 2, 5, ... steps with a reward of 1, which terminate."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[float, dict[str, Any]]:
-        assert seed is not None
-        self.left = (seed - score_run.EVAL_SEED) ** 2 + 1
-        return 0.0, {}
-
-    def step(self, action: float) -> tuple[float, float, bool, bool, dict[str, Any]]:
-        assert self.left, "stepped after the end"
-        self.left -= 1
-        return 0.0, 1.0, not self.left, False, {}
-
-
-def test_score_is_the_mean_over_whole_episodes() -> None:
-    assert mean_return(lambda obs: obs, Squares(), 3) == pytest.approx((1 + 2 + 5) / 3)
-
-
-@pytest.mark.parametrize(("mean", "ends"), [(199.9, False), (200.0, True)])
-def test_run_ends_at_the_score(mean: float, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setenv(START, "0")
-    monkeypatch.setattr(score_run, "mean_return", lambda policy, env, episodes: asked.append(episodes) or mean)
-    monkeypatch.setattr(score_run.os, "_exit", sys.exit)
-    scorer = Scorer(TASKS["lander"], tmp_path / "scores.jsonl")
-    with pytest.raises(SystemExit) if ends else nullcontext():
-        scorer.evaluate(7_500, lambda obs: obs, lambda: None)  # type: ignore[arg-type,return-value]
-    assert asked == [100]
-
-
-def test_runs_have_one_thread_and_start_now() -> None:
-    before = time.time()
-    variables = time_to_score.environment()
-    assert {variables[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {"1"}
-    assert before <= float(variables[START]) <= time.time()
-
-
-def test_our_frames_count_and_our_evaluations_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, seen = [0.0], []
-    monkeypatch.setenv(START, "0")
-    monkeypatch.setattr(score_run, "time", SimpleNamespace(time=lambda: now[0]))
-    data = ReplayData("LunarLanderContinuous-v3", wrappers=[partial(ActionRepeat, repeat=3)])
-    callback: Any = ScoreCallback(str(tmp_path / "scores.jsonl"))
-    callback.on_fit_start(SimpleNamespace(datamodule=data), None)
-    monkeypatch.setattr(callback.scorer, "evaluate", lambda frames, *_: seen.append(frames))
-    callback.on_train_batch_end(SimpleNamespace(datamodule=data), SimpleNamespace(env_steps=2_500, act=None))
-    assert seen == [7_500]
-    callback.on_validation_start()
-    now[0] = 40.0
-    callback.on_validation_end()
-    assert callback.scorer._paused == 40.0
-
-
-def test_runs_get_their_task_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[list[str]] = []
-
-    def run(command: list[str], **_: Any) -> None:
-        commands.append(command[2:-1])
-        Path(command[-1]).write_text('{"frames": 500000, "seconds": 1.0, "return": 0.0}\n')
-
-    monkeypatch.setattr(time_to_score, "subprocess", SimpleNamespace(run=run))
-    words = ["--task", "halfcheetah", "--implementations", "ours", "sb3", "--seeds", "4", "5"]
-    assert time_to_score.main([*words, "--output", str(tmp_path)]) == 0
-    assert commands == [
-        ["benchmarks.score_run", name, "halfcheetah", seed] for seed in ("4", "5") for name in ("ours", "sb3")
-    ]
 
 
 def test_our_run_has_the_shipped_configuration_and_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,11 +168,6 @@ def test_stable_baselines3_has_the_settings_of_the_zoo(monkeypatch: pytest.Monke
         "policy_kwargs": {"net_arch": [400, 300]},
         "device": "cpu",
     }
-
-
-def test_halfcheetah_is_evaluated_as_published() -> None:
-    task = TASKS["halfcheetah"]
-    assert (task.score, task.episodes, task.interval, task.max_frames) == (5_000.0, 10, 5_000, 500_000)
 
 
 def test_evaluation_seeds_are_those_of_no_configuration() -> None:

@@ -37,9 +37,7 @@ from td3_lightning.reporting.learning_curve import Curve
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.paths import make_absolute
 from td3_lightning.reporting.progress_bar import Progress
-from td3_lightning.reporting.results_table import Results
-from td3_lightning.reporting.summary import RunSummary, command_lines, start_lines
-from td3_lightning.reporting.tensorboard_summary import TensorBoardSummary
+from td3_lightning.reporting.summary import Results, RunSummary, command_lines, start_lines
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.run_checks import check_launcher
@@ -193,9 +191,8 @@ class CommandLine(LightningCLI):
         is_saved = settings["enable_checkpointing"] is not False
         best = self.objects.checkpoint if is_saved else None
         collector = self.objects.collector
-        summary = TensorBoardSummary(config.text, config.config.as_dict())
         curves = [] if any(isinstance(each, Curve) for each in own) else [Curve()]
-        return checkpointing.callbacks(collector, best, [*progress, *own], records=[*curves, config, summary])
+        return checkpointing.callbacks(collector, best, [*progress, *own], records=[*curves, config])
 
     def after_instantiate_classes(self) -> None:
         """Raise errors that would otherwise appear after the run has created its folder."""

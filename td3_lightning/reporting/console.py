@@ -10,6 +10,7 @@ from rich.table import Table
 
 ASCII = {"±": "+-", "█": "#", "→": "->", "\u2013": "-", "\u2014": "-", "…": "..."}
 FALLBACK = "td3_lightning.ascii"
+STRICT = ("strict", "surrogateescape")  # the second in the locale C
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -32,7 +33,7 @@ def make_streams_tolerant() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # it stays open
-        elif getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+        elif getattr(stream, "errors", None) in STRICT and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=FALLBACK)
 
 

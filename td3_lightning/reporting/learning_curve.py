@@ -20,7 +20,7 @@ from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, re
 from td3_lightning.reporting.pictures import write_picture
 
 TRAINING, SPREAD = "train/return", ("eval/return_mean", "eval/return_min", "eval/return_max")
-BLUE, PALE_BLUE, ORANGE, INK = "#2f6db5", "#a9c4e4", "#d95f02", "#333333"
+BLUE, PALE_BLUE, ORANGE = "#2f6db5", "#a9c4e4", "#d95f02"
 
 
 class Curve(Callback):
@@ -92,7 +92,7 @@ def draw_curve(series: Mapping[str, Points], title: str, axis: str = "env_steps"
     _draw_evaluation(axes, mean, low, high)
     _fit_y_limits(axes, training[:, 1], np.concatenate([low[:, 1], high[:, 1]]))
     _style(axes, title)
-    axes.set_xlabel(axis, color=INK)
+    axes.set_xlabel(axis)
     return figure
 
 
@@ -112,22 +112,9 @@ def _draw_evaluation(axes: Axes, mean: Points, low: Points, high: Points) -> Non
         return
     steps, returns = mean.T
     axes.fill_between(steps, low[:, 1], high[:, 1], color=ORANGE, alpha=0.18, lw=0, label="evaluation, min to max")
-    marker = "o" if len(steps) <= 60 else ""
-    axes.plot(steps, returns, marker=marker, color=ORANGE, lw=1.8, ms=3.5, label="evaluation, mean")
     best = int(returns.argmax())
-    axes.plot(*mean[best], "*", color=ORANGE, mec="white", mew=0.8, ms=15, zorder=5)
-    # The text extends towards the center, so that it stays inside the figure.
-    late = steps[best] > (steps[0] + steps[-1]) / 2
-    axes.annotate(
-        f"best {returns[best]:,.1f} at {steps[best]:,.0f}",
-        mean[best],
-        xytext=(-12 if late else 12, 10),
-        textcoords="offset points",
-        ha="right" if late else "left",
-        color=ORANGE,
-        weight="bold",
-        bbox={"fc": "white", "ec": "none", "alpha": 0.7, "pad": 1.5},
-    )
+    label = f"evaluation, mean (best {returns[best]:,.1f} at {steps[best]:,.0f})"
+    axes.plot(steps, returns, marker="o" if len(steps) <= 60 else "", color=ORANGE, lw=1.8, ms=3.5, label=label)
 
 
 def _fit_y_limits(axes: Axes, training: NDArray[np.float64], evaluation: NDArray[np.float64]) -> None:
@@ -135,29 +122,18 @@ def _fit_y_limits(axes: Axes, training: NDArray[np.float64], evaluation: NDArray
     shown = np.concatenate([np.percentile(training, [1, 99]) if len(training) else training, evaluation])
     if len(shown):
         margin = 0.05 * (shown.max() - shown.min()) or 1.0
-        axes.set_ylim(shown.min() - margin, shown.max() + 2.5 * margin)  # space for the label of the best evaluation
+        axes.set_ylim(shown.min() - margin, shown.max() + margin)
 
 
 def _style(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", weight="bold", color=INK, pad=26)
-    axes.set_ylabel("episode return", color=INK)
+    axes.set_title(title, loc="left", weight="bold", pad=26)
+    axes.set_ylabel("episode return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.tick_params(color="#bbbbbb", labelcolor=INK)
-    axes.grid(color="#e6e6e6", lw=0.8)
-    axes.set_axisbelow(True)
+    axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#bbbbbb")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(-0.01, 0.99),
-            ncols=4,
-            frameon=False,
-            fontsize="small",
-            markerscale=1.5,
-            handlelength=1.5,
-        )
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=4, frameon=False, fontsize="small")
 
 
 def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:

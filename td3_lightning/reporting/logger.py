@@ -117,41 +117,6 @@ class RunLogger(TensorBoardLogger):
         with self._warn_on_disk_error():
             super().log_metrics(values, step)
 
-    def log_summary(
-        self, text: str, settings: dict[str, bool | int | float | str], metrics: dict[str, float], step: int
-    ) -> None:
-        """Write a configuration as text, and hyperparameters with metrics, to TensorBoard.
-
-        Args:
-            text: Configuration as YAML.
-            settings: Names and values of the hyperparameters.
-            metrics: Names and values of logged metrics that TensorBoard shows beside the hyperparameters.
-            step: Environment steps.
-        """
-        from torch.utils.tensorboard.summary import hparams  # slow to import, and not needed before the end
-
-        indented = text.replace("\n", "\n    ")  # a code block in Markdown
-        with self._warn_on_disk_error():
-            self.experiment.add_text("config", f"    {indented}", step)
-            for summary in hparams(settings, metrics):  # type: ignore[no-untyped-call]
-                self.experiment.file_writer.add_summary(summary)
-
-    def log_gif(self, name: str, gif: bytes, step: int) -> None:
-        """Write an animation to TensorBoard. `add_video` would require moviepy.
-
-        Args:
-            name: Name of the animation.
-            gif: Content of a GIF file.
-            step: Value of the axis.
-        """
-        from tensorboard.compat.proto.summary_pb2 import Summary  # slow to import, as above
-
-        width, height = (int.from_bytes(gif[at : at + 2], "little") for at in (6, 8))  # the header of a GIF
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif)
-        self.has_logged = True
-        with self._warn_on_disk_error():
-            self.experiment.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
-
     def _recreate(self) -> None:
         rank_zero_warn(f"{self.log_dir} was deleted during the run. A new log is started there.")
         del self.metrics

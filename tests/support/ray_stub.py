@@ -44,21 +44,19 @@ class RayStub(ModuleType):
 
     Attributes:
         actors: All actors, the oldest first.
-        calls: Names of the calls that change the connection.
     """
 
     def __init__(self) -> None:
         super().__init__("ray")
         self.actors: list[Actor] = []
-        self.calls: list[str] = []
         self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
         self.cloudpickle = SimpleNamespace(register_pickle_by_value=lambda module: None)
 
     def init(self, address: str, **options: Any) -> None:
-        self.calls.append(f"init {address}")
+        """Connect."""
 
     def shutdown(self) -> None:
-        self.calls.append("shutdown")
+        """Disconnect."""
 
     def remote(self, **options: Any) -> Callable[[type], Any]:
         def create(kind: type) -> Actor:

@@ -15,12 +15,10 @@ import fit_stub
 from processes import wait_for
 from ray_stub import RayStub
 from td3_lightning.cli.app import main
-from td3_lightning.errors import RunError
 from td3_lightning.reporting.run_dir import RunLock
 from td3_lightning.tuning import node
 from td3_lightning.tuning.cluster import Cluster
 from td3_lightning.tuning.run import Plan, Process, Run
-from td3_lightning.tuning.seeds import run_seeds
 from td3_lightning.tuning.space import Space
 from td3_lightning.tuning.study import Search, run_study
 
@@ -78,15 +76,6 @@ def test_trials_run_on_the_cluster(plan: Plan, cluster: Cluster, ray: RayStub) -
         "max_restarts": 3,
         "max_task_retries": 3,
     }
-
-
-def test_seeds_of_a_local_sweep_continue_on_the_cluster(plan: Plan, cluster: Cluster) -> None:
-    Path("plan.txt").write_text("seed_2 fail once\n")
-    with pytest.raises(RunError, match="seed 2 is failed"):
-        run_seeds(plan, [1, 2])
-    Path("plan.txt").unlink()
-    run_seeds(plan, [1, 2], cluster.start)
-    assert [len(starts(Run(plan.folder / f"seed_{seed}", ()))) for seed in (1, 2)] == [1, 2]
 
 
 def test_stopped_run_saves_itself(plan: Plan, cluster: Cluster, run: Run) -> None:

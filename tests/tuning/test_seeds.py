@@ -69,13 +69,6 @@ def test_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_last_10_is_the_mean_of_the_last_10_evaluations() -> None:
-    values = result(1, *range(12)).values
-    assert (values["last_10"], values["last"], values["best"], values["best_at"]) == (6.5, 11, 11, 1200)
-    lowest = dataclasses.replace(result(1, 3, 1, 2), mode="min").values
-    assert (lowest["best"], lowest["best_at"]) == (1, 200)
-
-
 def test_picture_does_not_end_the_report(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,17 +152,3 @@ def test_seed_that_is_killed_again_and_again_has_failed(plan: Plan, monkeypatch:
     with pytest.raises(RunError, match=r"seed 1 is failed\. Read log.txt"):
         run_seeds(plan, [1])
     assert "failed: killed 2 times without a new evaluation" in (plan.folder / "seeds.md").read_text()
-
-
-def test_offline_runs_are_reported_in_updates(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    run_seeds(dataclasses.replace(plan, clock="updates"), [1])
-    texts = [capsys.readouterr().out, *(plan.folder.joinpath(f"seeds.{kind}").read_text() for kind in ("md", "csv"))]
-    for text in texts:
-        assert "updates" in text
-        assert "env_steps" not in text
-
-
-def test_runs_with_other_settings_are_refused(plan: Plan) -> None:
-    run_seeds(plan, [1])
-    with pytest.raises(UsageError, match=r"flags must be as in the earlier runs of .*toy, got another value\. Undo"):
-        run_seeds(dataclasses.replace(plan, flags=[]), [1])

@@ -37,14 +37,6 @@ def test_trials_draw_all_values_of_their_ranges() -> None:
     assert {type(each["model.layer_norm"]) for each in drawn} == {bool, int, type(None), str}
 
 
-def test_settings_of_a_trial_are_kept_and_decoded() -> None:
-    study, space = optuna.create_study(), Space(ENTRIES)
-    trial = study.ask()
-    settings = space.suggest(trial)
-    assert space.suggest(trial) == settings
-    assert space.decode(trial.params) == settings
-
-
 def test_corners_have_every_end_and_every_choice() -> None:
     corners = Space({name: ENTRIES[name] for name in ("data.n_step", "model.hidden_dims")}).corners()
     assert [flags(corner) for corner in corners] == [

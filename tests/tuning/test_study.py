@@ -14,7 +14,6 @@ import fit_stub
 from one_sentence import refused
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.metrics_csv import Points
-from td3_lightning.reporting.run_dir import RunLock
 from td3_lightning.tuning.run import Plan, Run
 from td3_lightning.tuning.space import Space
 from td3_lightning.tuning.study import Search, Trials, open_study, run_study
@@ -136,16 +135,6 @@ def test_objective_and_mode_choose_the_best_trial(
     assert f"best       trial {best}, {objective} {value}: " in capsys.readouterr().out
     settings = yaml.safe_load((plan.folder / "best.yaml").read_text())
     assert " ".join(f"--{name}={value}" for name, value in settings.items()) in starts(plan, best)[0]
-
-
-def test_second_sweep_in_a_folder_is_refused(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both would start the same trials."""
-    plan.folder.mkdir(parents=True)
-    lock = RunLock(plan.folder)
-    with pytest.raises(UsageError, match="toy, which is in use by another process"):
-        run_study(plan, SEARCH)
-    lock.release()
-    assert not (plan.folder / "trial_0").exists()
 
 
 WRITER = """
