@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import toys  # noqa: F401  # registers them
-from one_sentence import refused
 from td3_lightning import TD3, Batch, Collector, Encoder, ReplayData, Trunk, UsageError
 from td3_lightning.cli.app import main
 
@@ -169,23 +168,6 @@ class Layers(Encoder):
         return nn.Sequential(self.first.build(obs_dim), getattr(nn, self.kind)(*self.arguments))
 
 
-def test_an_encoder_of_an_encoder_is_in_the_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
-    data = ReplayData("toys/Counter-v0", steps_per_epoch=2, batch_size=2, eval_episodes=1)
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), encoder=Layers(Trunk([4])))
-    trainer = make_trainer(callbacks=[Collector(4)])
-    trainer.fit(module, datamodule=data)
-    trainer.save_checkpoint(tmp_path / "nested.ckpt")
-    again = TD3.load_from_checkpoint(tmp_path / "nested.ckpt")
-    assert again.hparams["encoder"] == module.hparams["encoder"]
-    assert again.act(np.zeros(data.obs_dim)) == pytest.approx(module.act(np.zeros(data.obs_dim)))
-
-
-def test_dropout_with_a_probability_of_zero_is_accepted() -> None:
-    """Layers such as TransformerEncoderLayer contain it."""
-    module = new_module(encoder=Layers(Trunk([4]), "Dropout", (0.0,)))
-    assert any(isinstance(layer, torch.nn.Dropout) for layer in module.modules())
-
-
 @pytest.mark.parametrize(
     ("kind", "arguments", "fix"),
     [
@@ -203,21 +185,3 @@ def test_layer_that_differs_in_training_is_refused(kind: str, arguments: Any, fi
         new_module(Layers(Trunk([4]), kind, arguments))
     expected = f"encoder must behave the same in training and evaluation, got the layer {kind}. {fix}"
     assert str(caught.value) == expected
-
-
-def test_encoder_without_features_per_observation_is_refused() -> None:
-    with refused("features", "(2, 2, 2)", "Use nn.Flatten()"):
-        new_module(Layers(Trunk([4]), "Unflatten", (1, (2, 2))))
-
-
-def test_an_encoder_that_no_checkpoint_can_hold_is_one_sentence() -> None:
-    with pytest.raises(
-        UsageError, match=r"model\.encoder\.init_args\.kind must be made of dense tensors.* got a type\. Store"
-    ):
-        new_module(Layers(Trunk([4]), nn.LayerNorm))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("widths", [[], [0], [4, -1]])
-def test_a_trunk_of_nothing_is_one_sentence(widths: list[int]) -> None:
-    with pytest.raises(UsageError, match="Trunk"):
-        Trunk(widths)

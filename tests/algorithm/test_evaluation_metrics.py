@@ -16,19 +16,6 @@ def of_episodes(*reports: dict[str, float]) -> EvaluationMetrics:
     return metrics
 
 
-def test_mean_and_spread_of_the_return() -> None:
-    logs = of_episodes({"return": 1.0, "length": 5.0}, {"return": 4.0, "length": 7.0, "lap": 1.0}).compute("eval")
-    assert {name: float(value) for name, value in logs.items()} == {
-        "eval/return_mean": 2.5,
-        "eval/return_std": 1.5,
-        "eval/return_min": 1.0,
-        "eval/return_max": 4.0,
-        "eval/length_mean": 6.0,
-        "eval/lap": 1.0,
-        "eval/lap_reported": 1.0,  # by one of two episodes
-    }
-
-
 def test_processes_with_other_names_are_joined_in_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment may report a number only in some episodes, such as `lap_finished`."""
     ranks = [of_episodes({"return": 1.0, "lap": 1.0}), of_episodes({"length": 5.0, "return": 3.0})]

@@ -1,6 +1,5 @@
 """Test the exploration noise of `act(obs, deterministic=False)`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +9,10 @@ import torch
 
 import toys  # noqa: F401
 from one_sentence import refused
-from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
-from td3_lightning.schedules import Schedule
+from td3_lightning import TD3, Collector, Linear, ReplayData
 
 LINEAR = Linear(0.2, 0.0, 80)
 OBS = np.zeros((20_000, 3), np.float32)
-
-
-class Unknown(Schedule):
-    """Schedule of a user."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def __call__(self, env_steps: int) -> float:
-        return self.value
-
-
-class Value(float):
-    """Number of a class that a checkpoint cannot hold."""
-
-
-class Hidden(Schedule):
-    """Schedule of a user that stores a number computed from its argument."""
-
-    def __init__(self, half_life: float) -> None:
-        self.rate = 0.5 ** (1 / half_life)
-
-    def __call__(self, env_steps: int) -> float:
-        return self.rate**env_steps
 
 
 def new_agent(noise: Any = None) -> TD3:
@@ -46,10 +20,6 @@ def new_agent(noise: Any = None) -> TD3:
     agent = TD3(3, [1.0, -0.5], [5.0, 0.5], hidden_dims=[4])
     agent.exploration_noise = noise
     return agent
-
-
-def new_collector(noise: Any) -> Collector:
-    return Collector(10, noise)
 
 
 def fit(make_trainer: Any, epochs: int = 1, noise: Any = LINEAR, ckpt_path: Any = None) -> TD3:
@@ -88,33 +58,9 @@ def test_noisy_actions_stay_in_the_box_and_are_not_the_default() -> None:
     assert len(np.unique(agent.act(OBS), axis=0)) == 1
 
 
-@pytest.mark.parametrize("kind", [">f4", ">i2", "longdouble"])
-def test_act_accepts_numbers_that_torch_lacks(kind: str) -> None:
-    agent = new_agent()
-    np.testing.assert_array_equal(agent.act(np.ones_like(OBS).astype(kind)), agent.act(np.ones_like(OBS)))
-
-
 def test_an_agent_without_a_collector_has_no_noise() -> None:
     with refused("exploration_noise", "None", "Set agent.exploration_noise to a number, for example 0.1"):
         new_agent().act(OBS, deterministic=False)
-
-
-@pytest.mark.parametrize(
-    ("value", "shown", "fix"), [(-0.1, "-0.1", "Use a larger value."), ("much", "'much'", "Use Linear(...)")]
-)
-def test_invalid_noise_is_one_sentence(value: Any, shown: str, fix: str) -> None:
-    with refused("exploration_noise", shown, fix):
-        new_agent(value)
-
-
-@pytest.mark.parametrize("use", [new_collector, new_agent])
-def test_noise_that_no_checkpoint_can_hold_is_refused(use: Callable[[Any], object]) -> None:
-    with pytest.raises(
-        UsageError, match=r"^Hidden must store each constructor .* mismatch in half_life, rate\. Rename"
-    ):
-        use(Hidden(100.0))
-    with pytest.raises(UsageError, match=r"^exploration_noise\.init_args\.value must be made of .*, got a Value\."):
-        use(Unknown(Value(0.1)))
 
 
 def test_the_collector_and_checkpoints_hand_over_the_noise(make_trainer: Any, tmp_path: Path) -> None:
@@ -145,17 +91,3 @@ def test_calls_of_act_do_not_change_a_run(make_trainer: Any, monkeypatch: pytest
     torch.manual_seed(1)
     monkeypatch.setattr(TD3, "training_step", exploring)
     assert all(map(torch.equal, weights, fit(make_trainer).parameters()))
-
-
-def test_checkpoints_without_or_with_an_unknown_noise_load(make_trainer: Any, tmp_path: Path) -> None:
-    path = tmp_path / "run.ckpt"
-    fit(make_trainer, noise=Unknown(0.25))
-    checkpoint = torch.load(path, weights_only=True)
-    loaded = TD3.load_from_checkpoint(path)
-    assert repr(loaded.exploration_noise).startswith("Unknown(")  # it is imported
-    checkpoint["exploration_noise"]["class_path"] = "evil.Unknown"
-    torch.save(checkpoint, path)
-    assert TD3.load_from_checkpoint(path).exploration_noise is None
-    del checkpoint["exploration_noise"], checkpoint["act_noise"]
-    torch.save(checkpoint, path)
-    assert TD3.load_from_checkpoint(path).exploration_noise is None

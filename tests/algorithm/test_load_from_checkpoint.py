@@ -49,22 +49,6 @@ def test_other_action_bounds_are_refused(name: str, tmp_path: Path) -> None:
         TD3.load_from_checkpoint(path, **{name: bounds})
 
 
-@pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu"), "meta"], ids=str)
-def test_agent_is_on_the_given_device(device: Any, tmp_path: Path) -> None:
-    agent = TD3.load_from_checkpoint(saved(tmp_path), map_location=device)
-    tensors = [*agent.parameters(), *agent.buffers()]
-    assert {tensor.device for tensor in tensors} == {torch.device(device or "cpu")}
-    if device != "meta":
-        np.testing.assert_array_equal(agent.act(OBS), TD3.load_from_checkpoint(tmp_path / "a.ckpt").act(OBS))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_agent_on_a_gpu_acts_as_on_the_cpu(tmp_path: Path) -> None:
-    agent = TD3.load_from_checkpoint(saved(tmp_path), map_location="cuda")
-    assert agent.device.type == "cuda"
-    np.testing.assert_allclose(agent.act(OBS), TD3.load_from_checkpoint(tmp_path / "a.ckpt").act(OBS), rtol=1e-4)
-
-
 class Bonus(TD3):
     """An agent of a user, with another argument."""
 
@@ -97,13 +81,6 @@ class OtherActor(TD3):
         return actor, critics
 
 
-class SameActions(TD3):
-    """An agent of a user with another hook."""
-
-    def on_train_epoch_end(self) -> None:
-        self.ended = True
-
-
 def trained(kind: type[TD3], make_trainer: Any, path: Path) -> TD3:
     data = ReplayData("Pendulum-v1", steps_per_epoch=2, batch_size=4, capacity=100, eval_episodes=1)
     agent = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
@@ -123,56 +100,11 @@ def test_other_policy_is_loaded_by_its_class_only(kind: type[TD3], make_trainer:
             load(path)
 
 
-def test_subclass_with_the_same_policy_is_loaded_as_td3(make_trainer: Any, tmp_path: Path) -> None:
-    agent = trained(SameActions, make_trainer, tmp_path / "a.ckpt")
-    obs = np.ones(3, np.float32)
-    np.testing.assert_array_equal(Policy.load(tmp_path / "a.ckpt")(obs), agent.act(obs))
-
-
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e300])
 def test_observation_that_is_not_finite_is_refused(wrong: float, tmp_path: Path) -> None:
     agent = TD3.load_from_checkpoint(saved(tmp_path))
     with refused("obs", str(wrong)):
         agent.act(np.array([wrong, 0, 0, 0]))
-
-
-class Returns(L.Callback):
-    """A callback of a user with a state of any kind."""
-
-    held: Any = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"held": self.held}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.held = state_dict["held"]
-
-
-def test_numpy_numbers_of_a_callback_can_be_loaded(make_trainer: Any, tmp_path: Path) -> None:
-    data = ReplayData("Pendulum-v1", steps_per_epoch=2, batch_size=4, capacity=100, eval_episodes=1)
-    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
-    returns, path = Returns(), tmp_path / "a.ckpt"
-    returns.held = [np.float64(-1.5), np.arange(3)]
-    trainer = make_trainer(callbacks=[Collector(warmup_steps=4), returns])
-    trainer.fit(agent, datamodule=data)
-    trainer.save_checkpoint(path)
-    TD3.load_from_checkpoint(path)
-    resumed = Returns()
-    make_trainer(callbacks=[Collector(warmup_steps=4), resumed], max_epochs=2).fit(agent, None, None, data, path)
-    assert [resumed.held[0], resumed.held[1].tolist()] == [-1.5, [0, 1, 2]]
-
-
-def test_state_of_a_callback_that_cannot_be_loaded_is_refused(make_trainer: Any, tmp_path: Path) -> None:
-    data = ReplayData("Pendulum-v1", steps_per_epoch=2, batch_size=4, capacity=100, eval_episodes=1)
-    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
-    returns = Returns()
-    returns.held = object()
-    trainer = make_trainer(callbacks=[Collector(warmup_steps=4), returns])
-    trainer.fit(agent, datamodule=data)
-    with pytest.raises(
-        UsageError, match=r"^callbacks\.Returns\.held must be made of dense tensors, .* got a object\. Store"
-    ):
-        trainer.save_checkpoint(tmp_path / "a.ckpt")
 
 
 def test_settings_of_earlier_versions_load_at_their_defaults(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, TD7, Batch, Collector, ReplayData, Trunk, UsageError
+from td3_lightning import TD3, TD7, Batch, Collector, ReplayData, Trunk
 from td3_lightning.algorithm import normalization
 from td3_lightning.algorithm.normalization import RunningNormalizer
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
@@ -67,25 +67,12 @@ def test_normalized_observations_are_clipped_and_keep_their_type(rng: np.random.
     assert normalizer(obs.bfloat16()).dtype is torch.bfloat16
 
 
-def test_before_the_first_observation_nothing_is_scaled() -> None:
-    obs = torch.tensor([[1.0, -2.0, 3.0]])
-    torch.testing.assert_close(RunningNormalizer(3)(obs), obs)
-
-
 def test_statistics_stay_float64_in_every_precision(rng: np.random.Generator) -> None:
     normalizer = seen(rng)
     before = copy.deepcopy(normalizer.state_dict())
     for dtype in (torch.bfloat16, torch.float64):
         assert all(map(torch.equal, normalizer.to(dtype).state_dict().values(), before.values()))
     assert {value.dtype for value in normalizer.buffers()} == {torch.float64}
-
-
-def test_no_observations_change_and_copy_nothing(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    normalizer = seen(rng)
-    before = copy.deepcopy(normalizer.state_dict())
-    monkeypatch.setattr(normalization, "stack_over_ranks", None)  # which receives the moments on the device
-    normalizer.update(new_obs(rng, 0))
-    assert all(map(torch.equal, normalizer.state_dict().values(), before.values()))
 
 
 def test_ranks_are_merged_with_their_own_counts(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,12 +91,6 @@ def test_ranks_are_merged_with_their_own_counts(rng: np.random.Generator, monkey
 
 
 # Agents
-
-
-@pytest.mark.parametrize("kind", [TD3, TD7])
-def test_the_setting_must_be_a_boolean(kind: Any) -> None:
-    with pytest.raises(UsageError, match=r"^normalize_observations must be .*, got 'yes'\."):
-        kind(**SIZES, normalize_observations="yes")
 
 
 def new_agent(kind: type[TD3], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -203,21 +184,3 @@ def test_checkpoint_without_statistics_loads_if_setting_is_off(make_trainer: Any
     np.testing.assert_array_equal(TD3.load_from_checkpoint(tmp_path / "old.ckpt").act(obs), agent.act(obs))
     with pytest.raises(RuntimeError, match=r"Missing key.*normalizer\.count"):
         TD3.load_from_checkpoint(tmp_path / "old.ckpt", normalize_observations=True)
-
-
-@pytest.mark.parametrize(
-    ("observations", "said"),
-    [
-        (torch.zeros(2, 5), r"^The Collector's observations must have 3 numbers, .* got 5\. Use a checkpoint"),
-    ],
-)
-def test_malformed_observations_are_refused(observations: Tensor, said: str, make_trainer: Any, tmp_path: Path) -> None:
-    trainer, agent, data = fit(make_trainer)
-    trainer.save_checkpoint(tmp_path / "run.ckpt")
-    saved = torch.load(tmp_path / "run.ckpt", weights_only=True)
-    saved["callbacks"]["Collector"]["ranks"][0]["observations"] = observations
-    torch.save(saved, tmp_path / "run.ckpt")
-    with pytest.raises(UsageError, match=said):
-        make_trainer(callbacks=[Collector(30)], max_epochs=4).fit(
-            agent, datamodule=data, ckpt_path=tmp_path / "run.ckpt"
-        )

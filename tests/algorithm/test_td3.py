@@ -2,10 +2,8 @@
 
 import contextlib
 from inspect import signature
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import gymnasium as gym
 import lightning as L
@@ -14,12 +12,10 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
-from torch import nn
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
-from td3_lightning import TD3, Batch, Collector, Encoder, Linear, ReplayData, UsageError
-from td3_lightning.errors import EnvError
+from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
 
 
 def new_data(env_id: str = "toys/Seeded-v0", **kwargs: Any) -> ReplayData:
@@ -37,14 +33,8 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
     ("obs", "got"),
     [
         (np.zeros((2, 2)), r"shape \(2, 2\) of float64"),  # as many numbers as an observation has
-        (np.zeros((1, 1, 4)), r"shape \(1, 1, 4\) of float64"),
         (np.zeros(5), r"shape \(5,\) of float64"),
-        (np.zeros((4, 1)), r"shape \(4, 1\) of float64"),
-        (0.0, r"shape \(\) of float64"),
         (list("abcd"), r"shape \(4,\) of <U1"),
-        ([None] * 4, r"shape \(4,\) of object"),
-        ([[1], [1, 2]], r"\[\[1\], \[1, 2\]\]"),
-        (torch.zeros(4, device="meta"), r"tensor\(\.\.\., device='meta'.*"),
     ],
     ids=str,
 )
@@ -54,15 +44,6 @@ def test_observations_of_another_shape_are_refused(obs: Any, got: str) -> None:
     with pytest.raises(UsageError, match=message):
         module.act(obs)
     assert module.act(np.zeros((0, 4))).shape == (0, 1)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_observations_that_are_not_finite_are_refused(value: float, dtype: Any) -> None:
-    module = TD3(2, [-1.0], [1.0], hidden_dims=(8,))
-    with pytest.raises(UsageError, match=f"^obs must be finite in float32, got {value}"):
-        module.act(np.array([1, value], dtype))
-    assert np.isfinite(module.act(np.array([1, 60_000], dtype))).all()
 
 
 def test_bounds_may_be_arrays() -> None:
@@ -81,22 +62,6 @@ def test_acts_on_one_and_on_many_observations() -> None:
         assert module.act(one).shape == (2,)
         np.testing.assert_allclose(module.act(one), action, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(many, module.actor(torch.tensor(obs, dtype=torch.float32)).detach().numpy())
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int64, np.uint8, bool])
-def test_acts_on_any_numbers(dtype: Any) -> None:
-    module = TD3(3, [-1.0], [1.0], hidden_dims=(8,))
-    obs = np.array([1, 0, 1], dtype)
-    np.testing.assert_array_equal(module.act(obs), module.act(obs.astype(np.float32)))
-    backwards = np.array([1, 0, 1, 7], dtype)[::-1][1:]
-    np.testing.assert_array_equal(module.act(backwards), module.act(backwards.copy()))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-def test_acts_in_any_precision(dtype: torch.dtype) -> None:
-    module = TD3(3, [-1.0], [1.0], hidden_dims=(8,)).to(dtype)
-    action = module.act(np.zeros(3))
-    assert (action.dtype, action.shape) == (np.float32, (1,))
 
 
 @pytest.mark.parametrize("ends", [np.float32, np.float64])
@@ -146,50 +111,6 @@ def test_targets_start_as_frozen_copies_and_in_no_optimizer(make_trainer: Any) -
     assert not any(map(torch.equal, targets, online))  # they have moved, and not to the online weights
 
 
-def test_an_actor_step_leaves_the_critics_gradients_alone(make_trainer: Any) -> None:
-    """So that a critic's gradient never holds a part of the actor's loss."""
-    data = new_data()
-    module = new_module(data, policy_freq=1, critic_lr=0.0, actor_lr=0.0)
-    seen = []
-
-    class Look(L.Callback):
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
-            found = [parameter.grad.clone() for parameter in module.critics.parameters()]
-            module.noise_generator.set_state(state)
-            loss, _ = module.critic_loss(batch, module.draw_target_noise(batch.action))
-            expected = torch.autograd.grad(loss, list(module.critics.parameters()))
-            seen.append(all(torch.allclose(*pair, atol=1e-7) for pair in zip(found, expected, strict=True)))
-
-        def on_train_batch_start(self, *_: Any) -> None:
-            nonlocal state
-            state = module.noise_generator.get_state()
-
-    state = torch.empty(0)
-    fit(data, module, make_trainer, Look())
-    assert seen == [True] * 20
-
-
-def test_losses_that_are_reported_are_those_before_the_step(make_trainer: Any) -> None:
-    data = new_data()
-    module = new_module(data, policy_freq=3)
-    outputs: list[dict[str, Any]] = []
-
-    class Look(L.Callback):
-        def on_train_batch_start(self, trainer: Any, module: Any, batch: Batch, batch_idx: int) -> None:
-            state = module.noise_generator.get_state()
-            loss, q = module.critic_loss(batch, module.draw_target_noise(batch.action))
-            module.noise_generator.set_state(state)
-            outputs.append({"critic_loss": loss.item(), "q_mean": q.mean().item()})
-
-        def on_train_batch_end(self, trainer: Any, module: Any, came: Any, batch: Batch, batch_idx: int) -> None:
-            assert {name: came[name].item() for name in outputs[-1]} == pytest.approx(outputs[-1], rel=1e-6)
-            assert ("actor_loss" in came) == (module.updates % 3 == 0)
-            assert not any(value.requires_grad for value in came.values())
-
-    fit(data, module, make_trainer, Look())
-    assert len(outputs) == 20
-
-
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.5])
 def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, make_trainer: Any) -> None:
@@ -203,58 +124,12 @@ def test_trains_in_every_precision(precision: str, max_grad_norm: float | None, 
     assert not all(torch.equal(parameter, old.to(parameter)) for parameter, old in actor)  # as `precision` rounds it
 
 
-def test_an_evaluations_numbers_are_kept_where_the_module_is() -> None:
-    module, episode = new_module(new_data()).to("meta"), MagicMock()
-    episode.play.return_value = {"return": -1.5}
-    module.validation_step(episode, 0)
-    (kept,) = module.evaluation.values["return"].value
-    assert (kept.device.type, kept.dtype) == ("meta", torch.float64)
-
-
-def test_processes_exchange_only_scheduled_values(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(
-        "td3_lightning.algorithm.agent.broadcast_from_rank_zero", lambda rate, device: asked.append(rate) or rate
-    )
-    fit(new_data(), new_module(new_data(), critic_lr=Linear(1e-3, 0, 100)), make_trainer)
-    assert len(asked) == 20, "the critics' alone"
-
-
 def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(UserWarning, match="Use bf16-mixed"):
         fit(new_data(), new_module(new_data()), make_trainer, precision="bf16-true")
     monkeypatch.setattr(L.Trainer, "precision", "16-true")
     with pytest.raises(UsageError, match=r"got 16-true\. Use bf16-mixed or 32-true"):
         fit(new_data(), new_module(new_data()), make_trainer)
-
-
-class WithoutCentre(nn.Module):
-    def __init__(self, actor: nn.Module) -> None:
-        super().__init__()
-        self.layers, self.scale = actor.layers, actor.scale
-
-
-class WithoutCentreTD3(TD3):
-    def build_networks(self) -> tuple[Any, Any]:
-        actor, critics = super().build_networks()
-        return WithoutCentre(actor), critics
-
-
-def test_a_device_without_float64_is_one_sentence() -> None:
-    module, trainer = new_module(new_data()), MagicMock()
-    trainer.strategy.root_device = torch.device("mps")
-    module._trainer = trainer
-    with pytest.raises(UsageError, match=r"got mps\. Use cpu"):
-        module.on_fit_start()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "value"),
-    [({"critic_loss": "mae"}, "'mae'"), ({"actor_lr": float("inf")}, "inf")],
-)
-def test_what_no_learner_can_have_is_one_sentence(wrong: dict[str, Any], value: str) -> None:
-    with refused(next(iter(wrong)), value):
-        new_module(new_data(), **wrong)
 
 
 @pytest.mark.usefixtures("update_rule")
@@ -272,78 +147,6 @@ def test_adam_is_fused_also_with_clipped_gradients(make_trainer: Any) -> None:
     assert all(optimizer.defaults["fused"] for optimizer in trainer.optimizers)
     assert norms
     assert all(0.4e-6 < norm < 1.1e-6 for norm in norms)  # clip_grad_norm_ adds 1e-6 to the norm before
-
-
-class Quiet(TD3):
-    """An agent of a user whose hooks do not call those of TD3."""
-
-    def on_validation_epoch_start(self) -> None:
-        pass
-
-    def on_train_start(self) -> None:
-        pass
-
-    def on_train_epoch_start(self) -> None:
-        pass
-
-
-class Freezing(TD3):
-    """Agent that freezes a layer after the first epoch, in a hook that does not call that of TD3."""
-
-    def on_train_epoch_start(self) -> None:
-        self.actor.layers[0].requires_grad_(self.current_epoch == 0)
-
-
-@pytest.mark.usefixtures("update_rule")
-def test_layer_that_a_hook_without_super_freezes_stays(make_trainer: Any) -> None:
-    data = ReplayData("Pendulum-v1", steps_per_epoch=6, batch_size=4, capacity=99, eval_episodes=1)
-    settings: Any = {"hidden_dims": [8], "actor_lr": 0.1}
-    module = Freezing(data.obs_dim, data.action_low, data.action_high, **settings)
-    weights = [module.actor.layers[0].weight.detach().clone()]
-
-    class Weights(L.Callback):
-        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            weights.append(module.actor.layers[0].weight.detach().clone())
-
-    make_trainer(callbacks=[Collector(10), Weights()], max_epochs=3).fit(module, datamodule=data)
-    assert [torch.equal(*pair) for pair in pairwise(weights)] == [False, True, True]
-
-
-def test_hooks_without_super_change_no_result(make_trainer: Any) -> None:
-    ends: list[list[float]] = []
-    for kind in (TD3, Quiet):
-        L.seed_everything(3)
-        settings: Any = {"env_kwargs": {"max_episode_steps": 9}, "steps_per_epoch": 5, "batch_size": 4, "capacity": 99}
-        data, returns = ReplayData("Pendulum-v1", **settings, eval_episodes=2), []
-
-        class Returns(L.Callback):
-            def on_validation_end(self, trainer: Any, module: Any) -> None:
-                returns.append(trainer.callback_metrics["eval/return_mean"].item())  # noqa: B023
-
-        module = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8], actor_lr=0.1)
-        for epochs in (3, 1):
-            trainer = fit(data, module, make_trainer, Returns(), max_epochs=epochs)
-            assert all(trainer.optimizers[0].state.values())
-            assert trainer.optimizers[0].state
-        ends.append(returns)
-    assert ends[0] == ends[1]
-    assert len(set(ends[0])) > 1
-
-
-class OneRow(Encoder):
-    """An encoder that only accepts batches."""
-
-    def build(self, obs_dim: int) -> torch.nn.Module:
-        return torch.nn.Sequential(torch.nn.Unflatten(-1, (1, obs_dim)), torch.nn.Conv1d(1, 4, 2), torch.nn.Flatten())
-
-
-def test_encoder_receives_batches_only(make_trainer: Any) -> None:
-    data = new_data()
-    module = new_module(data, encoder=OneRow())
-    fit(data, module, make_trainer)
-    obs = np.linspace(-1, 1, data.obs_dim, dtype=np.float32)
-    assert module.act(obs).shape == (len(data.action_low),)
-    np.testing.assert_allclose(module.act(np.stack([obs, obs])), [module.act(obs)] * 2, rtol=1e-5)
 
 
 def test_scaled_gradients_are_not_clipped(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,32 +214,6 @@ def test_optimizers_in_another_order_are_refused(kind: type[TD3], make_trainer: 
     with refused("configure_optimizers", "another order or number"):
         make_trainer(callbacks=[Collector(warmup_steps=10)]).fit(module, datamodule=data)
     assert module.env_steps == 0  # before the warm-up
-
-
-@pytest.mark.parametrize(
-    ("setting", "wrong", "value"),
-    [
-        ("tau", 0.0, "0.0"),
-        ("tau", 1.1, "1.1"),
-        ("tau", float("nan"), "nan"),
-        ("policy_freq", 0, "0"),
-        ("num_critics", 0, "0"),
-        ("policy_noise", -0.1, "-0.1"),
-        ("noise_clip", -0.1, "-0.1"),
-        ("max_grad_norm", 0.0, "0.0"),
-        ("max_grad_norm", -1.0, "-1.0"),
-        ("actor_lr", -1e-3, "-0.001"),
-        ("critic_lr", Linear(1e-3, -1e-3, 100), "-0.001"),
-        ("critic_lr", -1e-3, "-0.001"),
-        ("hidden_dims", (0,), "0"),
-        ("hidden_dims", (8, -8), "-8"),
-        ("obs_dim", 0, "0"),
-    ],
-)
-def test_invalid_setting_is_one_sentence_with_value_and_fix(setting: str, wrong: Any, value: str) -> None:
-    settings: dict[str, Any] = {"obs_dim": 3, "action_low": [-1.0], "action_high": [1.0]}
-    with refused(setting, value):
-        TD3(**(settings | {setting: wrong}))
 
 
 # Evaluation
@@ -510,32 +287,6 @@ def test_an_evaluation_changes_nothing_in_the_run(make_trainer: Any) -> None:
     assert all(map(torch.equal, *runs))
 
 
-def evaluate(make_trainer: Any, episodes: int = 2, **env_kwargs: Any) -> tuple[dict[str, float], TD3, ReplayData]:
-    data = new_data("toys/Talkative-v0", eval_episodes=episodes, env_kwargs={"length": 2, **env_kwargs})
-    module = new_module(data)
-    return make_trainer().validate(module, datamodule=data, verbose=False)[0], module, data
-
-
-@pytest.mark.parametrize("awkward", ["dotted", "attribute", "own names", "sometimes", "nan", "nested"])
-def test_an_evaluation_takes_any_info(awkward: str, make_trainer: Any) -> None:
-    report, module, data = evaluate(make_trainer, awkward=awkward)
-    assert report["eval/return_mean"] == 3 + 10  # 1 + 2 and 11 + 12
-    again = make_trainer().validate(module, datamodule=data, verbose=False)[0]
-    assert again["eval/return_mean"] == 3 + 50
-    if awkward == "sometimes":
-        assert report["eval/first_only"] == 1.0  # of the one episode that reports it
-        assert "eval/first_only" not in again
-    if awkward == "nan":
-        assert np.isnan(report["eval/lap_time"])
-    if awkward == "dotted":
-        assert report["eval/TimeLimit.truncated"] == 1.0
-
-
-def test_a_return_that_is_not_a_number_is_not_hidden(make_trainer: Any) -> None:
-    with pytest.raises(EnvError, match=r"reward that is not finite, nan, at step 1 of the episode with seed 10001\."):
-        evaluate(make_trainer, bad=("reward", 3))  # in the second episode
-
-
 # Checkpoints
 
 
@@ -579,21 +330,6 @@ def test_a_checkpoint_alone_gives_a_policy_that_acts_the_same(settings: str, mak
     assert torch.equal(loaded.noise_generator.get_state(), module.noise_generator.get_state())
     np.testing.assert_array_equal(loaded.action_box, module.action_box)
     assert not any(parameter.requires_grad for parameter in loaded.critics_target.parameters())
-
-
-def test_numpy_boxes_may_be_given(make_trainer: Any, tmp_path: Path) -> None:
-    data = new_data()
-    space = data.eval_env.action_space
-    module = TD3(data.obs_dim, space.low, space.high, hidden_dims=(8,))
-    fit(data, module, make_trainer).save_checkpoint(tmp_path / "last.ckpt")
-    loaded = TD3.load_from_checkpoint(tmp_path / "last.ckpt")
-    np.testing.assert_array_equal(loaded.act(np.ones(3)), module.act(np.ones(3)))
-
-
-def test_settings_can_be_changed_while_loading(make_trainer: Any, tmp_path: Path) -> None:
-    saved(make_trainer, tmp_path / "last.ckpt")
-    loaded = TD3.load_from_checkpoint(tmp_path / "last.ckpt", actor_lr=0.5, policy_freq=7)
-    assert (loaded.settings.actor_lr(0), loaded.settings.policy_freq) == (0.5, 7)
 
 
 # Resuming

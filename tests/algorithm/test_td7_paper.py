@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from td3_lightning import TD7, Batch
 from td3_lightning.algorithm import sale
-from td3_lightning.algorithm.sale import avg_l1_norm
 from tests.algorithm.test_paper import Given
 
 LOW, HIGH = [-0.5, 1.0], [2.0, 4.0]  # half-widths 1.25 and 1.5, centres 0.75 and 2.5
@@ -447,61 +446,6 @@ def test_the_fixed_encoders_are_one_and_two_periods_old() -> None:
     assert not torch.equal(snapshots[-1]["state.0.weight"], snapshots[-2]["state.0.weight"])
 
 
-def test_the_first_targets_are_the_rewards() -> None:
-    """As in the author's code: the range is [0, 0] until the first target update."""
-    module, batch = TD7(OBS_DIM, LOW, HIGH, hidden_dims=WIDTHS, zs_dim=ZS_DIM), in_torch(new_batch(), torch.float32)
-    assert torch.equal(module.td_target(batch, torch.zeros(BATCH_SIZE, 2)), batch.reward)
-
-
-def test_only_the_encoder_loss_trains_the_encoder() -> None:
-    module = plain(new_module(policy_freq=1))
-    batch = in_torch(new_batch())
-    module.encoder_loss(batch).backward()
-    assert all(parameter.grad is None for parameter in module.critics.parameters())
-    before = copy.deepcopy(module.encoder.state_dict())
-    module.zero_grad()
-    module.update_critics(batch)
-    module.update_actor(batch)
-    assert all(torch.equal(value, before[name]) for name, value in module.encoder.state_dict().items())
-    fixed = [*module.fixed_encoder.parameters(), *module.fixed_encoder_target.parameters()]
-    assert all(parameter.grad is None and not parameter.requires_grad for parameter in fixed)
-
-
-def test_the_actor_step_leaves_the_critics_gradients() -> None:
-    module = plain(new_module())
-    module.update_critics(in_torch(new_batch()))
-    before = [parameter.grad.clone() for parameter in module.critics.parameters()]
-    module.update_actor(in_torch(new_batch(1)))
-    for parameter, grad in zip(module.critics.parameters(), before, strict=True):
-        assert torch.equal(parameter.grad, grad)
-
-
-def test_each_embedding_of_states_is_computed_once_per_update() -> None:
-    module, calls = plain(new_module(policy_freq=1, target_update_freq=1)), []
-    for name in ("encoder", "fixed_encoder", "fixed_encoder_target"):
-        state = getattr(module, name).state
-        state.register_forward_hook(lambda *_, name=name: calls.append(name))
-    batch = in_torch(new_batch())
-    for update in range(2):
-        module.training_step(batch, update)
-        assert sorted(calls) == ["encoder", "encoder", "fixed_encoder", "fixed_encoder_target"]
-        calls.clear()
-    before = module.actor_loss(batch)
-    module.fixed_encoder.load_state_dict(module.encoder.state_dict())
-    module.update_encoder(batch)
-    module.update_targets()
-    assert module.actor_loss(batch) != before  # no embedding is left from an earlier update
-
-
-def test_the_td_errors_of_a_batch_are_kept_for_priorities() -> None:
-    module, batch = new_module(), in_torch(new_batch())
-    noise = torch.zeros(BATCH_SIZE, 2, dtype=torch.float64)
-    target = module.td_target(batch, noise)
-    _, q = module.critic_loss(batch, noise)
-    expected = torch.maximum((q[0] - target).abs(), (q[1] - target).abs())
-    assert torch.equal(module._td_error["td_error"], expected)
-
-
 def test_the_policy_is_the_actor_and_the_fixed_encoder() -> None:
     module, obs = new_module(), new_batch().obs
     before = module.act(obs)
@@ -510,43 +454,6 @@ def test_the_policy_is_the_actor_and_the_fixed_encoder() -> None:
         if id(parameter) not in policy:
             parameter.data.zero_()
     np.testing.assert_array_equal(module.act(obs), before)
-
-
-def test_act_uses_the_fixed_encoder_and_environment_units() -> None:
-    module, obs = new_module(), new_batch().obs
-    hand = InNumpy(module)
-    expected = np.array([0.75, 2.5]) + [1.25, 1.5] * hand.policy(hand.actor, obs, hand.z_s(hand.fixed, obs))
-    np.testing.assert_allclose(module.act(obs), expected, rtol=0, atol=1e-6)
-
-
-def test_estimate_is_the_first_critics_value() -> None:
-    module, batch = new_module(), new_batch()
-    hand = InNumpy(module)
-    expected = hand.q(hand.critics[0], hand.fixed, batch.obs, (batch.action - [0.75, 2.5]) / [1.25, 1.5])
-    obs, action = in_torch(batch)[:2]
-    np.testing.assert_allclose(module.q_value(obs, action).detach().numpy(), expected, rtol=0, atol=1e-12)
-
-
-def test_a_vector_of_zeros_has_a_norm() -> None:
-    zeros = torch.zeros(1, 3, requires_grad=True)
-    avg_l1_norm(zeros).sum().backward()
-    assert torch.equal(avg_l1_norm(zeros), torch.zeros(1, 3))
-    assert zeros.grad is not None
-    assert zeros.grad.isfinite().all()
-
-
-def test_layers_begin_like_torchs() -> None:
-    module = TD7(3, [-1.0], [1.0], hidden_dims=(64, 32), zs_dim=16)
-    for parameter, fan_in in (
-        (module.critics.mix.weight, 64 + 32),
-        (module.critics.mix.shared_weight, 64 + 32),
-        (module.critics.mix.bias, 64 + 32),
-        (module.critics.features.weight, 4),
-        (module.encoder.state_action[0].weight, 17),
-        (module.actor.layers[0].weight, 64 + 16),
-    ):
-        assert parameter.abs().max().item() == pytest.approx(fan_in**-0.5, rel=0.1)
-        assert parameter.abs().max() <= fan_in**-0.5
 
 
 def test_value_range_is_that_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,8 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, LambdaCallback
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, ReplayData
@@ -44,38 +41,6 @@ def same(some: list[Tensor], others: list[Tensor]) -> bool:
 def supports(adam: Any) -> bool:
     """Whether a module without a Trainer would step this optimizer directly."""
     return supports_fast_step(TD3(3, [-1.0], [1.0], hidden_dims=(4,)), adam)
-
-
-def replace(adam: Any, replaced: str, other: Any) -> None:
-    """Replace a part of Adam's state."""
-    last = adam.param_groups[-1]["params"][-1]
-    if replaced == "cleared":
-        adam.state.clear()
-    elif replaced == "loaded":
-        adam.load_state_dict(copy.deepcopy(other.state_dict()))
-    elif replaced == "last entry removed":
-        del adam.state[last]
-    elif replaced == "last entry emptied":
-        adam.state[last] = {}
-    else:
-        adam.state[last]["exp_avg"] = torch.zeros_like(last)
-
-
-@pytest.mark.parametrize(
-    "replaced", ["cleared", "loaded", "last entry removed", "last entry emptied", "moment replaced"]
-)
-def test_state_that_a_user_replaces_is_used(replaced: str) -> None:
-    """For example a callback that starts Adam again. The epoch is not over."""
-    usual, direct = new_adam(), new_adam()
-    fast, state = FastAdam(direct), new_adam()
-    state.step()
-    for step in range(9):
-        if step == 4:
-            for adam in (usual, direct):
-                replace(adam, replaced, state)
-        usual.step()
-        fast.step()
-        assert same(held(usual), held(direct)), step
 
 
 @pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.1}, {"betas": (0.5, 0.8), "eps": 0.1}], ids=str)
@@ -135,14 +100,6 @@ def test_what_is_not_plain_adam_is_left_alone(made: dict[str, Any], change: Call
     assert not supports(other)
 
 
-def test_global_optimizer_hooks_are_called() -> None:
-    adam = new_adam()
-    hook = register_optimizer_step_pre_hook(lambda *_: None)
-    assert not supports(adam)
-    hook.remove()
-    assert supports(adam)
-
-
 def fit(trainer: L.Trainer, module: type[TD3] = TD3) -> TD3:
     data = ReplayData("toys/Seeded-v0", steps_per_epoch=30, batch_size=8, eval_episodes=1)
     agent = module(data.obs_dim, data.action_low, data.action_high, hidden_dims=(6,))
@@ -188,60 +145,3 @@ def test_a_callback_is_told_of_every_step(make_trainer: Any) -> None:
     listener = Listener()
     fit(make_trainer(callbacks=[Collector(warmup_steps=10), listener]))
     assert listener.heard == 30 + 15
-
-
-def test_a_lambda_and_the_module_are_told_too(make_trainer: Any) -> None:
-    heard: list[str] = []
-
-    class Told(TD3):
-        def on_before_optimizer_step(self, optimizer: Any) -> None:
-            heard.append("module")
-
-    listener = LambdaCallback(on_before_optimizer_step=lambda *_: heard.append("lambda"))
-    fit(make_trainer(callbacks=[Collector(warmup_steps=10), listener]), Told)
-    assert sorted(set(heard)) == ["lambda", "module"]
-    assert len(heard) == 2 * 45
-    heard.clear()
-    fit(make_trainer(callbacks=[Collector(warmup_steps=10)]), Told)
-    assert heard == ["module"] * 45
-
-
-def test_a_callback_of_a_later_run_of_the_same_agent_is_told_too(make_trainer: Any) -> None:
-    agent, listener = fit(make_trainer(callbacks=[Collector(warmup_steps=10)])), Listener()
-    data = ReplayData("toys/Seeded-v0", steps_per_epoch=30, batch_size=8, eval_episodes=1)
-    make_trainer(callbacks=[Collector(warmup_steps=10), listener]).fit(agent, datamodule=data)
-    assert listener.heard == 30 + 15
-
-
-class Counting(Precision):
-    """A precision with a step of its own."""
-
-    steps = 0
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        self.steps += 1
-        return super().optimizer_step(*args, **kwargs)
-
-
-def test_a_precision_of_ones_own_takes_every_step(make_trainer: Any) -> None:
-    plugin = Counting()
-    trainer = make_trainer(callbacks=[Collector(warmup_steps=10)], plugins=[plugin])
-    agent = fit(trainer)
-    assert plugin.steps == 45
-    assert not any(supports_fast_step(agent, optimizer) for optimizer in agent.optimizers())
-
-
-class Watchful(SingleDeviceStrategy):
-    """A strategy with a step of its own."""
-
-    steps = 0
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        self.steps += 1
-        return super().optimizer_step(*args, **kwargs)
-
-
-def test_a_strategy_of_ones_own_takes_every_step(make_trainer: Any) -> None:
-    strategy = Watchful()
-    fit(make_trainer(callbacks=[Collector(warmup_steps=10)], strategy=strategy))
-    assert strategy.steps == 45

@@ -1,15 +1,12 @@
 """The gradients by hand against autograd's, and when autograd works instead."""
 
-import copy
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, LambdaCallback
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -106,37 +103,6 @@ def test_gradients_and_losses_are_autograds(
         torch.testing.assert_close(ours[name], gradient, rtol=close, atol=close)
     for one, other in zip(our_losses, losses, strict=True):
         torch.testing.assert_close(one, other, rtol=close, atol=close)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda module: setattr(module.settings, "policy_noise", 0.9),
-        lambda module: setattr(module.settings, "noise_clip", 0.01),
-        lambda module: module.actor.scale.mul_(0.5),
-        lambda module: module.actor.centre.add_(1),
-        lambda module: module.actor_target.scale.mul_(0.5),
-        lambda module: module.critics.layers[0].weight.data.add_(0.1),
-    ],
-)
-def test_a_pass_follows_what_changes(change: Callable[[TD3], Any]) -> None:
-    module, batch = new_module(), new_batch()
-
-    passes = GradientPasses(module, 7)
-
-    def losses(run: Callable[[], tuple[Tensor, Tensor, Tensor]]) -> list[float]:
-        module.noise_generator.manual_seed(3)
-        critic_loss, _, actor_loss = run()
-        return [critic_loss.item(), actor_loss.item()]
-
-    def autograd() -> tuple[Tensor, Tensor, Tensor]:
-        return *module.critic_loss(batch, module.draw_target_noise(batch.action)), module.actor_loss(batch)
-
-    before = losses(lambda: run_passes(module, passes, batch))
-    change(module)
-    after = losses(lambda: run_passes(module, passes, batch))
-    assert after != pytest.approx(before, rel=1e-4)
-    assert after == pytest.approx(losses(autograd), rel=1e-5)
 
 
 @pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
@@ -236,24 +202,6 @@ def test_changed_layer_disables_manual_gradients(change: str) -> None:
     assert not supports(module)
 
 
-class Freeze(Callback):
-    """Freezes the first layers after the first epoch."""
-
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        frozen = [pl_module.actor.layers[0], pl_module.critics.layers[0]]
-        if trainer.current_epoch == 1:
-            self.before = {layer.requires_grad_(False): layer.weight.detach().clone() for layer in frozen}
-
-
-def test_a_layer_that_is_frozen_later_stays_as_it_is(make_trainer: Any) -> None:
-    data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
-    module, freeze = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5]), Freeze()
-    make_trainer(callbacks=[Collector(warmup_steps=4), freeze], max_epochs=2).fit(module, datamodule=data)
-    assert module.updates == 8
-    assert len(freeze.before) == 2
-    assert all(torch.equal(layer.weight, before) for layer, before in freeze.before.items())
-
-
 class Residual(nn.Sequential):
     """Layers of a user that compute something else."""
 
@@ -337,17 +285,6 @@ def test_backward_hooks_are_called_for_every_backward_pass(hook: str | None, mak
     assert len(calls) + getattr(agent, "calls", 0) == 4 + 2  # of the critics and of the actor
 
 
-def test_an_agent_that_has_acted_is_copied_and_pickled() -> None:
-    module, obs = new_module(), new_batch().obs[0].numpy()
-    action = module.act(obs)
-    assert supports(module)
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        np.testing.assert_array_equal(other.act(obs), action)
-        nn.init.zeros_(other.actor.layers[-1].weight)
-        assert not np.array_equal(other.act(obs), action)
-    np.testing.assert_array_equal(module.act(obs), action)
-
-
 def test_several_processes_use_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     assert supports(new_module())
     monkeypatch.setattr("td3_lightning.fast.manual_update.world_size", lambda: 2)
@@ -378,16 +315,3 @@ def test_reduced_matmul_precision_uses_autograd() -> None:
     assert supports(module)
     torch.set_float32_matmul_precision("medium")
     assert not supports(module)
-
-
-def test_the_rule_is_made_once_per_epoch(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("td3_lightning.fast.manual_update.supports", lambda module: asked.append(module) or True)
-    data = ReplayData("Pendulum-v1", steps_per_epoch=6, batch_size=4, capacity=100, eval_episodes=1)
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
-    rules: list[Any] = []
-    look = LambdaCallback(on_train_batch_end=lambda *_: rules.append(module.update_rule))
-    make_trainer(callbacks=[Collector(warmup_steps=4), look], max_epochs=3).fit(module, datamodule=data)
-    assert len(asked) == 3
-    assert len(rules) == 18
-    assert len(set(map(id, rules))) == 3
