@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
-from td3_lightning.algorithm.precision import check_precision
 from td3_lightning.errors import UsageError, refuse, shown
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
@@ -166,10 +165,6 @@ class Agent(L.LightningModule):
     def setup(self, stage: str) -> None:
         """Convert to the Trainer's precision before Lightning loads weights, to keep float64 weights exact."""
         self.trainer.precision_plugin.convert_module(self)
-
-    def on_fit_start(self) -> None:
-        """Refuse a precision in which the networks cannot learn."""
-        check_precision(self.trainer, self.settings.max_grad_norm)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Disable DDP's gradient averaging, which requires every parameter in every loss."""

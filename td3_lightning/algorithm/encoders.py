@@ -36,13 +36,11 @@ class Trunk(Encoder):
         shared: Whether the actor uses the critics' features instead of a separate trunk.
 
     Raises:
-        UsageError: There is no width, or one is smaller than 1.
+        UsageError: A width is smaller than 1.
     """
 
     def __init__(self, widths: Sequence[int], shared: bool = True) -> None:
         self.widths, self.shared = require_ints("Trunk.widths", widths, 1), require_bool("Trunk.shared", shared)
-        if not self.widths:
-            raise UsageError("Trunk.widths must have at least one width, got []. Use [256], for example.")
 
     def build(self, obs_dim: int) -> nn.Module:
         """Build the layers."""
@@ -58,22 +56,20 @@ def build(encoder: Encoder | None, obs_dim: int) -> nn.Module:
     """
     network = nn.Identity() if encoder is None else encoder.build(obs_dim)
     for layer in network.modules():
-        if fix := _fix_of_training_mode(layer):
+        if _depends_on_mode(layer):
             raise UsageError(
-                f"encoder must behave the same in training and evaluation, got the layer {type(layer).__name__}. {fix}"
+                f"encoder must behave the same in training and evaluation, got the layer {type(layer).__name__}. Use "
+                "LayerNorm, LeakyReLU, or a dropout of 0."
             )
     return network
 
 
-def _fix_of_training_mode(layer: nn.Module) -> str:
-    """Return what to use instead of a layer that behaves differently in training, "" for another layer."""
-    if isinstance(layer, _BatchNorm) or getattr(layer, "track_running_stats", False):
-        return "Use LayerNorm, or no normalization."
-    if isinstance(layer, _DropoutNd):
-        return "Set its p to 0, or remove it." if layer.p else ""
-    if isinstance(layer, nn.RReLU):
-        return "Use LeakyReLU."
-    return "Set its dropout to 0." if isinstance(getattr(layer, "dropout", None), float) and layer.dropout else ""
+def _depends_on_mode(layer: Any) -> bool:
+    """Return whether a layer behaves differently in training."""
+    if isinstance(layer, _BatchNorm | nn.RReLU) or getattr(layer, "track_running_stats", False):
+        return True
+    dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", None)
+    return isinstance(dropout, float) and dropout > 0
 
 
 def as_encoder(name: str, encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.agent import Agent
@@ -84,6 +85,26 @@ class Learner(Agent):
     def new_adam(self, network: nn.Module, lr: Schedule) -> torch.optim.Optimizer:
         """Create Adam for a network, with the learning rate at `env_steps`."""
         return torch.optim.Adam(network.parameters(), lr=lr(self.env_steps), fused=True)
+
+    def on_fit_start(self) -> None:
+        """Raise `UsageError` if the device lacks float64, or if the precision makes steps or gradients wrong."""
+        trainer: Any = self.trainer
+        if trainer.strategy.root_device.type == "mps":
+            raise UsageError("trainer.accelerator must support float64, got mps. Use cpu.")
+        if trainer.precision == "16-true":
+            raise UsageError(
+                "trainer.precision must represent Adam's eps of 1e-8, got 16-true. Use bf16-mixed or 32-true."
+            )
+        if trainer.precision == "bf16-true":
+            rank_zero_warn(
+                "Precision bf16-true keeps 8 significant bits of each weight: most steps of Adam and of the Polyak "
+                "average round to zero. Use bf16-mixed."
+            )
+        if self.settings.max_grad_norm is not None and trainer.precision == "16-mixed":
+            raise UsageError(
+                "model.max_grad_norm requires unscaled gradients, got precision 16-mixed, which scales them. Use "
+                "bf16-mixed or omit max_grad_norm."
+            )
 
     def on_train_start(self) -> None:
         """Check the optimizers."""

@@ -14,6 +14,11 @@ from torch.nn import functional
 CriticLoss = Literal["mse", "huber"]
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """Convert numbers of a half-precision network to float32, because float16 overflows in gradients of a mean."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
 def squared_error(error: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the sum over critics of the mean squared error, and no further outputs of the update."""
     return error.square().mean(dim=1).sum(), {}

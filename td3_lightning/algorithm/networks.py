@@ -17,7 +17,6 @@ from td3_lightning.algorithm.ensemble import (
     members,
 )
 from td3_lightning.algorithm.settings import TD3Settings
-from td3_lightning.errors import UsageError
 
 
 class Actor(nn.Module):
@@ -140,13 +139,7 @@ def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
 
 def _num_features(encoder: nn.Module, obs_dim: int) -> int:
     with torch.no_grad():
-        shape: tuple[int, ...] = tuple(encoder(torch.zeros(2, obs_dim)).shape)
-    if len(shape) != 2:
-        raise UsageError(
-            f"features of an encoder must have the shape (batch, features), got {shape} for 2 observations. Use "
-            "nn.Flatten() as its last layer, for example."
-        )
-    return shape[-1]
+        return int(encoder(torch.zeros(2, obs_dim)).shape[-1])
 
 
 def register_box(actor: nn.Module, action_low: Sequence[float], action_high: Sequence[float]) -> None:

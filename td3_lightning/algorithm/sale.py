@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import maximum_over_ranks
 from td3_lightning.algorithm.ensemble import EnsembleLinear
+from td3_lightning.algorithm.losses import at_least_float32
 from td3_lightning.algorithm.networks import register_box
-from td3_lightning.algorithm.precision import at_least_float32
 
 EPSILON = 1e-8  # smallest mean that `avg_l1_norm` divides by
 

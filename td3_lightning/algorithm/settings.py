@@ -152,14 +152,10 @@ class TD7Settings(TD3Settings):
     def _check_networks(self) -> None:
         super()._check_networks()
         self.zs_dim = require_int("zs_dim", self.zs_dim, least=1, fix="The paper uses 256.")
-        if not self.hidden_dims:
-            raise UsageError("hidden_dims must have at least one width for TD7, got []. Use [256, 256], for example.")
 
     def _check_update(self) -> None:
         super()._check_update()
         self.encoder_lr = as_schedule("encoder_lr", self.encoder_lr, least=0)
-        if self.target_update_freq is None:
-            raise UsageError(f"target_update_freq must be an integer for TD7, got None. {self.target_fix}")
 
 
 def _round_up(bounds: NDArray[np.float64]) -> NDArray[np.float32]:

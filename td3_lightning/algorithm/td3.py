@@ -8,9 +8,8 @@ from torch import Tensor
 
 from td3_lightning.algorithm.encoders import Encoder
 from td3_lightning.algorithm.learner import Learner
-from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td3_bc_loss
+from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, at_least_float32, td3_bc_loss
 from td3_lightning.algorithm.networks import build_networks
-from td3_lightning.algorithm.precision import at_least_float32
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
 from td3_lightning.replay.batch import Batch

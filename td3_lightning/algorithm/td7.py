@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from td3_lightning.algorithm.learner import Learner
-from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, td7_bc_loss
-from td3_lightning.algorithm.precision import at_least_float32
+from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, at_least_float32, td7_bc_loss
 from td3_lightning.algorithm.sale import SALE, SALEActor, SALECritics, ValueRange
 from td3_lightning.algorithm.settings import TD7Settings
 from td3_lightning.algorithm.td3 import TD3

@@ -46,7 +46,7 @@ FORWARD = {  # functions that those methods call
     "are_separable": "ff4716a43a051293",
     "_linear": "b4a36d093ce3a286",
     "_layer_norm": "d980f4b02a2318f2",
-    "at_least_float32": "b61eb8321e8a621f",
+    "at_least_float32": "898d5940b0d5985b",
     "squared_error": "4fda626386b7367f",
 }
 
@@ -63,8 +63,7 @@ def forward_functions() -> dict[str, Any]:
     found = {f"{kind.__name__}.{name}": getattr(kind, name) for kind, names in methods.items() for name in names}
     found |= {name: getattr(networks, name) for name in ("compute", "members", "are_separable")}
     found |= {name: getattr(ensemble, name) for name in ("_linear", "_layer_norm")}
-    found |= {name: getattr(td3, name) for name in ("at_least_float32",)}
-    return found | {"squared_error": losses.CRITIC_LOSSES["mse"]}
+    return found | {"at_least_float32": vars(td3)["at_least_float32"], "squared_error": losses.CRITIC_LOSSES["mse"]}
 
 
 def runs_replaced_steps(agent: Any) -> bool:

@@ -40,7 +40,7 @@ def new_module(data: ReplayData, **kwargs: Any) -> TD3:
 )
 def test_observations_of_another_shape_are_refused(obs: Any, got: str) -> None:
     module = TD3(4, [-1.0], [1.0], hidden_dims=(8,))
-    message = rf"^obs must be numbers of shape \(4,\) or \(n, 4\), got {got}\. Use a NumPy array with one row per obs"
+    message = rf"^obs must be numbers of shape \(4,\) or \(n, 4\), got {got}\. Use one row per obs"
     with pytest.raises(UsageError, match=message):
         module.act(obs)
     assert module.act(np.zeros((0, 4))).shape == (0, 1)

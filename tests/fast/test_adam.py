@@ -43,6 +43,22 @@ def supports(adam: Any) -> bool:
     return supports_fast_step(TD3(3, [-1.0], [1.0], hidden_dims=(4,)), adam)
 
 
+def test_state_that_a_user_replaces_is_used() -> None:
+    """For example a callback that starts Adam again. The epoch is not over."""
+    usual, direct, other = new_adam(), new_adam(), new_adam()
+    fast = FastAdam(direct)
+    other.step()
+    for step in range(9):
+        for adam in (usual, direct):
+            if step == 3:
+                adam.state.clear()
+            if step == 6:
+                adam.load_state_dict(copy.deepcopy(other.state_dict()))
+        usual.step()
+        fast.step()
+        assert same(held(usual), held(direct)), step
+
+
 @pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.1}, {"betas": (0.5, 0.8), "eps": 0.1}], ids=str)
 def test_steps_are_adams_to_the_bit(settings: dict[str, Any]) -> None:
     usual, direct = new_adam(**settings), new_adam(**settings)

@@ -29,6 +29,7 @@ RUN_BY_BOTH = {  # code of algorithm/ that the fast update calls, too
 # Train the copy of the package in the working directory after each edit. Forks share the imports.
 TRAIN = """
 import json, os, pathlib, sys
+import gymnasium.envs.classic_control, torch.profiler
 import lightning as L
 
 def train(agent_class):
@@ -64,15 +65,10 @@ EDITS = {  # agent and edit: file, its text, the edited text, and the function t
     "TD7 unedited": ("td7.py", "class", "class", ""),
     "TD3 comment": ("td3.py", '"""Return minus the mean', '# A comment.\n        """Return', ""),
     "TD3 td_target": ("td3.py", "return batch.reward + batch.discount * next_q", OUT, "TD3.td_target"),
-    "TD3 large errors": ("td3.py", "(q - target)\n", f"((q - target).clamp(-9, {SAY}))\n", "TD3.critic_loss"),
-    "TD3 logs": ("td3.py", "return loss.detach(), q", f"{SAY}; return loss.detach(), q", "TD3.update_critics"),
     "TD3 targets": ("td3.py", "list(online.parameters()), self.settings.tau", "list(target.parameters()), 0.5", ""),
-    "TD3 smoothing": ("td3.py", "(noise * scale).add_(action)", "(noise * 0 * scale).add_(action)", ""),
     "TD3 batch start": ("agent.py", "        model = self.trainer.strategy.model", f"        {OUT}", ""),
     "TD3 losses": ("losses.py", '{"mse": squared_error', '{"mse": huber', "huber"),
     "TD3 critics": ("networks.py", "return compute(torch.cat", f"{OUT}\n        compute(torch.cat", "Critics.q1"),
-    "TD3 layers": ("networks.py", "layers.append(nn.ReLU())", f"{SAY} or layers.append(nn.ReLU6())", ""),
-    "TD7 critic_loss": ("td7.py", "(q - target)\n", "(2 * (q - target))\n", ""),
     "TD7 logs": ("td3.py", "return loss.detach(), q", f"{SAY}; return loss.detach(), q", "TD3.update_critics"),
 }
 
