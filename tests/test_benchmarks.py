@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -150,28 +149,6 @@ def test_tuned_process_flushes_denormals() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert printed.stdout.split() == ["True", "0.0"]
-
-
-def test_update_takes_turns_and_skips_the_first_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, int]] = []
-    now = 0.0
-
-    def advance(name: str, seconds: float, number: int) -> None:
-        nonlocal now
-        calls.append((name, number))
-        now += seconds if number >= 2 else 100.0
-
-    monkeypatch.setattr(update.time, "perf_counter", lambda: now)
-    seconds = update.measure(
-        {update.AUTOGRAD: partial(advance, "ours", 0.5), update.TUNED: partial(advance, "tuned", 1.0)}, 2, 2
-    )
-    assert [name for name, _ in calls[::2]] == ["ours", "tuned", "tuned", "ours", "ours", "tuned"]
-    assert [number for name, number in calls if name == "tuned"] == [0, 1, 2, 3, 4, 5]
-    assert seconds == {update.AUTOGRAD: [0.5, 0.5], update.TUNED: [1.0, 1.0]}
-    assert update.table(seconds).splitlines()[2:] == [
-        "| td3_lightning, autograd | 500.000 | 500.000 | 2.00 (2.00 to 2.00) | 1.00 (1.00 to 1.00) |",
-        f"| {update.TUNED} | 1000.000 | 1000.000 | 1.00 (1.00 to 1.00) | 0.50 (0.50 to 0.50) |",
-    ]
 
 
 def test_update_prints_machine_and_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

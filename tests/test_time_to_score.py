@@ -5,11 +5,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import gymnasium
-import numpy as np
 import pytest
 
 from benchmarks import score_run, time_to_score
@@ -123,51 +121,6 @@ def test_our_run_has_the_shipped_configuration_and_its_seed(monkeypatch: pytest.
     monkeypatch.setattr(sys, "argv", ["score_run", "ours", "halfcheetah", "7", "scores.jsonl"])
     assert score_run.main() == 0
     assert said[0][:3] == ["fit", "--config=halfcheetah.yaml", "--seed_everything=7"]
-
-
-def test_stable_baselines3_has_the_settings_of_the_zoo(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-
-    class Model:
-        def __init__(self, policy: str, env: Any, **settings: Any) -> None:
-            made.append(settings)
-
-        def learn(self, frames: int, callback: Any) -> None:
-            callback.model, callback.num_timesteps = self, 7
-            callback._on_step()
-            made.append(frames)
-
-        def predict(self, obs: Any, deterministic: bool) -> list[Any]:
-            made.append(deterministic)
-            return [obs]
-
-    library: dict[str, dict[str, Any]] = {
-        "stable_baselines3": {"TD3": Model},
-        "stable_baselines3.common": {},
-        "stable_baselines3.common.callbacks": {"BaseCallback": object},
-        "stable_baselines3.common.noise": {"NormalActionNoise": lambda mean, std: np.stack([mean, std]).tolist()},
-    }
-    for name, content in library.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    scorer: Any = SimpleNamespace(evaluate=lambda frames, policy, make_env: policy(0.0))
-    score_run.train_sb3(TASKS["lander"], 3, scorer, "stable_baselines3")
-    settings, deterministic, frames = made
-    assert (deterministic, frames) == (True, 480_000)
-    assert settings == {
-        "learning_rate": 1e-3,
-        "buffer_size": 200_000,
-        "learning_starts": 10_000,
-        "seed": 3,
-        "batch_size": 256,
-        "gamma": 0.98,
-        "train_freq": 1,
-        "gradient_steps": 1,
-        "action_noise": [[0, 0], [0.1, 0.1]],
-        "policy_kwargs": {"net_arch": [400, 300]},
-        "device": "cpu",
-    }
 
 
 def test_evaluation_seeds_are_those_of_no_configuration() -> None:
