@@ -343,12 +343,6 @@ def test_error_in_user_code_keeps_its_traceback():
         main(["fit", "--config", "here.yaml", *SMALL, f"--trainer.callbacks+={__name__}.MissingFile"])
 
 
-def test_default_accelerator_is_cpu_if_mps_is_available(capsys, monkeypatch):
-    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
-    stop("fit", "--config", "here.yaml", "--print_config")
-    assert "accelerator: cpu\n" in capsys.readouterr().out
-
-
 def test_signal_before_the_run_begins_leaves_no_folder(monkeypatch):
     def stop(*_):
         raise ExitOnSignal(143)

@@ -82,17 +82,6 @@ def test_run_keeps_its_folder_beside_a_logger_of_the_user(kind, folder, capsys):
         assert "CSVLogger" in said
 
 
-def test_evaluation_commands_use_the_loggers_of_the_user(folder):  # noqa: F811
-    run("fit", "--config", "here.yaml", *SMALL)
-    before = files(folder)
-    Remote.made.clear()
-    words = ["--config", "here.yaml", f"--ckpt_path={RUN}/checkpoints/last.ckpt"]
-    run("test", *words, f"--trainer.logger={SETTINGS['remote']}")
-    (logger,) = Remote.made
-    assert any("test/return_mean" in line for line in logger.lines)
-    assert files(folder) == before
-
-
 def test_logger_false_keeps_checkpoints_only(folder, capsys):  # noqa: F811
     fit_words = ["--config", "here.yaml", *SMALL, "--trainer.logger=false"]
     run("fit", *fit_words)
