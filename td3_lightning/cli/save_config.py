@@ -2,22 +2,25 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import yaml
+import numpy as np
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.cli.config_files import ConfigLoader
 from td3_lightning.cli.settings import kept, requires_config
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
 from td3_lightning.serialization.stored_settings import plain
+
+LEAVES = (type(None), bool, int, float, str)
 
 
 class SaveConfig(SaveConfigCallback):
@@ -38,12 +41,6 @@ class SaveConfig(SaveConfigCallback):
         # Positional arguments, because their names depend on the release of jsonargparse.
         return str(self.parser.dump(self.config, "parser_mode", False))
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """Return the configuration as plain Python values, as a resumed run reads them."""
-        settings: dict[str, Any] = yaml.load(self.text, ConfigLoader)
-        return settings
-
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Do nothing, because a run that cannot begin must not create a folder."""
 
@@ -54,7 +51,7 @@ class SaveConfig(SaveConfigCallback):
             UsageError: The folder cannot be used, or a checkpoint with one of the settings could not be loaded.
         """
         try:
-            settings = kept({name: plain(value, name) for name, value in self.settings.items()})
+            settings = kept({name: plain(value, name) for name, value in storable(self.config.as_dict()).items()})
         except UsageError as error:
             raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         self.is_required = requires_config(settings)
@@ -90,7 +87,7 @@ class SaveConfig(SaveConfigCallback):
             self._write(trainer)
         except OSError as error:
             self._warnings.warn(f"Cannot write {self._file} ({error.strerror or error}). The run continues.")
-        checkpoint["config"] = kept(self.settings)
+        checkpoint["config"] = storable(kept(self.config.as_dict()))
 
     def _folder(self, trainer: L.Trainer) -> Path | None:
         """Return the run's folder. All ranks must call this, because Lightning broadcasts it."""
@@ -128,3 +125,24 @@ def _cannot_be_written(folder: str, why: str) -> UsageError:
     return UsageError(
         f"The run folder {folder} must be writable, got {why}. Use another folder with --trainer.default_root_dir."
     )
+
+
+def storable(value: Any) -> Any:
+    """Convert a setting to dict, list, str, int, float, bool or None, for a checkpoint.
+
+    Functions and classes become their import paths. Other objects become text.
+    """
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, LEAVES) else str(key): storable(held) for key, held in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [storable(held) for held in value]
+    if isinstance(value, Enum | np.generic):
+        return storable(value.value if isinstance(value, Enum) else value.item())
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # the type of a seed is a subclass of int
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return str(value)
