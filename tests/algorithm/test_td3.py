@@ -193,13 +193,6 @@ def test_other_optimizers_follow_schedules_in_all_param_groups(make_trainer: Any
     assert rates == [[2e-3], [0, 0]]
 
 
-class CriticsFirst(TD3):
-    """An agent with its optimizers in another order."""
-
-    def configure_optimizers(self) -> Any:
-        return super().configure_optimizers()[::-1]
-
-
 class OneOptimizer(TD3):
     """An agent with one optimizer for all networks."""
 
@@ -207,10 +200,9 @@ class OneOptimizer(TD3):
         return torch.optim.Adam(self.parameters())
 
 
-@pytest.mark.parametrize("kind", [CriticsFirst, OneOptimizer])
-def test_optimizers_in_another_order_are_refused(kind: type[TD3], make_trainer: Any) -> None:
+def test_optimizers_in_another_number_are_refused(make_trainer: Any) -> None:
     data = new_data()
-    module = kind(data.obs_dim, data.action_low, data.action_high)
+    module = OneOptimizer(data.obs_dim, data.action_low, data.action_high)
     with refused("configure_optimizers", "another order or number"):
         make_trainer(callbacks=[Collector(warmup_steps=10)]).fit(module, datamodule=data)
     assert module.env_steps == 0  # before the warm-up
@@ -253,14 +245,6 @@ def test_an_evaluation_is_numpys_mean_std_min_max(make_trainer: Any, tmp_path: P
     evaluations = [row for row in rows if row.get("eval/return_mean")]
     assert [row["step"] for row in evaluations] == ["30", "50"]  # env_steps is the axis
     assert float(evaluations[-1]["eval/return_mean"]) == pytest.approx(np.mean(returns), rel=1e-9)
-
-
-def test_clocks_of_a_long_run_are_counted_exactly(make_trainer: Any) -> None:
-    data = new_data()
-    module = new_module(data)
-    module.env_steps = module.updates = 2**24 + 1  # which is no float32
-    report = make_trainer().validate(module, datamodule=data, verbose=False)[0]
-    assert report["env_steps"] == report["updates"] == 2**24 + 1
 
 
 def test_a_test_uses_its_own_episodes(make_trainer: Any) -> None:

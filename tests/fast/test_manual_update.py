@@ -12,7 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Actor, Batch, Collector, Critics, ReplayData
 from td3_lightning.algorithm.ensemble import EnsembleReLU
-from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, supports
+from td3_lightning.fast.manual_update import GradientPasses, supports
 from td3_lightning.fast.mlp import (
     LANES,
     BFloat16Linear,
@@ -252,15 +252,6 @@ def test_other_networks_of_a_subclass_use_autograd(changed: str) -> None:
     assert not supports(type("Other", (Rebuilt,), {"changed": changed})(4, LOW, HIGH, hidden_dims=(33, 17)))
 
 
-@pytest.mark.parametrize("name", ["actor", "actor.layers", "actor_target.layers.0", "critics", "critics.layers.2"])
-def test_replaced_forward_uses_autograd(name: str) -> None:
-    module = new_module()
-    assert supports(module)
-    part = module.get_submodule(name)
-    part.forward = part.forward  # type: ignore[method-assign]
-    assert not supports(module)
-
-
 def test_anomaly_detection_uses_autograd() -> None:
     with torch.autograd.set_detect_anomaly(True):
         assert not supports(new_module())
@@ -289,17 +280,6 @@ def test_several_processes_use_autograd(monkeypatch: pytest.MonkeyPatch) -> None
     assert supports(new_module())
     monkeypatch.setattr("td3_lightning.fast.manual_update.world_size", lambda: 2)
     assert not supports(new_module())
-
-
-def test_agent_may_have_another_optimizer(make_trainer: Any) -> None:
-    class Curious(TD3):
-        def configure_optimizers(self) -> Any:
-            return *super().configure_optimizers(), torch.optim.Adam(self.actor.parameters())
-
-    data = ReplayData("Pendulum-v1", steps_per_epoch=4, batch_size=4, capacity=100, eval_episodes=1)
-    module = Curious(data.obs_dim, data.action_low, data.action_high, hidden_dims=[5])
-    make_trainer(callbacks=[Collector(warmup_steps=4)]).fit(module, datamodule=data)
-    assert isinstance(module.update_rule, ManualUpdate)
 
 
 def test_settings_that_manual_gradients_do_not_support() -> None:
