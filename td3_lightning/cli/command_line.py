@@ -227,7 +227,10 @@ class CommandLine(LightningCLI):
         """Print a summary and the next commands. Explain why a complete run was not trained."""
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
             after = f"{self.model.clock:,} {self.model.clock_name}"
-            echo(f"The run was complete after {after}, so nothing was trained. Increase --trainer.max_epochs.")
+            fix = (
+                "Increase --trainer.max_epochs, or --trainer.max_time, which counts the time of all starts of the run."
+            )
+            echo(f"The run was complete after {after}, so nothing was trained. {fix}")
         summary = self._summary()
         seconds = time.monotonic() - self._fit_start
         for line in (*summary.lines(seconds), *summary.next_lines(self.datamodule, self.trainer)):
