@@ -3,7 +3,6 @@
 import copy
 import itertools
 import pickle
-import resource
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -288,24 +287,6 @@ def test_transition_index_wraps_around(num_envs: int) -> None:
             world.step(env)
     assert all(ring.index.oldest > memory for ring in world.replay.rings)
     world.check()
-
-
-def resident() -> float:
-    """Return the resident memory of this process in MB."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
-def test_a_million_rows_use_no_memory_before_they_are_filled() -> None:
-    obs, action = np.ones(15, np.float32), np.ones(3, np.float32)
-    filled(3, [""] * 5).sample()  # what the first sample loads is not the replay's
-    before = resident()
-    replay = Replay(15, 3, capacity=1_000_000, n_step=3)
-    assert resident() - before < 6
-    for _ in range(50_000):
-        replay.add(0, obs, action, 1.0, False, False, obs)
-    replay.sample()
-    assert resident() - before < 12  # 50,000 rows of 82 bytes are 4.1 MB; a million are 82 MB
 
 
 @pytest.mark.parametrize("steps", [0, 17, 200])
