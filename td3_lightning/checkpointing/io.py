@@ -17,14 +17,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Write checkpoints atomically: after a kill, a power cut or a full disk, the old or the new file is complete.
 
     Pass it to the Trainer's `plugins`. `read_checkpoint` checks every checkpoint that is loaded.
-
-    Args:
-        checkpoint: The checkpoint that the Trainer loads first, if the caller has read it already.
     """
-
-    def __init__(self, checkpoint: dict[str, Any] | None = None) -> None:
-        super().__init__()
-        self._checkpoint = checkpoint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write a temporary file, sync it to the disk, and rename it.
@@ -51,8 +44,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             map_location: Not used.
             weights_only: Not used; only plain data is ever loaded.
         """
-        checkpoint, self._checkpoint = self._checkpoint, None
-        return read_checkpoint(path) if checkpoint is None else checkpoint
+        return read_checkpoint(path)  # again: the process that had the run's lock may have saved a newer one
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a checkpoint, but never a folder.

@@ -49,12 +49,11 @@ def check_callbacks(callbacks: Iterable[Callback]) -> None:
             )
 
 
-def with_checkpoint_io(plugins: Sequence[Any], checkpoint: dict[str, Any] | None) -> list[Any]:
+def with_checkpoint_io(plugins: Sequence[Any]) -> list[Any]:
     """Return the plugins of the user, with `AtomicCheckpointIO` if none of them is a CheckpointIO.
 
     Args:
         plugins: The plugins of the user.
-        checkpoint: The checkpoint that the Trainer loads, which the command has read.
 
     Raises:
         UsageError: A plugin writes checkpoints in the background.
@@ -65,7 +64,7 @@ def with_checkpoint_io(plugins: Sequence[Any], checkpoint: dict[str, Any] | None
             "complete. Remove it. A save is fast because it writes only the new rows of the replay."
         )
     has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
-    return [*plugins] if has_io else [*plugins, AtomicCheckpointIO(checkpoint)]
+    return [*plugins] if has_io else [*plugins, AtomicCheckpointIO()]
 
 
 def require_checkpoint(command: str, given: object) -> None:

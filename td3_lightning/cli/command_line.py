@@ -153,7 +153,7 @@ class CommandLine(LightningCLI):
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or NullProfiler()
-        settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]), self.checkpoint)
+        settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
         try:
             trainer = Trainer(**settings)
         except (MisconfigurationException, ImportError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
