@@ -1,5 +1,6 @@
 """Replay buffer: one ring per environment, sampled as n-step transitions."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from td3_lightning.errors import UsageError, refuse, require_float, require_int
 from td3_lightning.replay.batch import Batch
@@ -22,8 +24,8 @@ MAX_REWARD_SCALE = 1e10  # squares of larger rewards can exceed float32
 ALLOCATED = ("rings", "rows", "priorities", "_offsets", "_block_offsets", "_n_step_windows")
 
 
-class Replay:
-    """Store transitions in one ring per environment, and sample batches from all rings.
+class Replay(IterableDataset[Batch]):
+    """Store transitions in one ring per environment, and yield batches sampled from all rings.
 
     Args:
         obs_dim: Size of an observation.
@@ -233,6 +235,9 @@ class Replay:
 
     def __len__(self) -> int:
         return self.batches_per_epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self.sample() for _ in range(self.batches_per_epoch))
 
     @property
     def layout(self) -> dict[str, float]:
