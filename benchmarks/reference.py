@@ -26,7 +26,7 @@ INTRODUCTION = """# Published runs
 [The results pages](../../docs/results/index.md) have the protocol and the tables of these runs. The files of a task are
 
 ```
-<task>/config.yaml            the configuration, with every setting
+<task>/config.yaml            the configuration, with every setting of this version
 <task>/best.ckpt              the best checkpoint, without its replay buffer
 <task>/curve.png              training and evaluation return
 <task>/*.gif                  an episode

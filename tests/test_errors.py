@@ -30,7 +30,6 @@ from td3_lightning import (
     Trunk,
     UsageError,
 )
-from td3_lightning.envs.car_racing import CarRacing
 from td3_lightning.errors import require_float
 from toys import Counter
 
@@ -53,7 +52,6 @@ INTEGERS = {
     Linear: "steps begin",
     Pixels: "stack height width shift",
     Convolutions: "features stack height width",
-    CarRacing: "track_seed stall_limit missed_limit",
     ActionRepeat: "repeat",
     Curve: "every_n_steps",
     PolicyCheckpoint: "early_episodes late_episodes switch_after",
@@ -67,7 +65,6 @@ NUMBERS = {
     Collector: "exploration_noise",
     Linear: "start end",
     Constant: "value",
-    CarRacing: "missed_cost",
     SymmetricActionBounds: "bound",
     ActionNoise: "std",
     ObservationNoise: "std",

@@ -11,6 +11,7 @@ from benchmarks import robust_laps
 from benchmarks.laps import main, read_evaluations, summarize
 from benchmarks.reference import complete, first_hash, read_index, readme
 from benchmarks.settings_hash import config_of, settings_hash
+from td3_lightning.cli import app
 from td3_lightning.cli.settings import saved_settings
 from td3_lightning.interop.policy import Policy
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
@@ -96,6 +97,13 @@ def test_published_checkpoint_loads(path: Path) -> None:
     assert np.isfinite(action).all()
     config = yaml.safe_load(path.with_name("config.yaml").read_text())  # it names the modules of some environments
     assert saved_settings(read_checkpoint(path), str(path), [config], [], "test")["data"]["env_id"]
+
+
+@pytest.mark.parametrize("path", sorted(REFERENCE.glob("*/config.yaml")), ids=lambda path: path.parent.name)
+def test_settings_of_published_runs_are_accepted(path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app.main(["fit", "--config", str(path), "--print_config"])
+    assert not ended.value.code
 
 
 def test_hash_of_settings_changes_with_values_only(tmp_path: Path) -> None:
