@@ -271,3 +271,13 @@ def test_every_share_finds_its_number(size: int, rng: Any) -> None:
     points, tolerance = shares * sums[-1], 1e-12 * sums[-1]
     assert (points < sums[found] + tolerance).all()
     assert (points >= sums[found] - values[found] - tolerance).all()
+
+
+def test_sums_do_not_drift_over_many_updates(rng: Any) -> None:
+    tree = SumTree(5_000)
+    for scale in (1e30, 1.0):  # a sum that kept the rounding errors of large numbers would be wrong afterwards
+        for _ in range(1_000):
+            tree.set(rng.integers(5_000, size=64), (scale * rng.random(64)).astype(np.float32))
+    tree.set(np.flatnonzero(tree.values > 1), 0.5)
+    for level in tree.levels[1:]:
+        assert level.sum() == pytest.approx(tree.values.sum(dtype=np.float64), rel=1e-13)
