@@ -205,7 +205,7 @@ def test_loop_without_trainer_makes_one_update_per_step(monkeypatch: pytest.Monk
     with pytest.raises(Enough):  # the clock is a wrapper of the environment
         ours_loop.train(TOY, ["--model.policy_freq", "3", "--trainer.precision", "bf16"])
     assert ticks.updates() == 20
-    assert ticks.transition_bytes == 4 * (3 + 1 + 2) + 2
+    assert ticks.transition_bytes == 4 * (3 + 1 + 2) + 4
 
 
 # Latency.

@@ -1,12 +1,11 @@
 """Environment wrappers: actions, flat observations, stacked frames, and fixes that make resets reproducible."""
 
-from collections import deque
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
-from numpy.typing import NDArray
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation, TransformObservation
 
 from td3_lightning.errors import UsageError, require_float, require_int
 from td3_lightning.serialization.observation_parts import describe_space
@@ -135,7 +134,7 @@ class PyBulletWarmReset(gym.Wrapper):
         self.env.close()
 
 
-class FrameStack(gym.Wrapper):
+def stack_frames(env: gym.Env, stack: int, height: int, width: int) -> gym.Env:
     """Stack the last frames into one vector of bytes. At a reset, the first frame fills the stack.
 
     Args:
@@ -147,42 +146,18 @@ class FrameStack(gym.Wrapper):
     Raises:
         UsageError: The observations are not frames, or the frames are too small.
     """
-
-    def __init__(self, env: gym.Env, stack: int, height: int, width: int) -> None:
-        super().__init__(env)
-        space: Any = env.observation_space
-        frames = (
-            isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[2] == CHANNELS
+    space: Any = env.observation_space
+    smallest = Box(0, 255, (height, width, CHANNELS), np.uint8)
+    frames = isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[2] == CHANNELS
+    if not frames or space.shape[0] < height or space.shape[1] < width:
+        raise UsageError(
+            f"data.pixels requires frames of bytes of at least {smallest.shape}, got {space}. Omit data.pixels, or "
+            "reduce its height and width."
         )
-        if not frames or space.shape[0] < height or space.shape[1] < width:
-            raise UsageError(
-                f"data.pixels requires frames of bytes of at least {(height, width, CHANNELS)}, got {space}. Omit "
-                "data.pixels, or reduce its height and width."
-            )
-        left = (space.shape[1] - width) // 2
-        self._crop = (slice(height), slice(left, left + width))
-        self._frames: deque[NDArray[np.uint8]] = deque(maxlen=stack)
-        self.observation_space = Box(0, 255, (stack * height * width * CHANNELS,), np.uint8)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment and fill the stack with the first frame."""
-        frame, info = self.env.reset(seed=seed, options=options)
-        self._frames.extend([self._cropped(frame)] * (self._frames.maxlen or 0))
-        return self._stacked(), info
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step the environment and replace the oldest frame."""
-        frame, reward, terminated, truncated, info = self.env.step(action)
-        self._frames.append(self._cropped(frame))
-        return self._stacked(), reward, terminated, truncated, info
-
-    def _cropped(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if frame.dtype != np.uint8:  # the replay buffer would round them to zeros and ones
-            raise UsageError(f"data.pixels requires frames of bytes, got {frame.dtype}. Correct the environment.")
-        return frame[self._crop].copy()  # the environment may reuse the array
-
-    def _stacked(self) -> NDArray[np.uint8]:
-        return np.concatenate([frame.ravel() for frame in self._frames])
+    left = (space.shape[1] - width) // 2
+    # The environment may reuse the array of a frame.
+    env = TransformObservation(env, lambda frame: frame[:height, left : left + width].copy(), smallest)
+    return FlattenObservation(FrameStackObservation(env, stack) if stack > 1 else env)
 
 
 def with_flat_observations(env: gym.Env) -> gym.Env:
@@ -195,7 +170,7 @@ def with_flat_observations(env: gym.Env) -> gym.Env:
     return env if isinstance(space, Box) or not _can_be_flat(space) else FlatObservations(env)
 
 
-class FlatObservations(gym.wrappers.FlattenObservation):
+class FlatObservations(FlattenObservation):
     """Concatenate the parts of each observation. Only this package adds this wrapper, after those of the user."""
 
     def observation(self, observation: Any) -> Any:

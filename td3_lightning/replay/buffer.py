@@ -13,15 +13,15 @@ from torch.utils.data import IterableDataset
 from td3_lightning.errors import UsageError, refuse, require_float, require_int
 from td3_lightning.replay.batch import Batch
 from td3_lightning.replay.priorities import Priorities
-from td3_lightning.replay.ring import RUNNING, SHIFT, TERMINATED, TRUNCATED, Ring, TransitionIndex
-from td3_lightning.schedules import Constant, Linear, Schedule, as_int_schedule, as_schedule
+from td3_lightning.replay.ring import RUNNING, TERMINATED, TRUNCATED, Ring, TransitionIndex
+from td3_lightning.schedules import Schedule, as_int_schedule, as_schedule
 from td3_lightning.seeding import new_generator
 
 Array = NDArray[np.float32]
 MAX_BATCH_SIZE = 1_000_000
 MAX_ENVS = 10_000
 MAX_REWARD_SCALE = 1e10  # squares of larger rewards can exceed float32
-ALLOCATED = ("rings", "rows", "priorities", "_offsets", "_block_offsets", "_n_step_windows")
+ALLOCATED = ("rings", "rows", "priorities", "_offsets", "_n_step_windows")
 
 
 class Replay(IterableDataset[Batch]):
@@ -65,7 +65,9 @@ class Replay(IterableDataset[Batch]):
         self.num_envs = require_int("num_envs", num_envs, 1, MAX_ENVS)
         self.batch_size = require_int("batch_size", batch_size, 1, MAX_BATCH_SIZE)
         self.batches_per_epoch = require_int("batches_per_epoch", batches_per_epoch, least=1)
-        self.n_step_schedule = _decreasing(n_step)
+        schedule = as_int_schedule("n_step", n_step)
+        fix = "Use a number, or a schedule that begins with its largest value."
+        self.n_step_schedule = as_int_schedule("n_step", schedule, most=schedule(0), fix=fix)
         self.n_step, self.history = round(self.n_step_schedule(0)), history
         self.capacity = require_int("capacity", capacity, least=self.num_envs * (self.n_step + 2 + history))
         self.gamma_schedule = as_schedule("gamma", gamma, least=0, most=1, fix="Use 0.99, for example.")
@@ -79,9 +81,18 @@ class Replay(IterableDataset[Batch]):
         self._allocate()
 
     def _allocate(self) -> None:
-        """Make the rings, their windows and the priorities, without transitions."""
-        self._allocate_rings()
-        self._make_windows()
+        """Make the rings in shared arrays, so that one operation gathers rows from all of them, and the priorities."""
+        length, width, following = self.capacity // self.num_envs, self.obs_dim + self.action_dim + 2, self.n_step + 1
+        rows: Array = np.zeros((self.num_envs, length + self.n_step, width), np.float32)  # takes memory when written
+        offsets = np.zeros((self.num_envs, length), np.uint32)
+        pairs = zip(rows, map(TransitionIndex, offsets), strict=True)
+        self.rings = [Ring(own, index, self.obs_dim, self.n_step, self.history) for own, index in pairs]
+        self.rows = torch.from_numpy(rows.reshape(-1, width))  # of all rings, one after the other
+        self._offsets = offsets.reshape(-1)
+        # Views of every row with the `n_step` rows after it, and index arrays for the n-step sums.
+        self._n_step_windows = self.rows.as_strided((len(self.rows) - self.n_step, following * width), (width, 1))
+        self._window_starts = np.arange(self.batch_size) * following  # first row of each window of a batch
+        self._one_step = np.ones(self.batch_size, np.intp)
         self.priorities = Priorities(self.rings, self.priority_alpha) if self.priority_alpha else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,26 +104,6 @@ class Replay(IterableDataset[Batch]):
         vars(self).update(held)
         self._allocate()
         self.load_state_dict(vars(self).pop("state"))
-
-    def _allocate_rings(self) -> None:
-        """Make the rings in shared arrays, so that one operation gathers rows from all of them."""
-        envs, length, width = self.num_envs, self.capacity // self.num_envs, self.obs_dim + self.action_dim + 2
-        rows: Array = np.zeros((envs, length + self.n_step, width), np.float32)  # takes memory when it is written
-        offsets: NDArray[Any] = np.zeros((envs, TransitionIndex.memory_for(length)), np.uint16)
-        block_offsets: NDArray[Any] = np.zeros((envs, offsets.shape[1] >> SHIFT), np.int64)
-        self.rings = [
-            Ring(own, TransitionIndex(*memory), self.obs_dim, self.n_step, self.history)
-            for own, *memory in zip(rows, offsets, block_offsets, strict=True)
-        ]
-        self.rows = torch.from_numpy(rows.reshape(-1, width))  # of all rings, one after the other
-        self._offsets, self._block_offsets = offsets.reshape(-1), block_offsets.reshape(-1)
-
-    def _make_windows(self) -> None:
-        """Make views of every row with the `n_step` rows after it, and index arrays for the n-step sums."""
-        following, width = self.n_step + 1, self.rows.shape[1]
-        self._n_step_windows = self.rows.as_strided((len(self.rows) - self.n_step, following * width), (width, 1))
-        self._window_starts = np.arange(self.batch_size) * following  # first row of each window of a batch
-        self._one_step = np.ones(self.batch_size, np.intp)
 
     @property
     def num_transitions(self) -> int:
@@ -177,19 +168,12 @@ class Replay(IterableDataset[Batch]):
         """Return the windows (batch, n_step + 1, row), rewards, discounts and numbers of steps (batch,)."""
         # NumPy is faster than torch for small arrays.
         windows = self._n_step_windows.index_select(0, starts).numpy().reshape(self.batch_size, self.n_step + 1, -1)
-        return windows, *self._outcomes(windows)
-
-    def _outcomes(self, windows: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-        """Return rewards, discounts and numbers of steps (batch,) of windows (batch, n_step + 1, 2 or more).
-
-        The last two values of each row are the reward and how the step ended.
-        """
         if self.n_step == 1:  # faster than the general case below
             first = windows[:, 0]
-            return first[:, -2], self._powers[1] * (first[:, -1] != TERMINATED), self._one_step
+            return windows, first[:, -2], self._powers[1] * (first[:, -1] != TERMINATED), self._one_step
         reward, steps = self._sum_rewards(windows[..., -2], windows[..., -1])
         end = windows[..., -1].reshape(-1).take(self._window_starts + (steps - 1))
-        return reward, self._powers[steps] * (end != TERMINATED), steps
+        return windows, reward, self._powers[steps] * (end != TERMINATED), steps
 
     def _after(self, windows: Array, steps: NDArray[np.intp]) -> Array:
         """Return the row (batch, row) that is `steps` after the first one of each window."""
@@ -225,7 +209,7 @@ class Replay(IterableDataset[Batch]):
         oldest = np.array([each.index.oldest for each in self.rings]) - (ends - counts)
         numbers, memory = drawn + oldest[env], len(ring.index.offsets)
         places = env * memory + numbers % memory
-        rows = numbers + self._block_offsets.take(places >> SHIFT) + self._offsets.take(places)
+        rows = numbers + self._offsets.take(places)
         return torch.from_numpy(rows % ring.length + env * len(ring.rows))
 
     def _random_choice(self, numbers: range) -> NDArray[np.int64]:
@@ -274,20 +258,6 @@ class Replay(IterableDataset[Batch]):
         self.generator.set_state(state["generator"])
         if self.priorities is not None:
             self.priorities.load_state_dict(state.get("priorities", {}))  # uniform sampling saves none
-
-
-def _decreasing(n_step: int | Schedule) -> Schedule:
-    """Return the schedule of the number of summed rewards, which begins with its largest value."""
-    schedule = as_int_schedule("n_step", n_step)
-    first = schedule(0)
-    if isinstance(schedule, Linear) and schedule.end > first:
-        raise UsageError(
-            f"n_step must be a schedule that begins with its largest value, got {first:g} at first and "
-            f"{schedule.end:g} at last. Use a number, or a schedule that decreases."
-        )
-    if round(first) == 1 and not isinstance(schedule, Constant | Linear):  # a replay of single steps never calls it
-        raise refuse("n_step", "a number, or a schedule that begins above 1", schedule, "Use 1.")
-    return as_int_schedule("n_step", schedule, most=first)
 
 
 @lru_cache(maxsize=1)

@@ -10,9 +10,6 @@ from torch import Tensor
 from td3_lightning.errors import UsageError
 
 Rows = NDArray[np.float32]
-SHIFT = 12
-BLOCK = 1 << SHIFT  # transitions with one block offset
-MAX_OFFSET = 2**16 - 1 - BLOCK  # largest offset at the start of a block that still fits into two bytes at its end
 
 
 class TransitionIndex:
@@ -20,23 +17,16 @@ class TransitionIndex:
 
     Rows and transitions are numbered from 0 since the start of the run. Nearly every row starts a transition, but the
     last observation of an episode does not. So a transition's row is its own number plus an offset, which is the number
-    of skipped rows. The offset takes two bytes. When it no longer fits, it counts from the start of its block.
+    of skipped rows.
 
     Args:
-        offsets: Memory for the offsets, (n,) uint16, where n is a result of `memory_for`.
-        block_offsets: Memory for the offsets of the blocks, (n / BLOCK,) int64.
+        offsets: Memory for the offsets, one for each transition, (n,) uint32.
     """
 
-    def __init__(self, offsets: NDArray[np.uint16], block_offsets: NDArray[np.int64]) -> None:
-        self.offsets, self.block_offsets = offsets, block_offsets
+    def __init__(self, offsets: NDArray[np.uint32]) -> None:
+        self.offsets = offsets
         self.oldest = 0  # number of the oldest transition
         self.count = 0
-        self.has_block_offsets = False  # whether any block offset is not 0
-
-    @staticmethod
-    def memory_for(transitions: int) -> int:
-        """Return the length of `offsets` that lets a block be reused after the given number of transitions."""
-        return (transitions // BLOCK + 2) * BLOCK
 
     @property
     def places(self) -> range:
@@ -47,25 +37,16 @@ class TransitionIndex:
     @property
     def first(self) -> int:
         """Return the row of the oldest transition."""
-        place = self.oldest % len(self.offsets)
-        return self.oldest + int(self.block_offsets[place >> SHIFT]) + int(self.offsets[place])
+        return self.oldest + int(self.offsets[self.oldest % len(self.offsets)])
 
     def rows(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows (n,) of transitions, given some of `places`, (n,)."""
-        rows: NDArray[np.int64] = places + self.offsets.take(places, mode="wrap")
-        if self.has_block_offsets:
-            rows += self.block_offsets.take(places >> SHIFT, mode="wrap")
-        if self.oldest >= len(self.offsets):
-            rows += self.oldest - self.places.start
-        return rows
+        return places + self.offsets.take(places, mode="wrap") + (self.oldest - self.places.start)
 
     def append(self, row: int) -> None:
         """Append a transition that starts at a later row than the previous one."""
         number = self.oldest + self.count
-        place, offset = number % len(self.offsets), row - number
-        if place % BLOCK == 0:
-            self._begin_block(place >> SHIFT, offset)
-        self.offsets[place] = offset - int(self.block_offsets[place >> SHIFT])
+        self.offsets[number % len(self.offsets)] = row - number
         self.count += 1
 
     def drop(self) -> None:
@@ -74,16 +55,9 @@ class TransitionIndex:
 
     def replace(self, rows: NDArray[np.int64]) -> None:
         """Replace all transitions by those that start at the rows (count,). The first row is also its number."""
-        self.oldest, self.count, self.has_block_offsets = int(rows[0]) if len(rows) else 0, len(rows), False
+        self.oldest, self.count = int(rows[0]) if len(rows) else 0, len(rows)
         numbers = np.arange(self.oldest, self.oldest + self.count)
-        places, offsets = numbers % len(self.offsets), rows - numbers
-        for first in np.flatnonzero((places % BLOCK == 0) | (numbers == self.oldest)):
-            self._begin_block(places[first] >> SHIFT, int(offsets[first]))
-        self.offsets[places] = offsets - self.block_offsets[places >> SHIFT]
-
-    def _begin_block(self, block: int, offset: int) -> None:
-        self.block_offsets[block] = offset if offset > MAX_OFFSET else 0
-        self.has_block_offsets = self.has_block_offsets or offset > MAX_OFFSET
+        self.offsets[numbers % len(self.offsets)] = rows - numbers
 
 
 RUNNING, TERMINATED, TRUNCATED = 0.0, 1.0, 2.0  # last value of a row: how its step ended

@@ -17,7 +17,7 @@ from td3_lightning.envs.make import EnvId, Wrapper, close_env, env_name, make_wr
 from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.envs.vector_source import OWN, VectorName, find_maker, make_training_envs
-from td3_lightning.envs.wrappers import FrameStack, observation_parts
+from td3_lightning.envs.wrappers import observation_parts, stack_frames
 from td3_lightning.errors import UsageError, require_bool, require_int
 from td3_lightning.replay.batch import Batches
 from td3_lightning.replay.buffer import Replay
@@ -174,7 +174,7 @@ class ReplayData(L.LightningDataModule):
     def _env_maker(self, **kwargs: Any) -> Callable[[], gym.Env]:
         wrappers = list(self.wrappers)
         if (pixels := self.pixels) is not None:
-            wrappers.append(partial(FrameStack, stack=pixels.stack, height=pixels.height, width=pixels.width))
+            wrappers.append(partial(stack_frames, stack=pixels.stack, height=pixels.height, width=pixels.width))
         return partial(make_wrapped, self._source, {**self.env_kwargs, **kwargs}, wrappers)
 
     def begin_episodes(self) -> None:

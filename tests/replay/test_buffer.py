@@ -339,7 +339,7 @@ def test_invalid_setting_error_has_value_and_fix(wrong: dict[str, Any], value: s
 
 
 def test_increasing_n_step_schedule_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^n_step .* largest value, got 1 at first and 5 at last\. Use a number"):
+    with pytest.raises(UsageError, match=r"n_step .* got 5.* Use a number, or .* its largest value\."):
         Replay(1, 1, n_step=Linear(start=1, end=5, steps=10))
 
 

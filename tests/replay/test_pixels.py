@@ -16,7 +16,7 @@ from one_sentence import refused
 from td3_lightning import TD3, Collector, Encoder, ReplayData, UsageError
 from td3_lightning.algorithm.pixel_encoder import Convolutions
 from td3_lightning.cli.app import main
-from td3_lightning.envs.wrappers import FrameStack
+from td3_lightning.envs.wrappers import stack_frames
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 
 SMALL = Pixels(stack=3, height=4, width=5, shift=0)
@@ -78,7 +78,7 @@ def clocks(stacks: Any) -> Any:
 
 
 def test_stack_repeats_the_first_frame_and_ends_with_newest() -> None:
-    env = FrameStack(Film(), SMALL.stack, SMALL.height, SMALL.width)
+    env = stack_frames(Film(), SMALL.stack, SMALL.height, SMALL.width)
     obs, _ = env.reset()
     assert env.observation_space.contains(obs)
     seen = [clocks(obs[None])]
@@ -108,14 +108,14 @@ def test_stack_copies_frames_that_are_overwritten() -> None:
             frame, *rest = super().step(action)
             return self._same(frame), *rest
 
-    env = FrameStack(OnePlace(), SMALL.stack, SMALL.height, SMALL.width)
+    env = stack_frames(OnePlace(), SMALL.stack, SMALL.height, SMALL.width)
     env.reset()
     env.step(np.zeros(1))
     assert clocks(env.step(np.zeros(1))[0][None])[1].tolist() == [[0, 1, 2]]
 
 
 def test_frame_is_cropped_from_the_top_and_the_center() -> None:
-    obs, _ = FrameStack(Film(), SMALL.stack, SMALL.height, SMALL.width).reset()
+    obs, _ = stack_frames(Film(), SMALL.stack, SMALL.height, SMALL.width).reset()
     places = obs.reshape(SMALL.stack, *SMALL.shape)[0, :, :, 2]
     assert places.tolist() == [[10 * row + column for column in range(2, 7)] for row in range(4)]
 
@@ -126,18 +126,6 @@ def test_frame_is_cropped_from_the_top_and_the_center() -> None:
 def test_invalid_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         new_data(Pixels(**{"stack": 2, "height": 4, "width": 4, **wrong}))
-
-
-class Scaled(Film):
-    """Promise bytes, and return numbers up to 1."""
-
-    def _frame(self) -> Any:
-        return super()._frame() / 255
-
-
-def test_frames_that_are_not_bytes_are_refused() -> None:
-    with refused("data.pixels", "float64", fix="Correct the environment"):
-        FrameStack(Scaled(), SMALL.stack, SMALL.height, SMALL.width).reset()
 
 
 # The replay.
@@ -216,7 +204,7 @@ def test_convolutions_receive_one_plane_per_frame_and_color() -> None:
 
 def test_pixels_without_an_encoder_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--data.env_id", "CarRacing-v3", "--data.pixels", "{stack: 2}"]) == 2
-    assert "data.pixels requires model.encoder, got none. Use for example" in capsys.readouterr().err
+    assert "requires TD3 with model.encoder, got none. Use --model.encoder" in capsys.readouterr().err
 
 
 def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> None:
