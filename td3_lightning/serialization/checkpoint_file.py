@@ -44,8 +44,6 @@ def read_checkpoint(source: str | Path | IO[bytes]) -> dict[str, Any]:
     Raises:
         UsageError: The checkpoint is refused. The message names another one in the same folder, if there is one.
     """
-    if "://" in str(source):
-        raise UsageError(f"A checkpoint must be a local file, got {source}. Download it and give its path.")
     is_path = isinstance(source, str | Path)
     path = Path(source) if is_path else Path(str(getattr(source, "name", "The file")))  # type: ignore[arg-type]
     try:

@@ -57,12 +57,11 @@ def from_config(kind: type[Kind], data: Any) -> Kind | None:
 
 def known_classes(kind: type[Kind]) -> dict[str, type[Kind]]:
     """Return the imported subclasses of a kind, by their import paths, and ours also as `td3_lightning.NAME`."""
-    return {path: sub for sub in _subclasses(kind) for path in _paths(sub)}
-
-
-def _paths(kind: type) -> list[str]:
-    module, name = kind.__module__, kind.__qualname__
-    return [f"{module}.{name}", *([f"{PACKAGE}.{name}"] if module.startswith(f"{PACKAGE}.") else [])]
+    found: dict[str, type[Kind]] = {}
+    for sub in kind.__subclasses__():
+        own = [PACKAGE] if sub.__module__.startswith(f"{PACKAGE}.") else []
+        found |= {f"{module}.{sub.__qualname__}": sub for module in (sub.__module__, *own)} | known_classes(sub)
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -76,7 +75,3 @@ def _built(value: Any) -> Any:
         return [_built(one) for one in value]
     built = from_config(Configurable, value)
     return value if built is None else built
-
-
-def _subclasses(kind: type[Kind]) -> list[type[Kind]]:
-    return [sub for direct in kind.__subclasses__() for sub in (direct, *_subclasses(direct))]

@@ -15,21 +15,15 @@ from td3_lightning.errors import UsageError, require_rows, shown
 
 KINDS = ("Dict", "Tuple", "Box", "MultiBinary", "Discrete", "MultiDiscrete")
 MAX_AXES = 32  # of an array
-
-
-class PartError(ValueError):
-    """A number is not an element of a part of a space."""
-
-    def __init__(self, expected: str, got: Any) -> None:
-        super().__init__(f"must be {expected}, got {shown(got)}")
-        self.expected, self.got = expected, got
+FIX = "Use an observation of the policy's environment."
 
 
 def describe_space(space: Any) -> dict[str, Any]:
     """Return the description of a space of Gymnasium that `gymnasium.spaces.flatten` accepts."""
     kind = next(base.__name__ for base in type(space).__mro__ if base.__name__ in KINDS)  # a subclass is like its base
-    if kind == "Dict":
-        return {"type": kind, "parts": [[_plain_name(name), describe_space(part)] for name, part in space.items()]}
+    if kind == "Dict":  # a name may be a member of an enum or NumPy's text
+        named = [(str.__str__(name) if isinstance(name, str) else int(name), part) for name, part in space.items()]
+        return {"type": kind, "parts": [[name, describe_space(part)] for name, part in named]}
     if kind == "Tuple":
         return {"type": kind, "parts": [describe_space(part) for part in space]}
     if kind == "Discrete":
@@ -38,11 +32,6 @@ def describe_space(space: Any) -> dict[str, Any]:
         nvec, start = (np.asarray(each).reshape(-1).tolist() for each in (space.nvec, space.start))
         return {"type": kind, "shape": list(space.shape), "nvec": nvec, "start": start}
     return {"type": kind, "shape": list(space.shape)}
-
-
-def _plain_name(name: Any) -> str | int:
-    """Return the name of a part, which may be a member of an enum or NumPy's text."""
-    return str.__str__(name) if isinstance(name, str) else int(name)
 
 
 def has_size(space: Any, obs_dim: int) -> bool:
@@ -79,7 +68,7 @@ def leaf_numbers(space: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any]
         values: Numbers (n, *shape).
 
     Raises:
-        PartError: A discrete number is out of its range.
+        ValueError: A discrete number is out of its range.
     """
     rows = values.reshape(len(values), prod(values.shape[1:]))
     if space["type"] == "Discrete":
@@ -101,27 +90,22 @@ def flatten(space: Mapping[str, Any], obs: Any, name: str = "obs") -> NDArray[np
     if space["type"] == "Dict":
         names = [part for part, _ in space["parts"]]
         if not isinstance(obs, Mapping) or obs.keys() != set(names):
-            expected = f"a dict of {', '.join(map(str, names))}"  # a name may be an integer
-            raise _refusal(name, expected, list(obs) if isinstance(obs, Mapping) else obs)
+            got = list(obs) if isinstance(obs, Mapping) else shown(obs)
+            raise UsageError(f"{name} must be a dict of {', '.join(map(str, names))}, got {got}. {FIX}")
         return np.concatenate([flatten(part, obs[each], f"{name}[{each!r}]") for each, part in space["parts"]])
     if space["type"] == "Tuple":
         parts = space["parts"]
         if not isinstance(obs, tuple | list) or len(obs) != len(parts):
-            raise _refusal(name, f"a tuple of {len(parts)} parts", obs)
+            raise UsageError(f"{name} must be a tuple of {len(parts)} parts, got {shown(obs)}. {FIX}")
         named = enumerate(zip(parts, obs, strict=True))
         return np.concatenate([flatten(part, each, f"{name}[{at}]") for at, (part, each) in named])
-    shape = tuple(space.get("shape", ()))
-    try:
-        numbers = np.asarray(obs)
-    except Exception as error:  # a ragged list, or a tensor on a GPU
-        raise _refusal(name, f"numbers of shape {shape}", obs) from error
+    shape, numbers = tuple(space.get("shape", ())), np.asarray(obs)
     if numbers.shape != shape or numbers.dtype.kind not in "biuf":
-        raise _refusal(name, f"numbers of shape {shape}", obs)
+        raise UsageError(f"{name} must be numbers of shape {shape}, got {shown(obs)}. {FIX}")
     try:
-        rows = leaf_numbers(space, numbers[None])
-    except PartError as error:
-        raise _refusal(name, error.expected, error.got) from error
-    return np.asarray(rows[0], np.float32)
+        return np.asarray(leaf_numbers(space, numbers[None])[0], np.float32)
+    except ValueError as error:
+        raise UsageError(f"{name} {error}. {FIX}") from error
 
 
 def flat_rows(space: Mapping[str, Any] | None, obs: Any, obs_dim: int) -> NDArray[Any]:
@@ -157,10 +141,6 @@ def _one_hot(columns: NDArray[Any], sizes: list[int], starts: list[int]) -> NDAr
     for numbers, size, start in zip(columns.T, sizes, starts, strict=True):
         part = numbers[:, None] == np.arange(start, start + size)
         if not (known := part.any(axis=1)).all():
-            raise PartError(f"integers from {start} to {start + size - 1}", numbers[~known][0].item())
+            raise ValueError(f"must be integers from {start} to {start + size - 1}, got {numbers[~known][0].item()}")
         parts.append(part)
     return np.concatenate(parts, axis=1, dtype=np.float32)
-
-
-def _refusal(name: str, expected: str, got: Any) -> UsageError:
-    return UsageError(f"{name} must be {expected}, got {shown(got)}. Use an observation of the policy's environment.")

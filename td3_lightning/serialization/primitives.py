@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,17 @@ def to_primitives(value: Any, name: str) -> Any:
     if type(value) in VALUES:
         return value
     if isinstance(value, Tensor) and value.layout is torch.strided:
-        return _plain_tensor(value)
+        # A checkpoint cannot hold its class, its attributes or its repeated elements.
+        is_plain = type(value) in (Tensor, Parameter) and not vars(value)
+        is_stored = value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+        return value if is_plain and is_stored else value.detach().as_subclass(Tensor).clone()
     if isinstance(value, Mapping):
         return _plain_mapping(value, name)
     if isinstance(value, list | tuple | set | frozenset | deque):
-        return _plain_series(value, name)
+        series = [to_primitives(held, f"{name}.{index}") for index, held in enumerate(value)]
+        if type(value) in (list, tuple) and all(map(is_, series, value)):
+            return value
+        return tuple(series) if isinstance(value, tuple) else series
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return torch.from_numpy(value.copy())
     if isinstance(value, np.generic) and type(value.item()) in VALUES:
@@ -44,13 +51,6 @@ def to_primitives(value: Any, name: str) -> Any:
         f"{name} must be made of dense tensors, numbers, strings, lists and dicts to be saved, got a {kind}. Store its "
         "values instead."
     )
-
-
-def _plain_tensor(value: Tensor) -> Tensor:
-    """Return the tensor, or a copy if a checkpoint cannot hold its class, its attributes or its repeated elements."""
-    is_plain = type(value) in (Tensor, Parameter) and not vars(value)
-    is_stored = value.numel() * value.element_size() <= value.untyped_storage().nbytes()
-    return value if is_plain and is_stored else value.detach().as_subclass(Tensor).clone()
 
 
 def _plain_mapping(value: Mapping[Any, Any], name: str) -> Any:
@@ -63,13 +63,6 @@ def _plain_mapping(value: Mapping[Any, Any], name: str) -> Any:
         )
     same = type(value) in (dict, OrderedDict) and all(plain.get(key) is held for key, held in value.items())
     return value if same else plain
-
-
-def _plain_series(value: Any, name: str) -> Any:
-    plain = [to_primitives(held, f"{name}.{index}") for index, held in enumerate(value)]
-    if type(value) in (list, tuple) and all(one is held for one, held in zip(plain, value, strict=True)):
-        return value
-    return tuple(plain) if isinstance(value, tuple) else plain
 
 
 def as_arrays(value: Any) -> Any:

@@ -162,7 +162,12 @@ def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[
     if expected not in (None, held):
         raise UsageError(f"The checkpoint must be of {expected}, got one of {shown(held)}. Use its class.")
     stored = without_removed(plain(checkpoint["hyper_parameters"], "hyper_parameters"))
-    known = {name for constructor in _constructors(kind) for name in inspect.signature(constructor).parameters}
+    known = set[str]()
+    for constructor in (vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)):
+        parameters = inspect.signature(constructor).parameters
+        known |= parameters.keys()
+        if all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
+            break  # its bases receive no other arguments
     own = {name: value for name, value in stored.items() if name in known and name not in set(given)}
     imported = known_classes(Configurable)
     try:
@@ -175,17 +180,6 @@ def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[
         ) from error
     check_claims(own, checkpoint["state_dict"])
     return own
-
-
-def _constructors(kind: type) -> Iterator[Callable[..., None]]:
-    """Yield a class's constructor, and those of its bases that receive its other arguments."""
-    for base in kind.__mro__:
-        if "__init__" in vars(base):
-            constructor = vars(base)["__init__"]
-            yield constructor
-            kinds = [parameter.kind for parameter in inspect.signature(constructor).parameters.values()]
-            if inspect.Parameter.VAR_KEYWORD not in kinds:
-                return
 
 
 def check_claims(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:

@@ -32,8 +32,9 @@ CLASSES = (
 )
 TEXTS = (
     *(*CLASSES, '["evilmod\\u002eEvil"]', "{class_path: evilmod.Evil}", f"!!python/name:{MODULE}.Evil", "evilfile"),
-    *("../../victim.txt", "/etc/passwd", "~/x", "outside/a", "http://localhost:1/x", "last", "last.ckpt", ".", "..", ""),
-    *("\0", "a" * 100_000, "\ud800", "Infinity", "1e3", "yes", "null", "-1", "%s" * 50, "{0.__class__}", "é\n\tx"),
+    *("../../victim.txt", "/etc/passwd", "~/x", "outside/a", "http://localhost:1/x", "last", "last.ckpt"),
+    *(".", "..", "", "\0"),
+    *("a" * 100_000, "\ud800", "Infinity", "1e3", "yes", "null", "-1", "%s" * 50, "{0.__class__}", "é\n\tx"),
     *("../../../ESCAPED_{env_steps:.0f}", "{env_steps:999999999d}", "{x.__class__}", "steps_{env_steps}"),
 )
 
