@@ -10,8 +10,6 @@ from types import FrameType
 from td3_lightning import __version__
 from td3_lightning.cli.commands import command_error
 
-Main = Callable[[Sequence[str] | None], int]
-
 
 def script() -> int:
     """Run the command `td3-lightning`. It imports modules from the working directory, as `python -m` does."""
@@ -25,11 +23,7 @@ def run(args: Sequence[str] | None = None) -> int:
     `StopOnSignal` handles the same signals during training. One of several processes keeps the default handlers,
     because a process that is blocked in a collective operation cannot run Python code.
 
-    Args:
-        args: Words after the name of the program; None uses `sys.argv`.
-
-    Returns:
-        The exit code.
+    Return the exit code. `args` are the words after the name of the program; None uses `sys.argv`.
     """
     words = sys.argv[1:] if args is None else args
     if "--version" in words:
@@ -51,13 +45,11 @@ def run(args: Sequence[str] | None = None) -> int:
     return main(words)
 
 
-def import_main() -> Main:
+def import_main() -> Callable[[Sequence[str] | None], int]:
     """Import the command line without garbage collection.
 
-    The imports create a million objects that stay. Collections during the imports would delay the first update, and
-    later collections would visit these objects again.
+    The imports create a million objects that stay. Collections would delay the first update.
     """
-    was_enabled = gc.isenabled()
     gc.disable()
     try:
         from td3_lightning.cli.deferred_compiler import defer_compiler
@@ -68,8 +60,7 @@ def import_main() -> Main:
         raise SystemExit(130) from None  # without a traceback of the imports
     finally:
         gc.freeze()
-        if was_enabled:
-            gc.enable()
+        gc.enable()
     return main
 
 

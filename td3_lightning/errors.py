@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 # Errors of PyYAML besides its YAMLError, for a text such as 2025-31-12 or "!!bool x".
 OTHER_YAML_ERRORS = (ValueError, LookupError, AttributeError, RecursionError)
-LARGER, SMALLER = "Use a larger value.", "Use a smaller value."
 
 
 class UsageError(ValueError):
@@ -84,10 +83,10 @@ def require_int(name: str, value: Any, least: int | None = None, most: int | Non
     try:
         number = index(scalar)
     except TypeError:
-        raise refuse(name, "an integer", value, _integer_fix(value)) from None
+        raise refuse(name, "an integer", value, "Use an integer.") from None
     too_small = least is not None and number < least
     if too_small or (most is not None and number > most):
-        raise refuse(name, _interval(least, most), value, fix or (LARGER if too_small else SMALLER))
+        raise refuse(name, _interval(least, most), value, fix or _other(too_small))
     return number
 
 
@@ -124,7 +123,7 @@ def require_float(
     too_small = (least is not None and number < least) or (above is not None and number <= above)
     too_large = (most is not None and number > most) or (below is not None and number >= below)
     if too_small or too_large:
-        raise refuse(name, _interval(least, most, above, below), value, fix or (LARGER if too_small else SMALLER))
+        raise refuse(name, _interval(least, most, above, below), value, fix or _other(too_small))
     if not math.isfinite(number):
         raise refuse(name, "finite", value, fix or "Use a finite number.")
     return number
@@ -171,17 +170,11 @@ def as_float(value: Any) -> float | None:
     if isinstance(value, bool | np.bool_ | str | bytes) or getattr(value, "shape", ()) != ():
         return None
     try:
-        return to_float(value)
-    except TypeError:
-        return None
-
-
-def to_float(value: Any) -> float:
-    """Convert a number to a float. An integer out of range becomes infinite."""
-    try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+    except TypeError:
+        return None
 
 
 def install_hint(extra: str) -> str:
@@ -197,13 +190,8 @@ def import_extra(package: str, purpose: str, extra: str) -> Any:
         raise UsageError(f"{purpose} requires the package {error.name}, got none. {install_hint(extra)}") from error
 
 
-def _integer_fix(value: Any) -> str:
-    """Return the advice for a float or a text that stands for an integer."""
-    try:
-        number = float(value) if isinstance(value, float | np.floating | str) else math.nan
-    except ValueError:
-        number = math.nan
-    return f"Use {int(number)}." if number.is_integer() else "Use an integer."
+def _other(too_small: bool) -> str:
+    return f"Use a {'larger' if too_small else 'smaller'} value."
 
 
 def _interval(least: float | None, most: float | None, above: float | None = None, below: float | None = None) -> str:

@@ -129,9 +129,8 @@ def test_integers(kind: Any, name: str) -> None:
     good = GOOD.get(name, 2)
     for number in (np.int64(good), np.array(good), torch.tensor(good)):
         make(kind, name, number)
-    assert refused(kind, name, float(good)) == f"{name} must be an integer, got {float(good)}. Use {good}."
-    for wrong, fix in ((2.5, "Use an integer."), (True, "Use an integer."), ([2], "Use an integer."), ("2", "Use 2.")):
-        assert refused(kind, name, wrong) == f"{name} must be an integer, got {wrong!r}. {fix}"
+    for wrong in (2.0, 2.5, True, [2], "2"):
+        assert refused(kind, name, wrong) == f"{name} must be an integer, got {wrong!r}. Use an integer."
     out = r"must be (at least \d+|in \[\d+, \d+\]), got -1\. (Use |Omit it |The paper uses )"
     assert re.match(f"{name} {out}", refused(kind, name, -1))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from jsonargparse.typing import restricted_number_type
+from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -16,20 +17,14 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning import checkpointing
 from td3_lightning.checkpointing.best import BestCheckpoint
+from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
-from td3_lightning.cli.checks import (
-    check_callbacks,
-    check_pixel_encoder,
-    check_processes,
-    check_trainer,
-    with_checkpoint_io,
-)
+from td3_lightning.cli.checks import check_pixel_encoder, check_processes, check_trainer
 from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error
-from td3_lightning.cli.precedence import Precedence
+from td3_lightning.cli.precedence import Precedence, runs_folder
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import DEFAULT, KEY
-from td3_lightning.cli.stage import runs_folder
 from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
 from td3_lightning.errors import ExitOnSignal, UsageError, one_line
 from td3_lightning.reporting.console import echo
@@ -40,7 +35,7 @@ from td3_lightning.reporting.progress_bar import Progress
 from td3_lightning.reporting.summary import Results, RunSummary, command_lines, start_lines
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.run_checks import check_launcher
+from td3_lightning.training.run_checks import check_callback, check_launcher
 
 Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)], docstring="An integer from 0 to 2**32 - 1.")
 
@@ -153,7 +148,9 @@ class CommandLine(LightningCLI):
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
         settings["profiler"] = settings["profiler"] or NullProfiler()
-        settings["plugins"] = with_checkpoint_io(_as_list(settings["plugins"]))
+        plugins = _as_list(settings["plugins"])
+        has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
+        settings["plugins"] = plugins if has_io else [*plugins, AtomicCheckpointIO()]
         try:
             trainer = Trainer(**settings)
         except (MisconfigurationException, ImportError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
@@ -182,7 +179,8 @@ class CommandLine(LightningCLI):
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         own = _as_list(settings["callbacks"])
-        check_callbacks(own)
+        for callback in own:
+            check_callback(callback)
         no_bar = settings["enable_progress_bar"] is False or any(isinstance(each, ProgressBar) for each in own)
         progress = [] if no_bar else [Progress()]
         config = SaveConfig(self.command_parser, self.given)

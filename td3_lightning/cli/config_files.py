@@ -1,6 +1,5 @@
 """Configuration files: found by name, and parsed once."""
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonargparse import get_loader
 
 from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, refuse
 
@@ -16,32 +16,9 @@ SECTIONS = ("trainer", "model", "data", "collector", "checkpoint")
 SPACES = "spaces"  # folder of the search spaces
 
 
-class ConfigLoader(yaml.SafeLoader):
-    """Read 1e-3 as a number, and refuse a mapping with the same key twice, of which PyYAML keeps the last value."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Return the node of a mapping."""
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen and key.value != "<<":
-                raise yaml.MarkedYAMLError(None, None, f'"{key.value}" occurs twice', key.start_mark)
-            seen.add(key.value)
-        return node
-
-
-FLOAT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)[eE][-+]?\d+$")
-ConfigLoader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
-
-
 @dataclass(frozen=True)
 class ConfigFile:
-    """A configuration file.
-
-    Args:
-        path: Its path.
-        content: Its settings. `model` is a mapping with the settings beside `class_path`.
-    """
+    """A configuration file. In its settings, `model` is a mapping with the settings beside `class_path`."""
 
     path: Path
     content: dict[str, Any]
@@ -90,9 +67,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UsageError: It is not valid, or no mapping.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), ConfigLoader)
+        content = get_loader("yaml")(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, *OTHER_YAML_ERRORS) as error:
-        raise UsageError(f"{path} must be valid YAML, got an error: {_reason(error)}. Correct it.") from error
+        raise UsageError(f"{path} must be valid YAML, got an error: {one_line(error)}. Correct it.") from error
     if not isinstance(content, dict):
         raise refuse(str(path), "a mapping with sections such as data and trainer", content, "Add them.")
     return content
@@ -119,11 +96,8 @@ def _find(name: str, kind: str, folders: Sequence[Path], known: Collection[str])
             return folder / name
     names = {each.removesuffix(".yaml"): each for each in known}
     close = get_close_matches(name.removesuffix(".yaml"), names, n=1)
-    hint = (
-        f"did you mean {names[close[0]]}?"
-        if close
-        else f"use one of {', '.join(each for each in known if '/' not in each)}."
-    )
+    shown = ", ".join(each for each in known if "/" not in each)
+    hint = f"did you mean {names[close[0]]}?" if close else f"use one of {shown}."
     places = dict.fromkeys(str(folder.resolve()) for folder in folders if folder.is_dir())
     raise UsageError(f'There is no {kind} "{name}" in {", ".join(places)}; {hint}')
 
@@ -131,11 +105,3 @@ def _find(name: str, kind: str, folders: Sequence[Path], known: Collection[str])
 def _folders() -> list[Path]:
     shipped = PACKAGE / "configs"  # in a wheel; a checkout has the folder beside the package
     return [Path(), Path("configs"), shipped if shipped.is_dir() else PACKAGE.parent / "configs"]
-
-
-def _reason(error: Exception) -> str:
-    """Return the problem and its place."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return one_line(error)
-    mark = error.problem_mark
-    return f"{one_line(f'{error.context or str()} {error.problem}')} (line {mark.line + 1}, column {mark.column + 1})"

@@ -2,11 +2,8 @@
 
 import errno
 import re
-import sysconfig
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -24,9 +21,6 @@ KINDS = {
     "NoneType": "null",
 }
 
-# Paths of files that the user did not write begin with one of these, or contain "-packages".
-INSTALLED = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
-
 DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # of a write, which does not name its file
 
 
@@ -42,9 +36,9 @@ def user_message(error: BaseException) -> str | None:
         if isinstance(cause, RuntimeError) and "loading state_dict for" in str(cause):
             fix = "Remove the settings of model, or use the environment of the checkpoint."
             return f"The checkpoint must fit the networks, got an error: {one_line(cause)[:160]}... {fix}"
-        if _is_lightnings(cause):
+        if isinstance(cause, MisconfigurationException | ModuleNotFoundError) or "conditioned on metric" in str(cause):
             return f"Lightning does not accept these settings: {one_line(cause)}"
-        if isinstance(cause, OSError) and (cause.filename or cause.errno in DISK_FULL) and not _is_in_users_code(cause):
+        if isinstance(cause, OSError) and (cause.filename or cause.errno in DISK_FULL):
             return f"{cause.filename or 'The output'} cannot be used ({cause.strerror}). Use another path."
     return None
 
@@ -57,12 +51,8 @@ def _constructor_error(message: str) -> str:
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code for an exception that has a message: 1 for a failed run, 2 for an invalid setting."""
-    for cause in _causes(error):
-        if isinstance(cause, UsageError):
-            return 2
-        if isinstance(cause, RunError) or is_lost_peer(cause):
-            return 1
-    return 2
+    ours = (each for each in _causes(error) if isinstance(each, UsageError | RunError) or is_lost_peer(each))
+    return 2 if isinstance(next(ours, None), UsageError | None) else 1
 
 
 def explain_parser_error(message: str, keys: Iterable[str]) -> str:
@@ -75,7 +65,7 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
     key = _first(r'(?:Parser key "|^--)([^":]+)', message)
     if unknown := _first(r"[Oo]ption '([^']+)'", message):
         of_class = "class_path" in message
-        return _no_setting(unknown, [] if of_class else list(keys), key if of_class else "")
+        return _no_setting(unknown, [] if of_class else list(keys))
     if unknown := _first(r"unrecognized arguments: (\S+)", message):
         if not unknown.startswith("--"):
             return f'"{unknown}" does not belong to a flag. Write a setting as --data.batch_size 256.'
@@ -93,10 +83,11 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
     return _about_value(key, message) or f"{one_line(message).rstrip('.')}; see --help."
 
 
-def _no_setting(name: str, keys: Sequence[str], owner: str = "") -> str:
-    hint = close_setting(name, keys)
-    where = f"{owner}: there" if owner else "There"
-    return f'{where} is no setting "{name}"{_mean(hint) if hint else "; see --help for all settings."}'
+def _no_setting(name: str, keys: Sequence[str]) -> str:
+    """Return that a setting does not exist, and one with a similar name, whose section may be missing or wrong."""
+    ends = {key.split(".")[-1]: key for key in reversed(keys)}
+    close = get_close_matches(name.replace("-", "_").lower().split(".")[-1], ends, n=1, cutoff=0.75)
+    return f'There is no setting "{name}"{_mean(ends[close[0]]) if close else "; see --help for all settings."}'
 
 
 def _about_value(key: str, message: str) -> str | None:
@@ -117,28 +108,8 @@ def _about_value(key: str, message: str) -> str | None:
     return f"{key} must be {' or '.join(accepted)}, got {got or 'nothing'}. Use {fix}."
 
 
-def close_setting(name: str, keys: Sequence[str]) -> str | None:
-    """Return the setting with a similar name. Its section may be missing or wrong."""
-    name = name.replace("-", "_").lower()
-    ends = {key.split(".")[-1]: key for key in reversed(keys)}
-    last = name.split(".")[-1]
-    close = [ends[last]] if last in ends else get_close_matches(name, keys, n=1, cutoff=0.75)
-    return next(iter(close or [ends[end] for end in get_close_matches(last, ends, n=1, cutoff=0.75)]), None)
-
-
 def _mean(hint: str) -> str:
     return f"; did you mean {hint}?"
-
-
-def _is_lightnings(error: BaseException) -> bool:
-    """Return whether Lightning refuses the settings."""
-    return isinstance(error, MisconfigurationException | ModuleNotFoundError) or "conditioned on metric" in str(error)
-
-
-def _is_in_users_code(error: BaseException) -> bool:
-    """Return whether the traceback contains code that the user wrote. Its author needs the traceback."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return not all(file.startswith(INSTALLED) or "-packages" in file for file in files)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

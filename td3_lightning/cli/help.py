@@ -42,7 +42,10 @@ TRAINER = {
     "logger": ("null", "Further loggers, for example WandbLogger; false disables all."),
     "default_root_dir": ("null", "Folder of lightning_logs, by default the working directory."),
 }
-OTHER = {
+TEXTS = {
+    "fit": "Train an agent, or resume a run from `--ckpt_path`.",
+    "validate": "Play the evaluation episodes of training with the policy of a checkpoint.",
+    "test": "Play episodes with the policy of a checkpoint, on seeds that training does not use.",
     "curves": "Draw the learning curves of several runs.",
     "sweep": "Train with several seeds, or search for settings.",
 }
@@ -68,10 +71,8 @@ complete -o bashdefault -o default -F _td3_lightning td3-lightning"""
 def program_help() -> Iterator[str]:
     """Yield the lines of `td3-lightning --help`."""
     yield "usage: td3-lightning COMMAND [--config FILE] [--SETTING VALUE]...\n"
-    for command in COMMANDS:
+    for command in (*COMMANDS, *OTHER_COMMANDS):
         yield f"  {command:<12}{_summary(command)}"
-    for command, text in OTHER.items():
-        yield f"  {command:<12}{text}"
     yield "\nCOMMAND --help lists the settings. --version prints the version."
 
 
@@ -100,7 +101,7 @@ def settings_of(command: str, agent: str = DEFAULT) -> dict[str, dict[str, tuple
         command: Name of the command.
         agent: Import path of the agent.
     """
-    own = _arguments(vars(Trainer)[command], COMMANDS[command] | {"self", "args", "kwargs"})
+    own = _arguments(getattr(Trainer, command), COMMANDS[command] | {"self", "args", "kwargs"})
     sections = {"model": agent_class(agent), "data": ReplayData, "collector": Collector, "checkpoint": BestCheckpoint}
     found = {
         name: {f"{name}.{key}": held for key, held in _arguments(kind, FROM_ENVIRONMENT).items()}
@@ -116,7 +117,7 @@ def print_help(words: Sequence[str]) -> None:
 
 
 def _summary(command: str) -> str:
-    return inspect.getdoc(vars(Trainer)[command]).partition("\n")[0]  # type: ignore[union-attr]
+    return TEXTS.get(command) or str(inspect.getdoc(getattr(Trainer, command))).partition("\n")[0]
 
 
 def _arguments(called: Any, without: set[str]) -> dict[str, tuple[str, str]]:

@@ -2,42 +2,27 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.cli.checks import require_checkpoint
 from td3_lightning.cli.config_files import read_config
-from td3_lightning.cli.settings import (
-    AGENTS,
-    DEFAULT,
-    KEY,
-    agent_class,
-    agent_path,
-    saved_settings,
-    with_class_flags,
-)
-from td3_lightning.cli.stage import (
-    check_own_stage,
-    find_checkpoint,
-    has_name,
-    is_name,
-    runs_folder,
-)
-from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError
+from td3_lightning.cli.settings import AGENTS, DEFAULT, KEY, agent_class, agent_path, saved_settings, with_class_flags
+from td3_lightning.errors import UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import expand, shown
-from td3_lightning.reporting.run_dir import config_of, run_dir_of
+from td3_lightning.reporting.run_dir import config_of, newest_last, run_dir_of
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 # Settings that are needed before the parser exists: they name the class of the agent and the checkpoint.
 EARLY = (KEY, "ckpt_path", "name", "trainer.default_root_dir", "data.empty_replay")
+RUNS = "lightning_logs"  # folder of all runs
+PREFIX = "last:"  # of a ckpt_path, followed by the name of a run
 
 
 class Precedence:
@@ -93,9 +78,11 @@ class Precedence:
         """
         files = [file.content for file in self.files]
         if self._path is None or self.checkpoint is None:
-            require_checkpoint(self._command, self._printing)
             if self._printing:
                 self._print(parser, files)
+            if self._command not in ("fit", "import"):
+                example = "for example lightning_logs/car/version_0/checkpoints/last.ckpt"
+                raise UsageError(f"{self._command} requires --ckpt_path, {example}.")
             return self._parse(parser, files)
         if self._command == "fit" and not self.files:
             fix = f"Use --config {config_of(Path(self._path))}."
@@ -137,15 +124,17 @@ class Precedence:
     def _find_checkpoint(self) -> str | None:
         """Return the checkpoint that a flag or a configuration file refers to, None without one."""
         named, is_typed = self._value("ckpt_path"), self._early.ckpt_path is not None
-        if is_typed and not is_name(named):
+        by_name = named is not None and (named == "last" or named.startswith(PREFIX))
+        if is_typed and not by_name:
             return expand("ckpt_path", named)
         is_stage = not is_typed and self._value("data.empty_replay") in (True, "true")
         if named is None or (is_stage and self._command != "fit"):
             return None
         try:
-            name = str(self._value("name") or (self.files[0].path.stem if self.files else "default"))
+            own = str(self._value("name") or (self.files[0].path.stem if self.files else "default"))
             runs = runs_folder(self._value("trainer.default_root_dir"))
-            path = expand("ckpt_path", find_checkpoint(named, runs, name))
+            name = own if named == "last" else named.removeprefix(PREFIX)
+            path = expand("ckpt_path", str(newest_last(runs, name)) if by_name else named)
         except UsageError:
             if self._printing:  # the configuration can be printed before the previous stage is trained
                 return None
@@ -158,7 +147,7 @@ class Precedence:
         """Return the words of a command line whose configuration files have the given contents."""
         name = [f"--name={self.files[0].path.stem}"] if self.files else []  # a name in a file overrides it
         path = [] if self._path is None else [f"--ckpt_path={self._path}"]
-        configs = [f"--config={ParsedFiles.add(content)}" for content in contents]
+        configs = [f"--config={yaml.safe_dump(content)}" for content in contents]
         return [self._command, *name, *configs, *self._typed, *path, f"--{KEY}={self.agent}"]
 
     def _parse(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> Namespace:
@@ -183,7 +172,7 @@ class Precedence:
         if self._command == "fit" and is_stage:
             say(f"Starting this stage from {shown(path, self._start)}.")
         elif self._command == "fit" and staged.data.empty_replay:
-            check_own_stage(Path(path), resumed.name, [file.path for file in self.files])
+            self._check_own_stage(Path(path), resumed.name)
         env_id, configured = resumed.data.env_id, staged.data.env_id
         if env_id != configured:
             raise UsageError(
@@ -197,25 +186,24 @@ class Precedence:
         elif changed:
             say(f"The checkpoint overrides settings of the configuration: {changed}. Use a flag to change a setting.")
 
+    def _check_own_stage(self, checkpoint: Path, name: str) -> None:
+        if not has_name(run_dir_of(checkpoint), name):
+            files = " and ".join(str(file.path) for file in self.files)
+            raise UsageError(
+                f"{files} starts a new stage, so ckpt_path must belong to a run named {name}, got {checkpoint}. Use "
+                "--data.empty_replay true to start the stage from it, or false to resume that run."
+            )
 
-class ParsedFiles:
-    """Contents of files that are parsed already, behind jsonargparse's loader of YAML."""
 
-    _contents: ClassVar[dict[str, Any]] = {}
-    _load = staticmethod(get_loader("yaml"))
+def runs_folder(default_root_dir: str | None) -> Path:
+    """Return the folder of all runs."""
+    return Path(expand("trainer.default_root_dir", default_root_dir or "."), RUNS)
 
-    @classmethod
-    def add(cls, content: Mapping[str, Any]) -> str:
-        """Return a text that the loader replaces with the content."""
-        set_loader("yaml", cls.load, exceptions=(yaml.YAMLError, *OTHER_YAML_ERRORS))
-        text = f"<settings {len(cls._contents)}>"
-        cls._contents[text] = content
-        return text
 
-    @classmethod
-    def load(cls, text: str) -> Any:
-        """Return the value of a flag, or the content of a file."""
-        return deepcopy(cls._contents[text]) if text in cls._contents else cls._load(text)
+def has_name(run: Path | None, name: str) -> bool:
+    """Return whether a run folder belongs to a run with this name. The folder of all runs may have been moved."""
+    parts = (RUNS, *Path(name).parts)
+    return run is not None and run.parent.parts[-len(parts) :] == parts
 
 
 def is_printing(word: str) -> bool:

@@ -1,10 +1,8 @@
 """Callback that saves the configuration beside the logs and in every checkpoint."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +33,6 @@ class SaveConfig(SaveConfigCallback):
         self.is_required = False  # by `test`, because the settings name code, which a checkpoint must not import
         self._warnings = WarningCache()
 
-    @cached_property
-    def text(self) -> str:
-        """Return the configuration as YAML, which is slow because jsonargparse validates it."""
-        # Positional arguments, because their names depend on the release of jsonargparse.
-        return str(self.parser.dump(self.config, "parser_mode", False))
-
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Do nothing, because a run that cannot begin must not create a folder."""
 
@@ -55,27 +47,21 @@ class SaveConfig(SaveConfigCallback):
         except UsageError as error:
             raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         self.is_required = requires_config(settings)
-        check_same(trainer, settings["model"])
-        folder = self._folder(trainer)
-        if folder is None:
+        if not trainer.loggers:
             return
+        folder = Path(str(trainer.log_dir)).absolute()  # broadcast by Lightning
+        self._file = folder / "config.yaml"
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if not os.access(there, os.W_OK | os.X_OK):
-            raise _cannot_be_written(str(folder), f"no write permission for {there}")
+            fix = "Use another folder with --trainer.default_root_dir."
+            raise UsageError(f"The run folder {folder} must be writable, got no write permission for {there}. {fix}")
         is_new = trainer.is_global_zero and not continues_in(trainer, folder)
-        if is_new and (folder / "config.yaml").exists():  # of another run, or of the user
+        if is_new and self._file.exists():  # of another run, or of the user
             raise run_exists_error(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write config.yaml, since the run has begun.
-
-        Raises:
-            UsageError: It cannot be written.
-        """
-        try:
-            self._write(trainer)
-        except OSError as error:
-            raise _cannot_be_written(os.path.dirname(str(self._file)), error.strerror or str(error)) from error
+        """Write config.yaml, since the run has begun."""
+        self._write(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the settings that a resumed run keeps, as plain Python values.
@@ -89,42 +75,13 @@ class SaveConfig(SaveConfigCallback):
             self._warnings.warn(f"Cannot write {self._file} ({error.strerror or error}). The run continues.")
         checkpoint["config"] = storable(kept(self.config.as_dict()))
 
-    def _folder(self, trainer: L.Trainer) -> Path | None:
-        """Return the run's folder. All ranks must call this, because Lightning broadcasts it."""
-        folder = trainer.log_dir if trainer.loggers else None
-        return None if folder is None else Path(folder).absolute()
-
     def _write(self, trainer: L.Trainer) -> None:
-        if self._file is None:
-            folder = self._folder(trainer)
-            self._file = None if folder is None else folder / "config.yaml"
         if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
             return
-        atomic_write(self._file, lambda file: file.write(self.text.encode()))
+        # Positional arguments, because their names depend on the release of jsonargparse.
+        text = str(self.parser.dump(self.config, "parser_mode", False))
+        atomic_write(self._file, lambda file: file.write(text.encode()))
         self._written = True
-
-
-def check_same(trainer: L.Trainer, model: dict[str, Any]) -> None:
-    """Raise `UsageError` if this process has other settings of the agent or another checkpoint than the first one.
-
-    Args:
-        trainer: Trainer, whose processes have formed a group.
-        model: Settings of the agent, as plain values.
-    """
-    if trainer.world_size == 1:
-        return
-    path = trainer.ckpt_path
-    own = {"model": model, "ckpt_path": path and hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]}
-    for name, first in trainer.strategy.broadcast(own).items():
-        if own[name] != first:
-            fix = "Give every node the same configuration and, to resume, the same run folder."
-            raise UsageError(f"{name} must be the same in every process, got {first} and {own[name]}. {fix}")
-
-
-def _cannot_be_written(folder: str, why: str) -> UsageError:
-    return UsageError(
-        f"The run folder {folder} must be writable, got {why}. Use another folder with --trainer.default_root_dir."
-    )
 
 
 def storable(value: Any) -> Any:

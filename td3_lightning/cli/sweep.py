@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger
 
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.config_files import ConfigFile, read_config, read_space
-from td3_lightning.cli.stage import runs_folder
+from td3_lightning.cli.precedence import runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
 from td3_lightning.tuning.cluster import Cluster
 from td3_lightning.tuning.run import LocalProcess, Plan

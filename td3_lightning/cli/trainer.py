@@ -46,18 +46,6 @@ class Trainer(L.Trainer):
 
     # The first sentence of a method is the description of its command. The agents have the weights of the checkpoint.
 
-    def fit(self, *args: Any, **kwargs: Any) -> None:
-        """Train an agent, or resume a run from `--ckpt_path`."""
-        super().fit(*args, **kwargs)
-
-    def validate(self, *args: Any, **kwargs: Any) -> Any:
-        """Play the evaluation episodes of training with the policy of a checkpoint."""
-        return super().validate(*args, **kwargs)
-
-    def test(self, *args: Any, **kwargs: Any) -> Any:
-        """Play episodes with the policy of a checkpoint, on seeds that training does not use."""
-        return super().test(*args, **kwargs)
-
     def record(
         self,
         model: TD3,

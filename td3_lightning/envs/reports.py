@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from td3_lightning.errors import to_float
-
 LOGGED = {  # names that training and evaluation log themselves
     *("return", "length", "return_mean", "return_std", "return_min", "return_max", "length_mean"),
     *("episode_return", "running_mean", "critic_loss", "actor_loss", "q_mean", "actor_lr", "critic_lr", "noise"),
@@ -26,7 +24,7 @@ def info_values(info: dict[str, Any]) -> dict[str, float | bool]:
     values = {" ".join(str(name).split()): _item(value) for name, value in info.items()}
     found = {name: value for name, value in values.items() if isinstance(value, bool | int | float)}
     return {
-        f"info_{name}" if name in LOGGED else name: value if isinstance(value, bool) else to_float(value)
+        f"info_{name}" if name in LOGGED else name: value if isinstance(value, bool) else float(value)
         for name, value in found.items()
     }
 

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from lightning_utilities.core.rank_zero import WarningCache
 
 from td3_lightning.atomic_files import sync
-from td3_lightning.errors import UsageError, refuse, to_float
+from td3_lightning.errors import UsageError, refuse
 from td3_lightning.reporting.metrics_csv import CLOCKS, MetricsFile, column_of
 from td3_lightning.reporting.paths import absolute, is_below
 
@@ -111,7 +111,7 @@ class RunLogger(TensorBoardLogger):
             if self.metrics.is_deleted():
                 self._recreate()
         skipped = (CLOCKS[0], self.axis)
-        values = {column_of(name): to_float(value) for name, value in metrics.items() if name not in skipped}
+        values = {column_of(name): float(value) for name, value in metrics.items() if name not in skipped}
         with self._warn_on_disk_error():
             self.metrics.append({self.axis: step, **values})
         with self._warn_on_disk_error():

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch.callbacks import Callback
 
 import recorded
 from nodes import LIMIT
@@ -23,7 +22,7 @@ from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
 from td3_lightning.cli import config_files
 from td3_lightning.cli.app import main
-from td3_lightning.cli.stage import has_name
+from td3_lightning.cli.precedence import has_name
 from td3_lightning.errors import ExitOnSignal
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 from tests.integration.test_documentation import trained_configs
@@ -329,18 +328,6 @@ def test_checkpoint_runs_no_code_unnamed_by_the_user(last, capsys):
             assert f'names "{evil}"' in error_of(capsys, "test", "--ckpt_path", name)
 
 
-class MissingFile(Callback):
-    """Read a file that does not exist."""
-
-    def on_fit_start(self, trainer, pl_module):
-        Path("nowhere").read_text()
-
-
-def test_error_in_user_code_keeps_its_traceback():
-    with pytest.raises(OSError, match="No such file"):
-        main(["fit", "--config", "here.yaml", *SMALL, f"--trainer.callbacks+={__name__}.MissingFile"])
-
-
 def test_signal_before_the_run_begins_leaves_no_folder(monkeypatch):
     def stop(*_):
         raise ExitOnSignal(143)
@@ -406,19 +393,17 @@ INVALID_LINES = {  # beside those of the FAQ
             "--trainer.gradient_clip_val=1.0": "must be None, got 1.0. Use --model.max_grad_norm",
             "--trainer.default_root_dir here.yaml": "no write permission for",
             "--trainer.logger CometLogger": "Requirement 'comet-ml",
-            "--trainer.callbacks+=td3_lightning.Collector": "because the command line adds one. Remove it",
+            "--trainer.callbacks+=td3_lightning.Collector": "Found more than one stateful callback of type `Collector",
             "--trainer.callbacks+=td3_lightning.StopWhenSolve": "did you mean td3_lightning.StopWhenSolved?",
             "--trainer.callbacks+=td3_lightning.PolicyCheckpoint --trainer.callbacks.early_episodes=0": (
                 "early_episodes must be in [1, 10000], got 0. Use a larger value."
             ),
-            "--trainer.plugins+=lightning.pytorch.plugins.io.AsyncCheckpointIO": "must not contain AsyncCheckpointIO",
         }.items()
     },
 }
 INVALID_FILES = {
     "data: [1, {": "bad.yaml must be valid YAML, got an error: while parsing a flow ",
     "": "bad.yaml must be a mapping with sections such as data and trainer, got None. Add them.",
-    "data: {env_id: Pendulum-v1}\nmodel: {tau: 0.1}\nmodel: {policy_freq: 3}": '"model" occurs twice (line 3, column',
     "data: {env_id: Pendulum-v1}\ntrainer: {max_epoch: 3}": "did you mean trainer.max_epochs",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "does not accept td3_lightning.Nope",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat}]}": "requires repeat",
