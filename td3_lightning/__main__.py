@@ -64,7 +64,7 @@ def import_main() -> Callable[[Sequence[str] | None], int]:
     return main
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _end(number: int, _: FrameType | None) -> None:
     from td3_lightning.errors import ExitOnSignal
 
     raise ExitOnSignal(128 + number)

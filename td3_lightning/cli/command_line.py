@@ -58,6 +58,7 @@ class CommandLine(LightningCLI):
         self.start = Path.cwd()
         self.typed = args[0]
         self.sources = Precedence(args[0], args[1:], self.start)
+        self.checkpoint = self.sources.checkpoint
         accelerator = "cpu" if torch.backends.mps.is_available() else "auto"  # mps has no float64
         try:
             super().__init__(
@@ -123,11 +124,6 @@ class CommandLine(LightningCLI):
         except argparse.ArgumentError as error:
             known = self.command_parser.get_defaults(skip_validation=True).keys()
             raise UsageError(explain_parser_error(str(error), known)) from error
-
-    @property
-    def checkpoint(self) -> dict[str, Any] | None:
-        """The checkpoint that the command loads, None without one."""
-        return self.sources.checkpoint
 
     def _parse_ckpt_path(self) -> None:
         """Replace Lightning's method, because `Precedence` has merged the settings of the checkpoint."""
@@ -210,24 +206,16 @@ class CommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Print a description of the run."""
         self._fit_start = time.monotonic()
-        for line in start_lines(self.trainer, self.model, self.datamodule, self._seed(), self.start):
+        seed = str(self.settings.seed_everything)
+        for line in start_lines(self.trainer, self.model, self.datamodule, seed, self.start):
             echo(line)
-
-    def _seed(self) -> str:
-        seed = self.settings.seed_everything
-        saved = seed if self.checkpoint is None else self.checkpoint.get("config", {}).get("seed_everything", seed)
-        if seed == saved:
-            return f"{seed}"
-        return f"{seed}, but the random generators continue from the checkpoint (seed {saved})"
 
     @rank_zero_only
     def after_fit(self) -> None:
         """Print a summary and the next commands. Explain why a complete run was not trained."""
         if self.checkpoint is not None and self.model.updates == self.checkpoint["clocks"]["updates"]:
             after = f"{self.model.clock:,} {self.model.clock_name}"
-            fix = (
-                "Increase --trainer.max_epochs, or --trainer.max_time, which counts the time of all starts of the run."
-            )
+            fix = "Increase --trainer.max_epochs, or --trainer.max_time, which counts all starts of the run."
             echo(f"The run was complete after {after}, so nothing was trained. {fix}")
         summary = self._summary()
         seconds = time.monotonic() - self._fit_start

@@ -19,14 +19,15 @@ def draw_curves(args: Sequence[str]) -> None:
         argparse.ArgumentError: A flag has no value.
         UsageError: A word is not valid, or a run does not have the metric.
     """
-    options = _parse(args)
-    output = absolute("output", options.output)
-    if output.suffix != ".png":
+    options, unknown = make_parser().parse_known_intermixed_args(args)
+    if unknown:
+        raise UsageError(f"curves has no setting {unknown[0]}. Use curves --help for its settings.")
+    if not options.output.endswith(".png"):
         raise UsageError(f"output must be the path of a .png file, got {options.output}. Use curves.png, for example.")
     from td3_lightning.reporting.seed_curves import write_seed_curves  # imports matplotlib
 
     groups = {name: [absolute("runs", path) for path in paths] for name, paths in _groups(options).items()}
-    write_seed_curves(groups, options.metric, options.title or options.metric, output)
+    write_seed_curves(groups, options.metric, options.title or options.metric, absolute("output", options.output))
     echo(options.output)
 
 
@@ -48,15 +49,6 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parse(args: Sequence[str]) -> argparse.Namespace:
-    options, unknown = make_parser().parse_known_intermixed_args(args)
-    if unknown:
-        raise UsageError(f"curves has no setting {unknown[0]}. Use curves --help for its settings.")
-    if not options.runs + options.group:
-        raise UsageError("curves requires the folder of at least one run, got none. Use lightning_logs/car/version_0.")
-    return options
-
-
 def _groups(options: argparse.Namespace) -> dict[str, list[Path]]:
     """Return the runs of each group by its name."""
     given = [("runs", options.runs), ("reference", options.reference)]
@@ -66,4 +58,6 @@ def _groups(options: argparse.Namespace) -> dict[str, list[Path]]:
             fix = "Use --group td7 lightning_logs/td7/version_0, for example."
             raise refuse("group", "a new name, followed by at least one run", " ".join([name, *words]), fix)
         groups[name] = [Path(word) for word in words]
+    if not groups:
+        raise UsageError("curves requires the folder of at least one run, got none. Use lightning_logs/car/version_0.")
     return groups

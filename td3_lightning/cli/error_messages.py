@@ -12,14 +12,8 @@ from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.errors import RunError, UsageError, one_line
 
-KINDS = {
-    "bool": "true or false",
-    "int": "an integer",
-    "float": "a number",
-    "dict": "a mapping",
-    "Sequence": "a list",
-    "NoneType": "null",
-}
+KINDS = {"bool": "true or false", "int": "an integer", "float": "a number"}
+KINDS |= {"dict": "a mapping", "Sequence": "a list", "NoneType": "null"}
 
 DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # of a write, which does not name its file
 
@@ -58,14 +52,11 @@ def exit_code(error: BaseException) -> int:
 def explain_parser_error(message: str, keys: Iterable[str]) -> str:
     """Convert a message of jsonargparse, often of many lines, to one sentence.
 
-    Args:
-        message: Message of jsonargparse.
-        keys: Names of all settings, for example "data.batch_size".
+    `keys` are the names of all settings, for example "data.batch_size".
     """
     key = _first(r'(?:Parser key "|^--)([^":]+)', message)
     if unknown := _first(r"[Oo]ption '([^']+)'", message):
-        of_class = "class_path" in message
-        return _no_setting(unknown, [] if of_class else list(keys))
+        return _no_setting(unknown, [] if "class_path" in message else list(keys))
     if unknown := _first(r"unrecognized arguments: (\S+)", message):
         if not unknown.startswith("--"):
             return f'"{unknown}" does not belong to a flag. Write a setting as --data.batch_size 256.'
@@ -94,18 +85,15 @@ def _about_value(key: str, message: str) -> str | None:
     """Explain a value of the wrong type, or a class that does not exist."""
     got = _first(r"(?:Given value|Got value): (.*)", message).split(". Got value")[0]
     kinds = re.findall(r"Expected a (?:<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[([^\]]*)\])", message)
-    accepted = list(
-        dict.fromkeys(KINDS.get(name, name) or f"one of {choices}".replace("'", "") for name, choices in kinds)
-    )
+    texts = (KINDS.get(name, name) or f"one of {choices}".replace("'", "") for name, choices in kinds)
+    accepted = list(dict.fromkeys(texts))
     if not key or not kinds:
         return None
     if accepted == ["null"]:  # or a class, which jsonargparse does not name
         name = _first(r"class_path(?:=|': )'([\w.]+)'", got) or got
         close = get_close_matches(name.split(".")[-1], td3_lightning.__all__, n=1)
         return f"{key} does not accept {name}{_mean(f'td3_lightning.{close[0]}') if close else '; see --help.'}"
-    is_whole = re.fullmatch(r"[\d.]+(e\+?\d+)?", got) and float(got).is_integer()
-    fix = int(float(got)) if is_whole and "an integer" in accepted else accepted[0]
-    return f"{key} must be {' or '.join(accepted)}, got {got or 'nothing'}. Use {fix}."
+    return f"{key} must be {' or '.join(accepted)}, got {got or 'nothing'}. Use {accepted[0]}."
 
 
 def _mean(hint: str) -> str:

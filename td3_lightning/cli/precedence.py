@@ -147,7 +147,7 @@ class Precedence:
         """Return the words of a command line whose configuration files have the given contents."""
         name = [f"--name={self.files[0].path.stem}"] if self.files else []  # a name in a file overrides it
         path = [] if self._path is None else [f"--ckpt_path={self._path}"]
-        configs = [f"--config={yaml.safe_dump(content)}" for content in contents]
+        configs = [f"--config={yaml.safe_dump(content, sort_keys=False)}" for content in contents]
         return [self._command, *name, *configs, *self._typed, *path, f"--{KEY}={self.agent}"]
 
     def _parse(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> Namespace:

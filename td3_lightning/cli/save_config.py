@@ -47,9 +47,10 @@ class SaveConfig(SaveConfigCallback):
         except UsageError as error:
             raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
         self.is_required = requires_config(settings)
-        if not trainer.loggers:
+        log_dir = trainer.log_dir if trainer.loggers else None  # broadcast by Lightning
+        if log_dir is None:
             return
-        folder = Path(str(trainer.log_dir)).absolute()  # broadcast by Lightning
+        folder = Path(log_dir).absolute()
         self._file = folder / "config.yaml"
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if not os.access(there, os.W_OK | os.X_OK):
@@ -85,21 +86,15 @@ class SaveConfig(SaveConfigCallback):
 
 
 def storable(value: Any) -> Any:
-    """Convert a setting to dict, list, str, int, float, bool or None, for a checkpoint.
-
-    Functions and classes become their import paths. Other objects become text.
-    """
+    """Convert a setting to plain data, for a checkpoint. Classes become their import paths, other objects text."""
     if isinstance(value, Mapping):
         return {key if isinstance(key, LEAVES) else str(key): storable(held) for key, held in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [storable(held) for held in value]
     if isinstance(value, Enum | np.generic):
         return storable(value.value if isinstance(value, Enum) else value.item())
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)  # the type of a seed is a subclass of int
+    if isinstance(value, LEAVES):
+        return int(value) if isinstance(value, int) and not isinstance(value, bool) else value  # a seed has a subclass
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return str(value)

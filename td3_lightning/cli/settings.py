@@ -4,7 +4,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -60,10 +59,8 @@ def agent_path(name: Any) -> str:
             return path
     if isinstance(name, str) and "." in name and agent_class(name) is not None:
         return name
-    known = {"td3": DEFAULT, "td7": "td3_lightning.TD7"}
-    close = get_close_matches(str(name).split(".")[-1].lower(), known, n=1)
-    fix = f"Use {known[close[0]]}." if close else "Use TD7, for example."
-    raise UsageError(f"{KEY} must be {' or '.join(AGENTS)} or a subclass, got {one_line(name)[:100]}. {fix}")
+    wrong = one_line(name)[:100]
+    raise UsageError(f"{KEY} must be {' or '.join(AGENTS)} or a subclass, got {wrong}. Use TD7, for example.")
 
 
 def agent_class(path: str) -> type[TD3] | None:

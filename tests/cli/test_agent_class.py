@@ -96,7 +96,7 @@ def test_a_flag_wins_over_files_and_a_later_file_over_an_earlier(capsys: pytest.
 
 
 ERRORS = {
-    "--model TD9": "model.class_path must be td3_lightning.TD3 or td3_lightning.TD7 or a subclass, got TD9. Use td3_",
+    "--model TD9": "model.class_path must be td3_lightning.TD3 or td3_lightning.TD7 or a subclass, got TD9. Use TD7",
     "--model.class_path os.system": "or a subclass, got os.system. Use TD7, for example.",
     "--model.layer_norm true": 'There is no setting "model.layer_norm"',
     "--model.zs_dim 0": "zs_dim must be at least 1, got 0. The paper uses 256.",

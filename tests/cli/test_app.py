@@ -380,7 +380,7 @@ INVALID_LINES = {  # beside those of the FAQ
             "--zzz": 'no setting "zzz"',
             "stray": '"stray" does not belong to a flag',
             "--data.batch_size": "--data.batch_size requires a value, got none",
-            "--data.capacity 1e6": "data.capacity must be an integer, got 1000000.0. Use 1000000.",
+            "--data.capacity 1e6": "data.capacity must be an integer, got 1000000.0. Use an integer.",
             "--data.gamma 0,9": "data.gamma must be a number, got 0,9.",
             "--data.env_kwargs 3": "data.env_kwargs must be a mapping or null, got 3.",
             "--seed_everything -1": "seed_everything must be an integer from 0 to 4294967295.",
