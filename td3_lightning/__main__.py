@@ -46,10 +46,7 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def import_main() -> Callable[[Sequence[str] | None], int]:
-    """Import the command line without garbage collection.
-
-    The imports create a million objects that stay. Collections would delay the first update.
-    """
+    """Import the command line without garbage collection, because the imports create a million objects that stay."""
     gc.disable()
     try:
         from td3_lightning.cli.deferred_compiler import defer_compiler

@@ -72,12 +72,7 @@ def shown(value: object) -> str:
 def require_int(name: str, value: Any, least: int | None = None, most: int | None = None, fix: str = "") -> int:
     """Return an integer in [least, most]. Integers of NumPy and torch are accepted, floats are not.
 
-    Args:
-        name: Name of the setting.
-        value: Value to check.
-        least: Smallest allowed value.
-        most: Largest allowed value.
-        fix: Advice if the value is out of range.
+    `name` is the setting, and `fix` the advice if the value is out of range.
     """
     scalar: Any = None if isinstance(value, bool) or getattr(value, "shape", ()) != () else value
     try:
@@ -108,14 +103,7 @@ def require_float(
 ) -> float:
     """Return a finite number in the given interval. Numbers of NumPy and torch are accepted.
 
-    Args:
-        name: Name of the setting.
-        value: Value to check.
-        least: Smallest allowed value.
-        most: Largest allowed value.
-        above: Bound that the value must exceed.
-        below: Bound that the value must stay under.
-        fix: Advice if the value is out of range.
+    `least` and `most` are allowed, `above` and `below` are not. `fix` is the advice if the value is out of range.
     """
     number = as_float(value)
     if number is None:

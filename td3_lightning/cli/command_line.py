@@ -19,13 +19,12 @@ from td3_lightning import checkpointing
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
-from td3_lightning.cli.checks import check_pixel_encoder, check_processes, check_trainer
 from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.precedence import Precedence, runs_folder
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import DEFAULT, KEY
-from td3_lightning.cli.trainer import NullProfiler, Trainer, install_fast_loop
+from td3_lightning.cli.trainer import NullProfiler, Trainer, check_pixel_encoder, check_processes, check_trainer
 from td3_lightning.errors import ExitOnSignal, UsageError, one_line
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.learning_curve import Curve
@@ -58,6 +57,7 @@ class CommandLine(LightningCLI):
         self.start = Path.cwd()
         self.typed = args[0]
         self.sources = Precedence(args[0], args[1:], self.start)
+        self.checkpoint = self.sources.checkpoint
         self.checkpoint = self.sources.checkpoint
         accelerator = "cpu" if torch.backends.mps.is_available() else "auto"  # mps has no float64
         try:
@@ -152,7 +152,6 @@ class CommandLine(LightningCLI):
         except (MisconfigurationException, ImportError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             raise UsageError(f"Lightning does not accept the trainer settings: {one_line(error)}") from error
         trainer.start = self.start
-        install_fast_loop(trainer)
         return trainer
 
     def _loggers(self, settings: Mapping[str, Any]) -> list[Logger] | Logger | bool:
@@ -206,6 +205,7 @@ class CommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Print a description of the run."""
         self._fit_start = time.monotonic()
+        seed = str(self.settings.seed_everything)
         seed = str(self.settings.seed_everything)
         for line in start_lines(self.trainer, self.model, self.datamodule, seed, self.start):
             echo(line)

@@ -26,7 +26,9 @@ def user_message(error: BaseException) -> str | None:
         if is_lost_peer(cause):
             return "Another process of this run has ended, so this one ends too. Read the output of the other process."
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
-            return _constructor_error(str(cause))
+            # jsonargparse keeps only the text of an exception in a constructor, with the errors of other types.
+            found = re.search(r"(?m)^  - (?!Expected a)(?:Problem with[^:]*: *)?(.*(?:\n {6}.*)*)", str(cause))
+            return " ".join(found[1].split()) if found else one_line(cause)
         if isinstance(cause, RuntimeError) and "loading state_dict for" in str(cause):
             fix = "Remove the settings of model, or use the environment of the checkpoint."
             return f"The checkpoint must fit the networks, got an error: {one_line(cause)[:160]}... {fix}"
@@ -35,12 +37,6 @@ def user_message(error: BaseException) -> str | None:
         if isinstance(cause, OSError) and (cause.filename or cause.errno in DISK_FULL):
             return f"{cause.filename or 'The output'} cannot be used ({cause.strerror}). Use another path."
     return None
-
-
-def _constructor_error(message: str) -> str:
-    """Return the exception that a constructor raised. jsonargparse keeps only its text, with those of other types."""
-    found = re.search(r"(?m)^  - (?!Expected a)(?:Problem with[^:]*: *)?(.*(?:\n {6}.*)*)", message)
-    return " ".join(found[1].split()) if found else one_line(message)
 
 
 def exit_code(error: BaseException) -> int:

@@ -17,7 +17,6 @@ from td3_lightning.cli.precedence import parse_early_flags
 from td3_lightning.cli.settings import DEFAULT, KEY, agent_class, agent_path
 from td3_lightning.cli.trainer import Trainer
 from td3_lightning.errors import UsageError
-from td3_lightning.reporting.console import echo
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 
@@ -97,9 +96,7 @@ def command_help(command: str, words: Sequence[str]) -> Iterator[str]:
 def settings_of(command: str, agent: str = DEFAULT) -> dict[str, dict[str, tuple[str, str]]]:
     """Return the settings of a command by section: the default and the first sentence of each flag without dashes.
 
-    Args:
-        command: Name of the command.
-        agent: Import path of the agent.
+    `agent` is an import path.
     """
     own = _arguments(getattr(Trainer, command), COMMANDS[command] | {"self", "args", "kwargs"})
     sections = {"model": agent_class(agent), "data": ReplayData, "collector": Collector, "checkpoint": BestCheckpoint}
@@ -108,12 +105,6 @@ def settings_of(command: str, agent: str = DEFAULT) -> dict[str, dict[str, tuple
         for name, kind in sections.items()
     }
     return {"run": {**RUN, **own}, **found, "trainer": {f"trainer.{name}": held for name, held in TRAINER.items()}}
-
-
-def print_help(words: Sequence[str]) -> None:
-    """Print the help of the program, or of the command that the first word names."""
-    for line in command_help(words[0], words[1:]) if words[0] in COMMANDS else program_help():
-        echo(line)
 
 
 def _summary(command: str) -> str:
@@ -139,14 +130,7 @@ def _default(parameter: inspect.Parameter) -> str:
 
 
 def print_completion(words: Sequence[str]) -> None:
-    """Print the completion script for a shell.
-
-    Args:
-        words: Words of the command line, for example ["--print_completion", "bash"].
-
-    Raises:
-        UsageError: The shell is not supported.
-    """
+    """Print the completion script for the shell that words such as ["--print_completion", "bash"] name."""
     shell = " ".join(words).replace("=", " ", 1).removeprefix(COMPLETION_FLAG).strip()
     if shell not in SHELLS:
         raise UsageError(

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.cli.config_files import read_config
-from td3_lightning.cli.settings import AGENTS, DEFAULT, KEY, agent_class, agent_path, saved_settings, with_class_flags
+from td3_lightning.cli.settings import AGENTS, DEFAULT, KEY, agent_class, agent_path, saved_settings
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import expand, shown
@@ -21,6 +21,7 @@ from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 # Settings that are needed before the parser exists: they name the class of the agent and the checkpoint.
 EARLY = (KEY, "ckpt_path", "name", "trainer.default_root_dir", "data.empty_replay")
+OF_EACH_START = ("seed_everything", "data.empty_replay")
 RUNS = "lightning_logs"  # folder of all runs
 PREFIX = "last:"  # of a ckpt_path, followed by the name of a run
 
@@ -37,7 +38,7 @@ class Precedence:
         start: Working directory of the command.
 
     Attributes:
-        files: The configuration files. Each is read and parsed once.
+        files: The configuration files.
         checkpoint: The checkpoint that the command loads, None without one.
         run_dir: Folder of the run that `fit` resumes, None for a new run.
         agent: Import path of the agent.
@@ -92,7 +93,8 @@ class Precedence:
         is_stage = bool(self.files) and resumed[self._command].data.empty_replay
         if self._printing:
             self._print(parser, [saved, *files] if is_stage else [*files, saved])
-        self._set_run_dir(Path(self._path), resumed[self._command].name)
+        run = run_dir_of(Path(self._path))  # resumed, unless the user typed another name for a new run
+        self.run_dir = run if self._early.name is None or has_name(run, resumed[self._command].name) else None
         if not self.files:
             return resumed
         staged = self._parse(parser, [saved, *files])
@@ -115,9 +117,7 @@ class Precedence:
             raise UsageError(f"{self._path} must be of one of {', '.join(AGENTS)}, got {algorithm!r}. Use another.")
         path = held if named is None else agent_path(named)
         if getattr(agent_class(path), "algorithm", None) != algorithm:
-            fix = (
-                f"Remove it, and use the configuration of the checkpoint: --config {config_of(Path(str(self._path)))}."
-            )
+            fix = f"Remove it, and use --config {config_of(Path(str(self._path)))}."
             raise UsageError(f"{KEY} must be {held}, as in {self._path}, got {path}. {fix}")
         return path
 
@@ -157,11 +157,6 @@ class Precedence:
         parser.parse_args([*self._words(contents), *self._printing])
         raise SystemExit(0)  # the parser has ended the process before
 
-    def _set_run_dir(self, checkpoint: Path, name: str) -> None:
-        """Resume in the folder of the checkpoint, unless the user typed another name for a new run."""
-        run = run_dir_of(checkpoint)
-        self.run_dir = run if self._early.name is None or has_name(run, name) else None
-
     def _report(self, path: str, resumed: Namespace, staged: Namespace, is_stage: bool) -> None:
         """Report which settings of the checkpoint and of the files override the other ones.
 
@@ -180,7 +175,8 @@ class Precedence:
                 "checkpoint, or set --data.env_id to change the environment."
             )
         taken, left = (staged, resumed) if is_stage else (resumed, staged)
-        changed = ", ".join(differences(taken, left))
+        values = [(name, value, left.get(name)) for name, value in taken.items() if name not in OF_EACH_START]
+        changed = ", ".join(f"{name} {value} (not {other})" for name, value, other in values if value != other)
         if changed and is_stage:
             say(f"The new stage overrides settings of the checkpoint: {changed}.")
         elif changed:
@@ -221,16 +217,5 @@ def parse_early_flags(words: Sequence[str]) -> tuple[argparse.Namespace, list[st
     flags.add_argument("-c", "--config", action="append", default=[])
     for key in EARLY:
         flags.add_argument(f"--{key}")
-    return flags.parse_known_args(with_class_flags(words))
-
-
-def differences(taken: Namespace, left: Namespace) -> list[str]:
-    """List the settings whose values differ, for example "model.tau 0.01 (not 0.005)".
-
-    Args:
-        taken: The settings that a command uses.
-        left: The settings that it does not use.
-    """
-    each_start = ("seed_everything", "data.empty_replay")  # sets these anew
-    values = ((name, value, left.get(name)) for name, value in taken.items() if name not in each_start)
-    return [f"{name} {value} (not {other})" for name, value, other in values if value != other]
+    full = [f"--{KEY}{word.removeprefix('--model')}" if word.split("=")[0] == "--model" else word for word in words]
+    return flags.parse_known_args(full)

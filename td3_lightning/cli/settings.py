@@ -73,11 +73,6 @@ def agent_class(path: str) -> type[TD3] | None:
     return found if isinstance(found, type) and issubclass(found, TD3) else None
 
 
-def with_class_flags(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with `--model NAME` as `--model.class_path NAME`."""
-    return [f"--{KEY}{word.removeprefix('--model')}" if word.split("=")[0] == "--model" else word for word in words]
-
-
 def saved_settings(
     checkpoint: Mapping[str, Any], path: str, files: Sequence[Mapping[str, Any]], typed: Sequence[str], command: str
 ) -> dict[str, Any]:
@@ -119,11 +114,7 @@ def _kept_by_others(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def requires_config(settings: Mapping[str, Any]) -> bool:
-    """Return whether `test` requires the configuration besides the checkpoint, because the settings name code.
-
-    Args:
-        settings: The settings, as `kept` returns them, as plain values.
-    """
+    """Return whether `test` requires the configuration besides the checkpoint, because the settings name code."""
     try:
         check_kept(_kept_by_others(settings), lambda value, setting: False)
     except NotNamedError:
@@ -134,11 +125,7 @@ def requires_config(settings: Mapping[str, Any]) -> bool:
 def check_kept(settings: Mapping[str, Any], named: Named) -> None:
     """Check that the settings that a resumed run takes from its checkpoint name no code and no file of others.
 
-    The parser checks their types.
-
-    Args:
-        settings: The settings, as `kept` returns them, as plain values.
-        named: Returns whether the user has named a value.
+    The parser checks their types. `named` returns whether the user has named a value.
 
     Raises:
         NotNamedError: A setting names code or a file that the user has not named.

@@ -58,8 +58,6 @@ def sweep(args: Sequence[str]) -> None:
     files = [read_config(name) for name in options.config]
     _check_options(options, words)
     if options.space is None:
-        if "--seed_everything" in (word.split("=")[0] for word in words):
-            raise UsageError("--seeds must be the only random seeds, got --seed_everything too. Remove it.")
         ends = [flags({"seed_everything": seed}) for seed in (min(options.seeds), max(options.seeds))]
         plan = _plan(options, words, files, ends)
         _run(partial(run_seeds, plan, options.seeds), plan, options)
@@ -139,8 +137,9 @@ def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
     for name, least in {"workers": 1, "trials": 1, "pruner_warmup": 0}.items():
         if getattr(options, name) is not None:
             require_int(name, getattr(options, name), least)
+    fixed = {*FIXED, "seed_everything"} if options.space is None else {*FIXED}
     for word in words:
-        if (flag := word.split("=")[0].removeprefix("--")) in FIXED and word.startswith("--"):
+        if (flag := word.split("=")[0].removeprefix("--")) in fixed and word.startswith("--"):
             raise UsageError(f"--{flag} must not be set for sweep, which sets it for each run. Remove it.")
     if options.seeds is not None and len(set(options.seeds)) < len(options.seeds):
         raise refuse("seeds", "different integers", options.seeds, "Remove the repeated ones.")

@@ -75,7 +75,6 @@ def test_curves_draws_named_groups(run_folder: Path, monkeypatch: pytest.MonkeyP
         (["x", "--group", "runs", "y"], "group must be a new name, followed by at least one run, got 'runs y'."),
         ([], "curves requires the folder of at least one run, got none. Use "),
         (["absent"], "A run must be a folder with metrics.csv, or such a file, got "),
-        (["x", "--output", "x.pdf"], "output must be the path of a .png file, got x.pdf. Use curves.png"),
         (["x", "--metrics", "y"], "curves has no setting --metrics. Use curves --help"),
     ],
 )
