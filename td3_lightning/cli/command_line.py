@@ -162,15 +162,13 @@ class CommandLine(LightningCLI):
         if given is False or given == []:
             return False
         own = [] if given in (None, True) else _as_list(given)
-        first = next((logger for logger in own if isinstance(logger, RunLogger)), None) or self._run_logger(settings)
-        return [first, *(logger for logger in own if logger is not first)]
-
-    def _run_logger(self, settings: Mapping[str, Any]) -> RunLogger:
-        """Create the logger of a new run, or of the run that is resumed. A new stage is a new run."""
+        first = next((logger for logger in own if isinstance(logger, RunLogger)), None)
         run = self.sources.run_dir
-        if run is None or self.objects.data.empty_replay:
-            return RunLogger(str(runs_folder(settings["default_root_dir"])), self.objects.name)
-        return RunLogger(str(run.parent.parent), run.parent.name, run.name)
+        if first is None and (run is None or self.objects.data.empty_replay):  # a new stage is a new run
+            first = RunLogger(str(runs_folder(settings["default_root_dir"])), self.objects.name)
+        elif first is None:
+            first = RunLogger(str(run.parent.parent), run.parent.name, run.name)
+        return [first, *(logger for logger in own if logger is not first)]
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:
         own = _as_list(settings["callbacks"])

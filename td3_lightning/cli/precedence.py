@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from jsonargparse import Namespace
@@ -80,7 +80,7 @@ class Precedence:
         files = [file.content for file in self.files]
         if self._path is None or self.checkpoint is None:
             if self._printing:
-                self._print(parser, files)
+                self._parse(parser, files, self._printing)
             if self._command not in ("fit", "import"):
                 example = "for example lightning_logs/car/version_0/checkpoints/last.ckpt"
                 raise UsageError(f"{self._command} requires --ckpt_path, {example}.")
@@ -92,7 +92,7 @@ class Precedence:
         resumed = self._parse(parser, [*files, saved])
         is_stage = bool(self.files) and resumed[self._command].data.empty_replay
         if self._printing:
-            self._print(parser, [saved, *files] if is_stage else [*files, saved])
+            self._parse(parser, [saved, *files] if is_stage else [*files, saved], self._printing)
         run = run_dir_of(Path(self._path))  # resumed, unless the user typed another name for a new run
         self.run_dir = run if self._early.name is None or has_name(run, resumed[self._command].name) else None
         if not self.files:
@@ -143,19 +143,15 @@ class Precedence:
             self._typed = ["--data.empty_replay=true", *self._typed]
         return path
 
-    def _words(self, contents: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the words of a command line whose configuration files have the given contents."""
+    def _parse(
+        self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]], printing: Sequence[str] = ()
+    ) -> Namespace:
+        """Parse a command line whose configuration files have the given contents. `printing` ends the process."""
         name = [f"--name={self.files[0].path.stem}"] if self.files else []  # a name in a file overrides it
         path = [] if self._path is None else [f"--ckpt_path={self._path}"]
         configs = [f"--config={yaml.safe_dump(content, sort_keys=False)}" for content in contents]
-        return [self._command, *name, *configs, *self._typed, *path, f"--{KEY}={self.agent}"]
-
-    def _parse(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> Namespace:
-        return parser.parse_args(self._words(contents))
-
-    def _print(self, parser: LightningArgumentParser, contents: Sequence[Mapping[str, Any]]) -> NoReturn:
-        parser.parse_args([*self._words(contents), *self._printing])
-        raise SystemExit(0)  # the parser has ended the process before
+        own = [self._command, *name, *configs, *self._typed, *path, f"--{KEY}={self.agent}"]
+        return parser.parse_args([*own, *printing])
 
     def _report(self, path: str, resumed: Namespace, staged: Namespace, is_stage: bool) -> None:
         """Report which settings of the checkpoint and of the files override the other ones.
