@@ -21,9 +21,7 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run the command line, and close the environments when a signal ends the process.
 
     `StopOnSignal` handles the same signals during training. One of several processes keeps the default handlers,
-    because a process that is blocked in a collective operation cannot run Python code.
-
-    Return the exit code. `args` are the words after the name of the program; None uses `sys.argv`.
+    because a process that is blocked in a collective operation cannot run Python code. Return the exit code.
     """
     words = sys.argv[1:] if args is None else args
     if "--version" in words:

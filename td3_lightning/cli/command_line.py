@@ -164,10 +164,9 @@ class CommandLine(LightningCLI):
         own = [] if given in (None, True) else _as_list(given)
         first = next((logger for logger in own if isinstance(logger, RunLogger)), None)
         run = self.sources.run_dir
-        if first is None and (run is None or self.objects.data.empty_replay):  # a new stage is a new run
-            first = RunLogger(str(runs_folder(settings["default_root_dir"])), self.objects.name)
-        elif first is None:
+        if first is None and run is not None and not self.objects.data.empty_replay:  # a new stage is a new run
             first = RunLogger(str(run.parent.parent), run.parent.name, run.name)
+        first = first or RunLogger(str(runs_folder(settings["default_root_dir"])), self.objects.name)
         return [first, *(logger for logger in own if logger is not first)]
 
     def _callbacks(self, settings: Mapping[str, Any]) -> list[Callback]:

@@ -7,14 +7,8 @@ from difflib import get_close_matches
 OBJECTS = {"model", "datamodule", "checkpoint", "ckpt_path", "weights_only", "verbose"}
 COMMANDS = {
     "fit": OBJECTS | {"train_dataloaders", "val_dataloaders"},
-    "validate": OBJECTS | {"dataloaders"},
-    "test": OBJECTS | {"dataloaders"},
-    "record": OBJECTS,
-    "collect": OBJECTS,
-    "plot": OBJECTS,
-    "robustness": OBJECTS,
-    "export": OBJECTS,
-    "import": OBJECTS,
+    **dict.fromkeys(("validate", "test"), OBJECTS | {"dataloaders"}),
+    **dict.fromkeys(("record", "collect", "plot", "robustness", "export", "import"), OBJECTS),
 }
 
 # Commands without a Trainer: module and function. They have their own options, and are imported when they run.

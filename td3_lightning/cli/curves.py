@@ -10,15 +10,7 @@ from td3_lightning.reporting.paths import absolute
 
 
 def draw_curves(args: Sequence[str]) -> None:
-    """Draw the learning curves of runs, and print the path of the picture.
-
-    Args:
-        args: Words after `curves`.
-
-    Raises:
-        argparse.ArgumentError: A flag has no value.
-        UsageError: A word is not valid, or a run does not have the metric.
-    """
+    """Draw the learning curves of the runs that the words after `curves` name, and print the path of the picture."""
     options, unknown = make_parser().parse_known_intermixed_args(args)
     if unknown:
         raise UsageError(f"curves has no setting {unknown[0]}. Use curves --help for its settings.")

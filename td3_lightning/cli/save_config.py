@@ -42,10 +42,7 @@ class SaveConfig(SaveConfigCallback):
         Raises:
             UsageError: The folder cannot be used, or a checkpoint with one of the settings could not be loaded.
         """
-        try:
-            settings = kept({name: plain(value, name) for name, value in storable(self.config.as_dict()).items()})
-        except UsageError as error:
-            raise UsageError(f"{error}. Use a value that a checkpoint can hold.") from None
+        settings = kept({name: plain(value, name) for name, value in storable(self.config.as_dict()).items()})
         self.is_required = requires_config(settings)
         log_dir = trainer.log_dir if trainer.loggers else None  # broadcast by Lightning
         if log_dir is None:
