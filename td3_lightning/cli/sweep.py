@@ -13,6 +13,7 @@ from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.config_files import ConfigFile, read_config, read_space
 from td3_lightning.cli.precedence import runs_folder
 from td3_lightning.errors import UsageError, refuse, require_int
+from td3_lightning.reporting.paths import is_below
 from td3_lightning.tuning.cluster import Cluster
 from td3_lightning.tuning.run import LocalProcess, Plan
 from td3_lightning.tuning.seeds import run_seeds
@@ -137,6 +138,8 @@ def _check_options(options: argparse.Namespace, words: Sequence[str]) -> None:
     for name, least in {"workers": 1, "trials": 1, "pruner_warmup": 0}.items():
         if getattr(options, name) is not None:
             require_int(name, getattr(options, name), least)
+    if options.name is not None and not is_below(options.name):
+        raise refuse("name", "a folder in lightning_logs", options.name, "Use --trainer.default_root_dir.")
     fixed = {*FIXED, "seed_everything"} if options.space is None else {*FIXED}
     for word in words:
         if (flag := word.split("=")[0].removeprefix("--")) in fixed and word.startswith("--"):

@@ -38,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("--config tiny.yaml", "sweep requires --space or --seeds, got none. Use --space td3.yaml or --seeds"),
         ("--config tiny.yaml --space space.yaml --seeds 1", "sweep requires --space or --seeds, got both. Use"),
         ("--config tiny.yaml --seeds 1 --seed_everything 3", "--seed_everything must not be set for sweep, which"),
+        ("--config tiny.yaml --seeds 1 --name ../../x", "name must be a folder in lightning_logs, got '../../x'. Use"),
         ("--config tiny.yaml --seeds 1 --ckpt_path x", "--ckpt_path must not be set for sweep, which sets it for"),
         ("--config tiny.yaml --seeds 1 --model.tua 2", 'There is no setting "model.tua"; did you mean model.tau?'),
         ("--config tiny.yaml --space none.yaml", 'There is no search space "none.yaml" in '),
