@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from td3_lightning.replay.buffer import Replay
     from td3_lightning.replay.pixels import Pixels
     from td3_lightning.reporting.learning_curve import Curve
-    from td3_lightning.reporting.progress_bar import PrintEpisodes, Progress
+    from td3_lightning.reporting.progress_bar import Progress
     from td3_lightning.schedules import Constant, Linear, Schedule
     from td3_lightning.training.collector import Collector
     from td3_lightning.training.data_module import ReplayData
@@ -56,7 +56,6 @@ _MODULES = {
     "Pixels": "replay.pixels",
     "Policy": "interop.policy",
     "PolicyCheckpoint": "training.policy_checkpoint",
-    "PrintEpisodes": "reporting.progress_bar",
     "Progress": "reporting.progress_bar",
     "Replay": "replay.buffer",
     "ReplayData": "training.data_module",
@@ -92,7 +91,6 @@ __all__ = [
     "Pixels",
     "Policy",
     "PolicyCheckpoint",
-    "PrintEpisodes",
     "Progress",
     "Replay",
     "ReplayData",

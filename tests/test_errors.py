@@ -18,7 +18,6 @@ from td3_lightning import (
     Collector,
     Constant,
     Convolutions,
-    Curve,
     Linear,
     ObservationNoise,
     Pixels,
@@ -53,7 +52,6 @@ INTEGERS = {
     Pixels: "stack height width shift",
     Convolutions: "features stack height width",
     ActionRepeat: "repeat",
-    Curve: "every_n_steps",
     PolicyCheckpoint: "early_episodes late_episodes switch_after",
     StopWhenSolved: "window",
 }

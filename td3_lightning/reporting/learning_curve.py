@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -14,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from td3_lightning.errors import require_int
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import Points, axis_of, read_header, read_metrics
 from td3_lightning.reporting.pictures import write_picture
@@ -28,38 +26,16 @@ class Curve(Callback):
 
     The data are read from `metrics.csv`. Nothing is drawn if the Trainer has no `RunLogger`. The command line adds this
     callback unless `trainer.callbacks` has one.
-
-    Args:
-        every_n_steps: Environment steps (offline: updates) after which the curve is redrawn while the agent trains, in
-            addition to every evaluation; None redraws it at evaluations only. Training pauses during a drawing.
-
-    Raises:
-        UsageError: `every_n_steps` is smaller than 1.
     """
 
-    def __init__(self, every_n_steps: int | None = None) -> None:
-        fix = "Omit it to redraw the curve at evaluations only."
-        self._every = None if every_n_steps is None else require_int("every_n_steps", every_n_steps, 1, fix=fix)
-        self._next = 0  # clock of the next drawing
+    def __init__(self) -> None:
         self._warnings = WarningCache()
-
-    @rank_zero_only
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
-        """Draw the curve if `every_n_steps` have passed since the last drawing."""
-        if self._every is None or pl_module.clock < self._next:
-            return
-        self._next = pl_module.clock + self._every
-        self._draw(trainer)
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Draw the curve, including the evaluation that has just been logged."""
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._draw(trainer)
-
-    def _draw(self, trainer: L.Trainer) -> None:
         logger = next((logger for logger in trainer.loggers if isinstance(logger, RunLogger)), None)
-        if logger is None or not logger.metrics.path.exists():
+        if logger is None or trainer.state.fn != "fit" or trainer.sanity_checking or not logger.metrics.path.exists():
             return
         try:
             write_curve(logger.metrics.path)
@@ -88,33 +64,21 @@ def draw_curve(series: Mapping[str, Points], title: str, axis: str = "env_steps"
     # Fixed margins, because matplotlib's layout engines draw everything twice.
     axes = figure.add_axes((0.09, 0.11, 0.89, 0.75))
     training, mean, low, high = (series[name] for name in (TRAINING, *SPREAD))
-    _draw_training(axes, training)
-    _draw_evaluation(axes, mean, low, high)
+    if len(training):
+        steps, returns = training.T
+        window, size = max(10, len(returns) // 50), 6 if len(returns) <= 1000 else 3
+        axes.plot(steps, returns, ".", color=PALE_BLUE, ms=size, mew=0, alpha=0.8, label="training episode")
+        label = f"training, mean of {window} episodes"
+        axes.plot(steps, running_mean(returns, window), color=BLUE, lw=1.6, label=label)
+    if len(mean):
+        steps, returns = mean.T
+        axes.fill_between(steps, low[:, 1], high[:, 1], color=ORANGE, alpha=0.18, lw=0, label="evaluation, min to max")
+        best, marker = int(returns.argmax()), "o" if len(steps) <= 60 else ""
+        label = f"evaluation, mean (best {returns[best]:,.1f} at {steps[best]:,.0f})"
+        axes.plot(steps, returns, marker=marker, color=ORANGE, lw=1.8, ms=3.5, label=label)
     _fit_y_limits(axes, training[:, 1], np.concatenate([low[:, 1], high[:, 1]]))
-    _style(axes, title)
-    axes.set_xlabel(axis)
+    _style(axes, title, axis)
     return figure
-
-
-def _draw_training(axes: Axes, points: Points) -> None:
-    if not len(points):
-        return
-    steps, returns = points.T
-    window = max(10, len(returns) // 50)
-    size = 6 if len(returns) <= 1000 else 3
-    axes.plot(steps, returns, ".", color=PALE_BLUE, ms=size, mew=0, alpha=0.8, label="training episode")
-    label = f"training, mean of {window} episodes"
-    axes.plot(steps, running_mean(returns, window), color=BLUE, lw=1.6, label=label)
-
-
-def _draw_evaluation(axes: Axes, mean: Points, low: Points, high: Points) -> None:
-    if not len(mean):
-        return
-    steps, returns = mean.T
-    axes.fill_between(steps, low[:, 1], high[:, 1], color=ORANGE, alpha=0.18, lw=0, label="evaluation, min to max")
-    best = int(returns.argmax())
-    label = f"evaluation, mean (best {returns[best]:,.1f} at {steps[best]:,.0f})"
-    axes.plot(steps, returns, marker="o" if len(steps) <= 60 else "", color=ORANGE, lw=1.8, ms=3.5, label=label)
 
 
 def _fit_y_limits(axes: Axes, training: NDArray[np.float64], evaluation: NDArray[np.float64]) -> None:
@@ -125,9 +89,9 @@ def _fit_y_limits(axes: Axes, training: NDArray[np.float64], evaluation: NDArray
         axes.set_ylim(shown.min() - margin, shown.max() + margin)
 
 
-def _style(axes: Axes, title: str) -> None:
+def _style(axes: Axes, title: str, axis: str) -> None:
     axes.set_title(title, loc="left", weight="bold", pad=26)
-    axes.set_ylabel("episode return")
+    axes.set(xlabel=axis, ylabel="episode return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.grid(alpha=0.3)

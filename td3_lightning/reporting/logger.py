@@ -107,20 +107,12 @@ class RunLogger(TensorBoardLogger):
         """
         step = self.clock() if self.clock else step
         self.has_logged = True
-        with self._warn_on_disk_error():
-            if self.metrics.is_deleted():
-                self._recreate()
         skipped = (CLOCKS[0], self.axis)
         values = {column_of(name): float(value) for name, value in metrics.items() if name not in skipped}
         with self._warn_on_disk_error():
             self.metrics.append({self.axis: step, **values})
         with self._warn_on_disk_error():
             super().log_metrics(values, step)
-
-    def _recreate(self) -> None:
-        rank_zero_warn(f"{self.log_dir} was deleted during the run. A new log is started there.")
-        del self.metrics
-        self._experiment = None  # its file has been deleted
 
     @contextlib.contextmanager
     def _warn_on_disk_error(self) -> Iterator[None]:
@@ -133,8 +125,6 @@ class RunLogger(TensorBoardLogger):
             if not isinstance(reason, WRITE_ERRORS):
                 raise
             self._warnings.warn(f"Cannot write part of the log in {self.log_dir}: {reason}. The run continues.")
-
-    # Resuming in an existing run folder.
 
     def position(self) -> dict[str, Any]:
         """Return the size of the log on disk: rows of `metrics.csv` and bytes of each event file."""
@@ -165,19 +155,8 @@ class RunLogger(TensorBoardLogger):
         return sorted(Path(self.log_dir).glob("events.out.tfevents.*"))
 
     @rank_zero_only
-    def log_hyperparams(
-        self,
-        params: dict[str, Any] | Namespace,
-        metrics: dict[str, Any] | None = None,
-        step: int | None = None,
-    ) -> None:
-        """Store the hyperparameters for `hparams.yaml`.
-
-        Args:
-            params: Names and values. Objects are given by their class and arguments.
-            metrics: Not used.
-            step: Not used.
-        """
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Store the hyperparameters, names and values, for `hparams.yaml`."""
         self.hparams.update(vars(params) if isinstance(params, Namespace) else params)
 
     @rank_zero_only

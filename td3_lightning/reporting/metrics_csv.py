@@ -19,9 +19,6 @@ from td3_lightning.reporting.paths import check_link
 Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
 READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)  # of a file that is damaged or no metrics.csv
-MAX_LINE = 1_000_000  # characters
-MAX_CHARACTERS = 100_000_000  # of a file, decompressed
-MIN_COUNTED = 50  # characters as which a shorter line counts, because each line takes time
 
 
 class MetricsFile:
@@ -58,10 +55,6 @@ class MetricsFile:
             os.truncate(self.path, size)  # otherwise the next row would continue the incomplete one
             raise
         self.rows += 1
-
-    def is_deleted(self) -> bool:
-        """Return whether the file has been deleted."""
-        return self.rows > 0 and not self.path.exists()
 
     def truncate(self, rows: int) -> None:
         """Keep only the first `rows` rows."""
@@ -149,16 +142,8 @@ def read_metrics(path: Path, names: Sequence[str]) -> dict[str, Points]:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """Yield complete lines of bounded length and number. A small compressed file can hold more than fits into memory.
-
-    A last line without a line end is left out: the run is still writing it, or was killed, so a number may lack digits.
-    """
-    left = MAX_CHARACTERS
-    while (line := file.readline(MAX_LINE)).endswith(("\n", "\r")):
-        left -= max(len(line), MIN_COUNTED)
-        if left < 0:
-            raise ValueError(f"more than {MAX_CHARACTERS:,} characters")
-        yield line
+    """Yield lines with an end. The run is still writing another one, or was killed, so a number may lack digits."""
+    return (line for line in file if line.endswith(("\n", "\r")))
 
 
 def _open(path: Path) -> IO[str]:

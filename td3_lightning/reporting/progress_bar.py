@@ -4,14 +4,11 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
 
 from td3_lightning.reporting.console import echo, printable
 from td3_lightning.schedules import varies
@@ -43,7 +40,7 @@ class Progress(ProgressBar):
         self._collector: Collector | None = None
 
     def disable(self) -> None:
-        """Disable the bar and the lines."""
+        """Disable the bar and the lines. Lightning calls it on all ranks but the first."""
         self._enabled = False
 
     def enable(self) -> None:
@@ -55,8 +52,6 @@ class Progress(ProgressBar):
         with Tqdm.external_write_mode(file=sys.stdout):
             echo(*args, **kwargs)
 
-    # Training.
-
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Open the bar."""
         self._collector = next((c for c in trainer.callbacks if isinstance(c, Collector)), None)  # type: ignore[attr-defined]
@@ -67,15 +62,10 @@ class Progress(ProgressBar):
         self._open(_last_clock(trainer, pl_module.clock, self._collector))
         self._draw(pl_module.clock, "warm-up")
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Start to measure the speed at the first epoch. Warm-up steps are faster."""
-        self._first_update = self._first_update or (pl_module.clock, time.monotonic())
-
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
         """Update the bar if `refresh_seconds` have passed."""
+        self._first_update = self._first_update or (pl_module.clock, time.monotonic())  # warm-up steps are faster
         if self._is_due():
-            # A run that is resumed within an epoch does not start one.
-            self._first_update = self._first_update or (pl_module.clock, time.monotonic())
             self._draw(pl_module.clock, self._status(pl_module))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
@@ -84,16 +74,12 @@ class Progress(ProgressBar):
             self._draw(pl_module.clock, self._status(pl_module))
             self._close()
 
-    # Evaluation in `fit`, `validate` and `test`.
-
     def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Open a bar of episodes in `validate`. `fit` keeps its bar."""
+        """Open a bar of episodes in `validate` and `test`. `fit` keeps its bar."""
         if trainer.state.fn != "fit":
             self._open(self._num_episodes(trainer))
 
-    def on_test_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Open a bar of episodes."""
-        self._open(self._num_episodes(trainer))
+    on_test_start = on_validation_start
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -117,29 +103,21 @@ class Progress(ProgressBar):
     on_test_epoch_end = on_validation_epoch_end
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        """Update the best evaluation and print the line of this one."""
+        """Update the best evaluation, and print this one in at most 80 columns."""
         numbers = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if trainer.state.fn != "fit" or trainer.sanity_checking or "eval/return_mean" not in numbers:
             return
-        several = self._num_episodes(trainer) > 1  # one episode has no spread, and all processes play the same
-        std = numbers["eval/return_std"] if several else None
-        line = self._evaluation_line(pl_module.clock, numbers["eval/return_mean"], std, pl_module.clock_name)
-        if self._enabled:
-            self._draw(pl_module.clock, self._status(pl_module))
-            self.print(line)
-
-    def _evaluation_line(self, clock: int, mean: float, std: float | None, unit: str = "env_steps") -> str:
-        """Describe an evaluation in at most 80 columns."""
+        mean, clock, best = numbers["eval/return_mean"], pl_module.clock, "the best so far"
         if mean > self.best.get("return", -math.inf):
             self.best = {"return": mean, "env_steps": clock}
-            best = "the best so far"
-        else:
-            best = f"best {_short(self.best['return'])} at {self.best['env_steps']:,}" if self.best else ""
+        elif self.best:
+            best = f"best {_short(self.best['return'])} at {self.best['env_steps']:,}"
         elapsed = Tqdm.format_interval(time.monotonic() - self._start_time)
-        spread = "" if std is None else f" ± {std:<6,.2f}"
-        return f"{elapsed:>8}{clock:>10,} {unit} return{mean:>10,.2f}{spread} {best}"
-
-    # State and end of the run.
+        several = self._num_episodes(trainer) > 1  # one episode has no spread, and all processes play the same
+        spread = f" ± {numbers['eval/return_std']:<6,.2f}" if several else ""
+        if self._enabled:
+            self._draw(clock, self._status(pl_module))
+            self.print(f"{elapsed:>8}{clock:>10,} {pl_module.clock_name} return{mean:>10,.2f}{spread} {best}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best evaluation."""
@@ -149,15 +127,11 @@ class Progress(ProgressBar):
         """Restore the best evaluation."""
         self.best = dict(state_dict["best"])
 
-    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
+    def teardown(self, trainer: L.Trainer, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         """Close the bar, so that the next output starts on a new line."""
         self._close()
 
-    def teardown(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Close the bar."""
-        self._close()
-
-    # The bar.
+    on_exception = teardown
 
     def _open(self, total: int | None) -> None:
         self._close()
@@ -212,29 +186,6 @@ class Progress(ProgressBar):
         return int(sum(trainer.num_test_batches if trainer.testing else trainer.num_val_batches))
 
 
-class PrintEpisodes(Logger):
-    """Print the return and the length of each training episode, and `env_steps`, above the progress bar.
-
-    Add it to `trainer.logger`. The Collector passes the numbers of each episode to all loggers.
-    """
-
-    name = "PrintEpisodes"
-    version = None
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Print a line if the metrics are those of an episode; `step` is env_steps."""
-        if "train/return" not in metrics:
-            return
-        length = metrics.get("train/length", float("nan"))
-        line = f"episode: return {metrics['train/return']:,.2f}, length {length:,.0f}, {step or 0:,} env_steps"
-        with Tqdm.external_write_mode(file=sys.stdout):
-            echo(line)
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Print nothing."""
-
-
 def _fitting(text: str) -> str:
     """Leave out the last parts of a text that do not fit beside the bar."""
     room = shutil.get_terminal_size().columns - len("100%|| ") - MIN_BAR
@@ -264,8 +215,5 @@ def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> 
         return None
     warmup = collector.collection.warmup_steps if collector is not None else 0
     begin = clock + max(warmup - min(clock, data.replay.steps_stored), 0)
-
-    def rounded_up(steps: float) -> int:
-        return math.ceil(steps / data.num_envs) * data.num_envs
-
-    return rounded_up(begin) + rounded_up(updates / data.updates_per_step(0))
+    rounds = math.ceil(begin / data.num_envs) + math.ceil(updates / data.updates_per_step(0) / data.num_envs)
+    return rounds * data.num_envs

@@ -6,14 +6,13 @@ import time
 from pathlib import Path
 
 import lightning as L
-from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import Callback
 
 from td3_lightning.errors import UsageError
 
 try:
     import fcntl
-except ImportError:  # Windows has no locks of folders
+except ImportError:  # Windows, which has no locks of folders
     fcntl = None  # type: ignore[assignment]
 
 
@@ -77,7 +76,6 @@ class RunLock:
 
     def __init__(self, folder: Path, timeout: float = 3.0) -> None:
         self._descriptor: int | None = None
-        self._file: FileLock | None = FileLock(folder / ".lock", blocking=False) if fcntl is None else None
         with contextlib.suppress(OSError):
             self._descriptor = os.open(folder, os.O_RDONLY)
         deadline = time.monotonic() + timeout
@@ -91,24 +89,15 @@ class RunLock:
             time.sleep(0.1)
 
     def _try_lock(self) -> bool:
-        if self._file is not None:  # Windows cannot open a folder
-            try:
-                self._file.acquire()
-            except Timeout:
-                return False
-        elif self._descriptor is not None:
-            try:
+        try:
+            if self._descriptor is not None and fcntl is not None:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            except OSError:  # the file system does not support locks
-                pass
+        except OSError as error:
+            return not isinstance(error, BlockingIOError)  # otherwise, the file system does not support locks
         return True
 
     def release(self) -> None:
         """Release the lock."""
-        if self._file is not None:
-            self._file.release()
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -34,7 +34,7 @@ SPREAD = ("return_std", "return_min", "return_max")  # of the returns of several
 
 
 def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, start: Path) -> list[str]:
-    """Describe a run: its environment, networks, replay buffer, seed and logs.
+    """Describe a run in lines of 80 columns: its environment, networks, replay buffer, seed and logs.
 
     Args:
         trainer: Trainer of the run.
@@ -47,28 +47,19 @@ def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, sta
     widths = "-".join(map(str, model.hparams["hidden_dims"])) or "no hidden layers"
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     megabytes = replay.capacity * replay.transition_bytes / 1e6
+    loggers = [logger for logger in trainer.loggers if not isinstance(logger, DummyLogger)]
+    folders = [shown(logger.log_dir, start) for logger in loggers if isinstance(logger, RunLogger)]
+    others = [type(logger).__name__ for logger in loggers if not isinstance(logger, RunLogger)]
     lines = [
         f"environment  {data.env_id}: observations of {data.obs_dim} numbers, actions of {len(data.action_low)}",
         f"networks     {widths}, 1 actor and {model.hparams['num_critics']} critics: {weights:,} weights",
         f"replay       {replay.capacity:,} rows of {replay.transition_bytes} bytes: {megabytes:,.1f} MB when full",
         *([f"dataset      {data.dataset.name}: {data.dataset.summary}"] if data.dataset is not None else []),
         f"seed         {seed}",
-        f"logs         {_logs(trainer, start)}",
+        f"logs         {', '.join(folders + others) or 'none'}",
     ]
-    return [part for line in lines for part in wrapped(line)]
-
-
-def wrapped(line: str) -> list[str]:
-    """Break a line of the header at the 80 columns of a terminal, and indent what follows."""
-    return textwrap.wrap(line, 80, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
-
-
-def _logs(trainer: L.Trainer, start: Path) -> str:
-    """List the folders of the RunLoggers and the names of the other loggers."""
-    loggers = [logger for logger in trainer.loggers if not isinstance(logger, DummyLogger)]
-    folders = [shown(logger.log_dir, start) for logger in loggers if isinstance(logger, RunLogger)]
-    others = [type(logger).__name__ for logger in loggers if not isinstance(logger, RunLogger)]
-    return ", ".join(folders + others) or "none"
+    wrapper = textwrap.TextWrapper(80, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in wrapper.wrap(line)]
 
 
 @dataclass(frozen=True)
@@ -101,35 +92,33 @@ class RunSummary:
         Args:
             seconds: Duration of the training.
         """
-        metrics = self.folder and self.folder / "metrics.csv"
-        found = None
+        found, curve = None, self.folder / "curve.png" if self.folder else None
         with contextlib.suppress(*READ_ERRORS):  # Curve has warned of a damaged file
-            found = read_best(metrics, self.monitor, self.mode, self.score) if metrics else None
-        curve = self.folder / "curve.png" if self.folder else None
+            if self.folder:
+                found = read_best(self.folder / "metrics.csv", self.monitor, self.mode, self.score)
         described = {
             "best": found.describe() if found else None,
-            "checkpoint": self._shown(self.best),
-            "curve": self._shown(curve if curve and curve.exists() else None),
+            "checkpoint": shown(self.best, self.start) if self.best else None,
+            "curve": shown(curve, self.start) if curve and curve.exists() else None,
             "time": str(timedelta(seconds=round(seconds))),
         }
         return [f"{name:<12} {text}" for name, text in described.items() if text]
 
     def next_lines(self, data: ReplayData, trainer: L.Trainer) -> list[str]:
         """List commands that test, record and resume the run, for a shell. Those that lack a file are left out."""
-        commands: dict[str, str | None] = {}
-        config = self._config if self.with_config else None
-        checkpoint = (self.best or self.last) if config or not self.with_config else None
-        words: tuple[str, ...] = ("--config", shown(config, self.start)) if config else ()
-        if checkpoint:
-            words += ("--ckpt_path", shown(checkpoint, self.start))
-            commands["test"] = command("test", *words)
-        if checkpoint and "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
-            commands["record"] = command("record", *words)
+        lines, checkpoint, config = [], self.best or self.last, self._config
+        if checkpoint and (config or not self.with_config):
+            words = ["--ckpt_path", shown(checkpoint, self.start)]
+            if config and self.with_config:
+                words = ["--config", shown(config, self.start), *words]
+            lines += command_lines("test", command("test", *words))
+            if "rgb_array" in (data.eval_env.metadata.get("render_modes") or []):
+                lines += command_lines("record", command("record", *words))
         most = trainer.max_epochs
         if most is not None and 0 < most <= trainer.current_epoch:  # otherwise a stopping criterion ended the run
-            commands["resume"] = self.resume_command("--trainer.max_epochs", str(2 * most))
-        texts = [(name, text) for name, text in commands.items() if text]
-        return [line for name, text in texts for line in command_lines(name, text)]
+            resume = self.resume_command("--trainer.max_epochs", str(2 * most))
+            lines += command_lines("resume", resume) if resume else []
+        return lines
 
     def resume_command(self, *flags: str) -> str | None:
         """Return the command that resumes the run. None if the run has not saved its configuration and last.ckpt."""
@@ -143,9 +132,6 @@ class RunSummary:
         """The configuration of the run, if it was saved."""
         path = self.folder / "config.yaml" if self.folder else None
         return path if path and path.exists() else None
-
-    def _shown(self, path: Path | None) -> str | None:
-        return None if path is None else shown(path, self.start)
 
 
 def command_lines(purpose: str, text: str) -> list[str]:
@@ -231,14 +217,12 @@ class Results(Callback):
         """Discard the episodes of an earlier test."""
         self._episodes, self._seeds = [], []
 
-    def on_test_batch_start(
-        self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_test_batch_start(self, *args: Any, **kwargs: Any) -> None:
         """Store the start time of an episode."""
         self._start_time = time.perf_counter()
 
     def on_test_batch_end(
-        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Store the metrics and the wall time of an episode."""
         first = {name: outputs[name] for name in ("return", "length")}
@@ -251,10 +235,10 @@ class Results(Callback):
         if trainer.state.fn == "fit" or not self._episodes:
             return
         first, last = min(self._seeds), max(self._seeds)
-        episodes = (
+        seeds = (
             f"{len(self._episodes)} episodes, seeds {first} to {last}" if last > first else f"1 episode, seed {first}"
         )
-        print(f"\n{episodes}, after {pl_module.clock:,} {pl_module.clock_name} of training")
+        print(f"\n{seeds}, after {pl_module.clock:,} {pl_module.clock_name} of training")
         show(results_table(self._episodes))
 
     on_validation_start = on_test_start

@@ -2,8 +2,7 @@
 
 import contextlib
 import copy
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from td3_lightning.reporting.paths import absolute
 from td3_lightning.training.data_module import ReplayData
 
 Frame = NDArray[np.uint8]  # (height, width, 3)
+OPTIONS = ["-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2", "-crf", "20"]  # h264 requires even sizes
 
 
 class Video(NamedTuple):
@@ -39,42 +39,38 @@ class Mp4:
 
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps, self.frames = path, fps, 0
-        self._encoder: subprocess.Popen[bytes] | None = None
+        self._encoder: Generator[None, Frame, None] | None = None
         self._shape: tuple[int, ...] = ()
 
     def write(self, frame: Frame) -> None:
         """Encode a frame."""
         if self._encoder is None:
-            self._shape, self._encoder = frame.shape, self._start(*frame.shape[:2])
+            self._shape, size = frame.shape, (frame.shape[1], frame.shape[0])
+            settings = {"macro_block_size": 1, "quality": None, "ffmpeg_log_level": "error", "output_params": OPTIONS}
+            self._encoder = imageio_ffmpeg.write_frames(str(self.path), size, fps=self.fps, **settings)
+            next(self._encoder)
         if frame.shape != self._shape:
             raise UsageError(f"render() must return images of one size, got {frame.shape} after {self._shape}.")
-        assert self._encoder.stdin is not None
-        with contextlib.suppress(OSError):  # `finish` reports that ffmpeg has ended
-            self._encoder.stdin.write(frame.tobytes())
+        with contextlib.suppress(OSError, StopIteration):  # `finish` reports that ffmpeg has ended
+            self._encoder.send(frame)
         self.frames += 1
-
-    def _start(self, height: int, width: int) -> "subprocess.Popen[bytes]":
-        source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self.fps:g}", "-i", "-"]
-        even = ["-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2", "-pix_fmt", "yuv420p", "-crf", "20"]  # as h264 requires
-        line = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", *source, *even, str(self.path)]
-        # In its own session, so that Ctrl-C lets it finish the file.
-        return subprocess.Popen(line, stdin=subprocess.PIPE, start_new_session=True)
 
     def finish(self) -> None:
         """Close the file, and raise `RunError` unless it is complete."""
-        if self.close() != 0:
+        self.close()
+        written = 0
+        with contextlib.suppress(RuntimeError):  # no video
+            written, _ = imageio_ffmpeg.count_frames_and_secs(str(self.path))
+        if written != self.frames:
             raise RunError(
                 f"ffmpeg must write a complete video, got none in {self.path.parent} after {self.frames} frames. Check "
                 "its output above and the free space of the disk."
             )
 
-    def close(self) -> int:
-        """Wait until the encoder has finished the file, and return its exit code."""
-        if self._encoder is None:
-            return 1
-        with contextlib.suppress(OSError):
-            self._encoder.communicate()
-        return self._encoder.wait()
+    def close(self) -> None:
+        """Wait until the encoder has finished the file."""
+        if self._encoder is not None:
+            self._encoder.close()
 
 
 def as_frame(rendered: Any) -> Frame:

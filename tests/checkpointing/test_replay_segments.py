@@ -31,7 +31,6 @@ from td3_lightning.checkpointing.replay_segments import Segments, delete_unrefer
 from td3_lightning.checkpointing.rotation import CheckpointRotation
 from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import read_metrics
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
 from td3_lightning.serialization.segment_files import FOLDER, NAME, UnfitError, check_rows, names_in, with_rows
 from tests.replay.test_buffer import ACTION_DIM, OBS_DIM, World
@@ -455,12 +454,11 @@ def test_failed_last_save_is_repeated_at_the_end(make_trainer: Any, tmp_path: Pa
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 20
 
 
-def test_deleted_run_folder_warns_once_and_is_recreated(make_trainer: Any, tmp_path: Path) -> None:
+def test_run_goes_on_after_its_folder_was_deleted(make_trainer: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     module, warned = log_and_fit(make_trainer, folder, At(22, lambda: shutil.rmtree(folder)))
     assert module.updates == 40
-    assert len([said for said in warned if "was deleted during the run" in said]) == 1
-    assert read_metrics(folder / "metrics.csv", ["eval/return_mean"])["eval/return_mean"][:, 0].tolist() == [50.0, 60.0]
+    assert any("Cannot write part of the log" in said for said in warned)
     (replay,) = replays_in(read_checkpoint(folder / "last.ckpt"))
     check_rows(replay, folder / "replay")
     module, _ = fit(make_trainer, folder, 5, ckpt_path=folder / "last.ckpt")

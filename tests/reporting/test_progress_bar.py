@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import toys
-from td3_lightning import TD3, Collector, PrintEpisodes, ReplayData
+from td3_lightning import TD3, Collector, ReplayData
 from td3_lightning.reporting.learning_curve import Curve, draw_curve
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.progress_bar import Progress
@@ -233,15 +233,6 @@ def test_progress_shows_episodes_of_test(make_trainer: Any, counter: Any) -> Non
     trainer = make_trainer(enable_progress_bar=True, callbacks=[Progress(0.0)])
     out = shown(trainer.test, module, datamodule=data, verbose=False)
     assert "episode 3 of 3, return 115.0" in out
-
-
-def test_every_training_episode_prints_one_line(make_trainer: Any, counter: Any, capsys: Any) -> None:
-    module, data = counter()
-    make_trainer(callbacks=[Collector(10)], logger=PrintEpisodes()).fit(module, datamodule=data)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("episode: return ")]
-    assert len(lines) == module.episodes > 0
-    PrintEpisodes().log_metrics({"train/return": -1234.567, "train/length": 200.0}, 12_345)
-    assert capsys.readouterr().out == "episode: return -1,234.57, length 200, 12,345 env_steps\n"
 
 
 # Results.
