@@ -57,8 +57,16 @@ class BestCheckpoint(ModelCheckpoint):
         self._in_own_folder = same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the list of the best checkpoints. Adjust their paths if the run's folder was moved."""
+        """Restore the list of the best checkpoints. Adjust their paths if the run's folder was moved.
+
+        The list is shortened to `save_top_k`, which may have been larger before. The files stay.
+        """
         super().load_state_dict(self._moved(state_dict) if self._in_own_folder else state_dict)
+        ranked = sorted(self.best_k_models.items(), key=lambda entry: entry[1], reverse=self.mode == "max")
+        kept = ranked if self.save_top_k < 0 else ranked[: self.save_top_k]
+        self.best_k_models = dict(kept)
+        if 0 < self.save_top_k == len(kept):  # the next checkpoint replaces the worst one
+            self.kth_best_model_path, self.kth_value = kept[-1]
         self.current_score = state_dict["current_score"]  # Lightning saves it but does not restore it
 
     def _moved(self, state: dict[str, Any]) -> dict[str, Any]:
