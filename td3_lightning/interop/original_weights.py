@@ -130,14 +130,7 @@ def _read_network(model: TD3, path: str | Path, name: str, prefix: str) -> None:
 def check_exchangeable(
     command: str, algorithm: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> None:
-    """Raise `UsageError` if the files cannot represent an agent.
-
-    Args:
-        command: "export" or "import".
-        algorithm: Name of its algorithm.
-        settings: Its hyperparameters.
-        weights: Its state dict.
-    """
+    """Raise `UsageError` if the files of a command cannot represent an agent, given its hyperparameters and weights."""
     if algorithm != "TD3":
         raise UsageError(f"{command} requires TD3, got {algorithm}. Use TD3, or export with --format onnx.")
     for name in UNKNOWN_SETTINGS:
@@ -152,9 +145,6 @@ def check_exchangeable(
             f"{command} requires equal action bounds of the form [-x, x], got {settings['action_low']} to "
             f"{settings['action_high']}. Use td3_lightning.SymmetricActionBounds in data.wrappers."
         )
-
-
-# Networks.
 
 
 def _names(style: str, network: str, tensors: int, critics: int) -> list[str]:
@@ -211,9 +201,6 @@ def shapes(tensors: Tensors) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in tensors]
 
 
-# Adam.
-
-
 def their_adam(state: Mapping[str, Any], rearrange: Rearrange, parameters: int) -> dict[str, Any]:
     """Convert a state of Adam to the state of torch's default Adam for a number of parameters."""
     (group,) = state["param_groups"]
@@ -229,15 +216,8 @@ def our_adam(
 ) -> dict[str, Any]:
     """Convert the state of Adam in a file to that of an optimizer of this package.
 
-    Args:
-        state: Content of the file.
-        file: Its path, for the message.
-        adam: The optimizer.
-        expected: Tensors with the shapes of the parameters in the file.
-        rearrange: Conversion of the parameters.
-
     Raises:
-        UsageError: The content is not a state of Adam, or its settings or shapes are different.
+        UsageError: The content is not a state of Adam, or its settings or shapes are not the expected ones.
     """
     ours = adam.state_dict()["param_groups"]
     try:
@@ -271,9 +251,6 @@ def _rearranged(entries: Mapping[int, Mapping[str, Any]], rearrange: Rearrange) 
         at: {"step": step.clone(), **dict(zip(MOMENTS, pair, strict=True))}
         for at, pair in enumerate(zip(*moments, strict=True))
     }
-
-
-# Files.
 
 
 def _find(path: str | Path, name: str) -> Path | None:

@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.normalization import CLIP, EPSILON, RunningNormalizer
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError, import_extra, one_line
+from td3_lightning.errors import UsageError, import_extra
 from td3_lightning.interop.metadata import check_trained
 from td3_lightning.interop.policy import Act, OnnxAct
 
@@ -45,20 +45,14 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
         The largest difference between the file and the agent on random observations, relative to the action range.
 
     Raises:
-        UsageError: The agent is untrained or has diverged, the metadata is no plain data, a package is missing, the
-            path is not a new file of a known format, or the file differs from the agent. Nothing is written.
+        UsageError: The agent is untrained or has diverged, a package is missing, the path is not a new file of a known
+            format, or the file differs from the agent. Nothing is written.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
         raise UsageError(f"output must end in {' or '.join(FORMATS)}, got {path}. Use {path.stem or 'policy'}.onnx.")
     if path.exists():
         raise UsageError(f"output must be a new file, got {path}, which exists. Use another --output.")
-    try:
-        json.dumps(metadata)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"metadata must be plain data for JSON, got {one_line(error)}. Use checkpoint_metadata."
-        ) from error
     check_trained(agent.updates, dict(agent.named_parameters()), metadata.get("imported", False))
     to_bytes, to_act = FORMATS[path.suffix]
     content, space = to_bytes(_trace(agent), metadata), metadata.get("observation_space", {})
@@ -72,15 +66,8 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
     return difference
 
 
-# Formats.
-
-
 def to_onnx(program: ExportedProgram, metadata: dict[str, Any]) -> bytes:
-    """Return the content of an ONNX file with the graph of a policy. Each value of the metadata is JSON.
-
-    Raises:
-        UsageError: A package of the extra `export` is missing.
-    """
+    """Return the content of an ONNX file with the graph of a policy. Each value of the metadata is JSON."""
     for name in PACKAGES:
         import_extra(name, "--format onnx", "export")
     with _quiet():
@@ -129,18 +116,14 @@ FORMATS: dict[str, tuple[ToBytes, Callable[[bytes], Act]]] = {".onnx": (to_onnx,
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the exporters' notes about optional packages and deprecated names."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
-
-
-# The graph.
+        logging.disable(disabled)
 
 
 class ExportedPolicy(nn.Module):
@@ -199,17 +182,10 @@ def _trace(agent: Agent) -> ExportedProgram:
     return program
 
 
-# The check.
-
-
 def largest_difference(one: Act, other: Act, agent: Agent, space: dict[str, Any]) -> float:
-    """Return the largest difference of two functions on random observations, relative to the action range.
+    """Return the largest difference of two functions on random observations of a space, relative to the action range.
 
-    Args:
-        one: Function from observations (n, obs_dim) to actions (n, action_dim).
-        other: The function to compare with.
-        agent: Agent with the sizes of observations and actions.
-        space: Bounds of the observations, `low` and `high`; None for no bound.
+    The functions map observations (n, obs_dim) to actions (n, action_dim).
     """
     low, high = agent.action_box
     size = max(1, min(NUM_CHECKED, MAX_NUMBERS // agent.obs_dim))

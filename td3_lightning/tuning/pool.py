@@ -62,15 +62,11 @@ class Result:
         numbers = (steps[-1], scores[best], steps[best], scores[-1], scores[-LAST:].mean())
         return dict(zip(SCORES, map(float, numbers), strict=True))
 
-    @property
-    def status(self) -> str:
-        """Return the state, with the reason of a failure."""
-        return f"{self.state}: {self.error}" if self.error else self.state
-
     def row(self) -> list[str]:
         """Return the cells of a table: numbers with two decimals, "-" before the first evaluation."""
         scores = [number(self.values.get(name)) for name in ("best", "last", "last_10")]
-        return [self.label, number(self.values.get("steps")).removesuffix(".00"), *scores, self.status]
+        status = f"{self.state}: {self.error}" if self.error else self.state
+        return [self.label, number(self.values.get("steps")).removesuffix(".00"), *scores, status]
 
 
 def number(value: float | None) -> str:
@@ -110,19 +106,15 @@ def write_csv(results: Sequence[Result], path: Path) -> None:
 
 
 class Source(Protocol):
-    """The runs of a sweep: the trials of a study, or seeds."""
+    """The runs of a sweep: the trials of a study, or seeds. Evaluations are points, (n, 2)."""
 
-    def next(self) -> Run | None:
-        """Return the next run, None if none is left."""
+    def next(self) -> Run | None: ...  # None if none is left
 
-    def report(self, run: Run, points: Points) -> bool:
-        """Take the evaluations of an active run, (n, 2), and return whether to stop it."""
+    def report(self, run: Run, points: Points) -> bool: ...  # take those of an active run; return whether to stop it
 
-    def finish(self, run: Run, points: Points, error: str) -> None:
-        """Take the final evaluations of a run, (n, 2), and the reason of a failure, "" for none."""
+    def finish(self, run: Run, points: Points, error: str) -> None: ...  # error: reason of a failure, "" for none
 
-    def results(self) -> Sequence[Result]:
-        """Return the results of all runs so far."""
+    def results(self) -> Sequence[Result]: ...  # of all runs so far
 
 
 @dataclass
@@ -159,11 +151,7 @@ class Active:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Create and lock the folder of a sweep, so that two sweeps cannot start the same runs.
-
-    Raises:
-        UsageError: Another sweep uses the folder.
-    """
+    """Create and lock the folder of a sweep. Raise `UsageError` if another sweep uses it."""
     make_folder(folder)
     lock = RunLock(folder)
     try:
@@ -183,27 +171,23 @@ def run_all(source: Source, plan: Plan, start: Start) -> None:
         start: Starts a run.
     """
     active: list[Active] = []
-    progress = Progress(plan.metric, source.results())
+    rows = {result.label: result.row() for result in source.results()}  # of an earlier start, which are not printed
     try:
-        while (has_changed := _fill(active, source, plan, start)) or active:
-            for each in list(active):
-                has_changed |= _advance(each, active, source, plan, start)
-            if has_changed:
-                progress.update(source.results())
+        while True:
+            before = len(active)
+            while len(active) < plan.workers and (run := source.next()) is not None:
+                plan.check_files()
+                make_folder(run.folder)
+                active.append(Active(run, start(run, plan)))
+            if not active:
+                return
+            changed = [_advance(each, active, source, plan, start) for each in list(active)]
+            if any(changed) or len(active) > before:
+                print_changes(source.results(), rows, plan.metric)
             time.sleep(POLL_INTERVAL)
     except BaseException:
         _stop(active)
         raise
-
-
-def _fill(active: list[Active], source: Source, plan: Plan, start: Start) -> bool:
-    """Start runs until all workers are busy, and return whether one was started."""
-    before = len(active)
-    while len(active) < plan.workers and (run := source.next()) is not None:
-        plan.check_files()
-        make_folder(run.folder)
-        active.append(Active(run, start(run, plan)))
-    return len(active) > before
 
 
 def _advance(each: Active, active: list[Active], source: Source, plan: Plan, start: Start) -> bool:
@@ -240,24 +224,12 @@ def _stop(active: Sequence[Active]) -> None:
     echo("All runs are saved. The same command continues them.")
 
 
-class Progress:
-    """Print a line for each change of a result.
-
-    Args:
-        metric: Metric of the evaluations.
-        results: Results of an earlier start, which are not printed.
-    """
-
-    def __init__(self, metric: str, results: Sequence[Result]) -> None:
-        self._metric = metric
-        self._shown = {result.label: result.row() for result in results}
-
-    def update(self, results: Sequence[Result]) -> None:
-        """Print the results that have changed."""
-        for result in results:
-            if self._shown.get(result.label) != result.row() and result.state != "waiting":
-                values = result.values
-                numbers = f"{self._metric} {number(values['last'])}, best {number(values['best'])}" if values else ""
-                steps = f"{values['steps']:,.0f} {result.clock}  " if values else settings_text(result.settings)
-                echo(f"{result.label:10} {result.status:8} {steps}{numbers}".rstrip())
-            self._shown[result.label] = result.row()
+def print_changes(results: Sequence[Result], rows: dict[str, list[str]], metric: str) -> None:
+    """Print a line for each result whose row differs from that in `rows`, and update `rows`."""
+    for result in results:
+        if rows.get(result.label) != result.row() and result.state != "waiting":
+            values = result.values
+            numbers = f"{metric} {number(values['last'])}, best {number(values['best'])}" if values else ""
+            steps = f"{values['steps']:,.0f} {result.clock}  " if values else settings_text(result.settings)
+            echo(f"{result.label:10} {result.row()[-1]:8} {steps}{numbers}".rstrip())
+        rows[result.label] = result.row()

@@ -69,18 +69,11 @@ def run_study(plan: Plan, search: Search, start: Start = LocalProcess) -> None:
 
 
 def open_study(plan: Plan, search: Search) -> "Trials":
-    """Create a study, or load it if it exists.
-
-    Raises:
-        UsageError: Optuna is missing, or the storage cannot be read or belongs to other settings.
-        OSError: The folder of the sweep cannot be created.
-    """
+    """Create a study, or load it if it exists. The errors are those of `run_study`."""
     optuna = import_optuna()
-    url = (
-        search.storage or f"sqlite:///{plan.folder.absolute() / DATABASE}"
-    )  # SQLite undoes the writes of a killed process
-    if search.storage is None:
-        make_folder(plan.folder)
+    make_folder(plan.folder)
+    file = plan.folder.absolute() / DATABASE  # SQLite undoes the writes of a killed process
+    url = search.storage or f"sqlite:///{file}"
     try:
         study = optuna.create_study(
             storage=url,
