@@ -53,13 +53,7 @@ def is_imported(checkpoint: Mapping[str, Any]) -> bool:
 
 
 def check_trained(updates: int, weights: Mapping[str, Tensor], imported: bool = False) -> None:
-    """Raise `UsageError` if an agent is untrained or has diverged.
-
-    Args:
-        updates: Number of its updates.
-        weights: Its parameters by name.
-        imported: Whether another program has trained it.
-    """
+    """Raise `UsageError` if an agent, given its parameters by name, is untrained or has diverged."""
     if not updates and not imported:
         raise UsageError("export requires a trained agent, got one with 0 updates. Use a checkpoint after the warm-up.")
     for name, weight in weights.items():

@@ -53,13 +53,7 @@ def write_curve(metrics: Path) -> Path:
 
 
 def draw_curve(series: Mapping[str, Points], title: str, axis: str = "env_steps") -> Figure:
-    """Draw the returns of training and evaluation against `env_steps` or `updates`.
-
-    Args:
-        series: Points (n, 2) of "train/return", "eval/return_mean", "eval/return_min" and "eval/return_max".
-        title: Title of the figure.
-        axis: Name of the x axis.
-    """
+    """Draw points (n, 2) of training and evaluation, named as in `metrics.csv`, against `env_steps` or `updates`."""
     figure = Figure(figsize=(9.0, 5.0), dpi=120)
     # Fixed margins, because matplotlib's layout engines draw everything twice.
     axes = figure.add_axes((0.09, 0.11, 0.89, 0.75))

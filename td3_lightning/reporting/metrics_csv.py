@@ -39,14 +39,29 @@ class MetricsFile:
         self.columns: list[str] = []
         self.rows = 0
         check_link(path)
-        if path.exists():
-            self._continue()
+        if not path.exists():
+            return
+        try:
+            content = path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            self.columns = next(csv.reader(whole.decode("utf-8-sig").split("\n")), [])
+        except (IsADirectoryError, UnicodeDecodeError, csv.Error) as error:
+            raise UsageError(
+                f"{path} must be the metrics of the run, got {one_line(error)}. Move it to another folder."
+            ) from error
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+        self.rows = max(whole.count(b"\n") - 1, 0)
 
     def append(self, row: Mapping[str, float | None]) -> None:
         """Append a row, given as column names and values."""
         new = [name for name in row if name not in self.columns]
-        if new:
-            self._widen(new)
+        if new:  # replace the file atomically, so that readers never see an incomplete one
+            old = self.path.read_text(encoding="utf-8").split("\n")[1:-1] if self.path.exists() else []
+            columns, padding = self.columns + new, "," * len(new) + "\n"
+            text = "".join([_line(columns), *(line + padding for line in old)])
+            atomic_write(self.path, lambda file: file.write(text.encode()))
+            self.columns = columns
         size = self.path.stat().st_size
         try:
             with self.path.open("a", encoding="utf-8", newline="") as file:
@@ -63,28 +78,6 @@ class MetricsFile:
         lines = self.path.read_bytes().split(b"\n")[: rows + 1]
         os.truncate(self.path, sum(len(line) + 1 for line in lines))
         self.rows = rows
-
-    def _continue(self) -> None:
-        try:
-            content = self.path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            columns = next(csv.reader(whole.decode("utf-8-sig").split("\n")), [])
-        except (IsADirectoryError, UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(
-                f"{self.path} must be the metrics of the run, got {one_line(error)}. Move it to another folder."
-            ) from error
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
-        self.columns = columns
-        self.rows = max(whole.count(b"\n") - 1, 0)
-
-    def _widen(self, new: list[str]) -> None:
-        """Add columns. The file is replaced atomically, so that readers never see an incomplete file."""
-        old = self.path.read_text(encoding="utf-8").split("\n")[1:-1] if self.path.exists() else []
-        columns, padding = self.columns + new, "," * len(new) + "\n"
-        text = "".join([_line(columns), *(row + padding for row in old)])
-        atomic_write(self.path, lambda file: file.write(text.encode()))
-        self.columns = columns
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

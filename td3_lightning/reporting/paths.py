@@ -12,33 +12,20 @@ SETTINGS = ("trainer.default_root_dir", "checkpoint.dirpath", "ckpt_path", "fold
 
 
 def expand(name: str, path: str | Path) -> str:
-    """Replace a leading "~" of a path with the home directory.
-
-    Args:
-        name: Name of the setting in errors.
-        path: Path as the user wrote it.
+    """Replace a leading "~" of a path with the home directory. `name` is that of the setting in errors.
 
     Raises:
         UsageError: The path is empty, a URL, or no path.
     """
-    if "://" in str(path):
-        raise UsageError(f"{name} must be a local path, got {path}. Use a folder or a file on this machine.")
-    if not str(path) or "\0" in str(path):
-        raise refuse(name, "a path", str(path), "Use a folder or a file on this machine.")
+    if "://" in str(path) or not str(path) or "\0" in str(path):
+        raise refuse(name, "a local path", str(path), "Use a folder or a file on this machine.")
     return os.path.expanduser(path)
 
 
 def absolute(name: str, path: str | Path) -> Path:
-    """Expand a path and join it to the working directory.
+    """Expand a path and join it to the working directory. The errors are those of `expand`.
 
     Symbolic links are kept, because the folder of a checkpoint identifies its run.
-
-    Args:
-        name: Name of the setting in errors.
-        path: Path as the user wrote it.
-
-    Raises:
-        UsageError: The path is a URL.
     """
     return Path(expand(name, path)).absolute()
 
@@ -49,16 +36,10 @@ def is_below(path: str) -> bool:
 
 
 def make_absolute(config: Namespace) -> None:
-    """Make every path of a command's configuration absolute.
+    """Make every path of a command's configuration absolute, in place. The errors are those of `expand`.
 
     The default of `trainer.default_root_dir` becomes the working directory, because Lightning reads the working
     directory after the environment has been created.
-
-    Args:
-        config: Configuration of one command, modified in place.
-
-    Raises:
-        UsageError: A path is a URL.
     """
     config["trainer.default_root_dir"] = config.trainer.default_root_dir or "."
     for name in SETTINGS:
@@ -67,22 +48,13 @@ def make_absolute(config: Namespace) -> None:
 
 
 def shown(path: str | Path, start: Path) -> str:
-    """Format a path for a message: relative to a directory if it lies below that directory.
-
-    Args:
-        path: Path to format.
-        start: Working directory of the command.
-    """
+    """Format a path for a message: relative to the working directory of the command if it lies below it."""
     relative = os.path.relpath(path, start)
     return str(path) if relative.startswith("..") else relative
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a run's folder in which a file is a symlink to a place outside it: a resume would write there.
-
-    Raises:
-        UsageError: A file is such a symlink, or a pipe, a socket or a device.
-    """
+    """Refuse a run's folder in which `check_link` refuses a file: a resume would write outside the folder."""
     for path in folder.iterdir() if folder.is_dir() else ():
         check_link(path)
 

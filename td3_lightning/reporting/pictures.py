@@ -19,10 +19,6 @@ def write_picture(path: Path, draw: Callable[[], Figure]) -> None:
 
     No text is a formula, because a name may contain "$". Characters that the font does not have are drawn as boxes
     without a warning.
-
-    Args:
-        path: File to create or replace.
-        draw: Function that returns the figure.
     """
     with style.context(list(STYLE)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

@@ -41,13 +41,8 @@ class LineRecorder(TransitionRecorder):
 def discounted_returns(episode: RecordedEpisode, gamma: float, last: float) -> NDArray[np.float64]:
     """Return the discounted sums of rewards from each step on, (n,).
 
-    The rewards after a truncation are not known. The return of the last step is replaced by its estimate, and the steps
-    in which the estimate has a large weight are left out.
-
-    Args:
-        episode: The episode.
-        gamma: Discount.
-        last: Estimate of the return of the last step.
+    The rewards after a truncation are not known. The return of the last step is replaced by its estimate `last`, and
+    the steps in which the estimate has a large weight are left out.
     """
     returns = np.array(episode.reward, np.float64)
     if not episode.terminated:
@@ -59,14 +54,7 @@ def discounted_returns(episode: RecordedEpisode, gamma: float, last: float) -> N
 
 
 def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Path) -> Iterator[Path]:
-    """Play episodes with the seeds of `test`, draw them, and yield the paths of the pictures.
-
-    Args:
-        module: Agent that acts.
-        data: Data module that makes the environment.
-        episodes: Number of episodes.
-        folder: Folder of values.png, actions.png and, for CarRacing, track.png.
-    """
+    """Play episodes with the seeds of `test`, and yield the paths of values.png, actions.png and a car's track.png."""
     folder.mkdir(parents=True, exist_ok=True)  # fails before the episodes
     recorder = LineRecorder(data.make_env())
     try:
@@ -78,8 +66,8 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
         "values.png": lambda: draw_values(module, data, recorded),
         "actions.png": lambda: draw_actions(recorded, data),
     }
-    if isinstance(car := recorder.unwrapped, CarRacing):
-        pictures["track.png"] = lambda: draw_track(car, recorder.line)
+    if recorder.line:
+        pictures["track.png"] = lambda: draw_track(recorder.unwrapped, recorder.line)
     for name, draw in pictures.items():
         write_picture(folder / name, draw)
         yield folder / name
@@ -97,8 +85,12 @@ def draw_values(module: TD3, data: ReplayData, episodes: Sequence[RecordedEpisod
     Points above the diagonal are overestimates. Both axes are in the environment's units of reward.
     """
     gamma = data.replay.gamma_schedule(module.env_steps)
-    scale = data.replay.reward_scale
-    estimated = [_estimates(module, each) / scale for each in episodes]
+    estimated = []
+    for each in episodes:
+        obs, actions = (torch.from_numpy(rows).to(module.actor.scale) for rows in (each.obs[:-1], each.action))
+        with torch.no_grad():
+            values = module.q_value(obs, actions).double().cpu().numpy().reshape(-1)
+        estimated.append(values / data.replay.reward_scale)
     observed = [discounted_returns(each, gamma, one[-1]) for each, one in zip(episodes, estimated, strict=True)]
     x = np.concatenate(observed)
     y = np.concatenate([one[: len(kept)] for one, kept in zip(estimated, observed, strict=True)])
@@ -114,14 +106,6 @@ def draw_values(module: TD3, data: ReplayData, episodes: Sequence[RecordedEpisod
     return figure
 
 
-def _estimates(module: TD3, episode: RecordedEpisode) -> NDArray[np.float64]:
-    """Return the first critic's values of an episode's steps, (steps,)."""
-    obs, actions = (torch.from_numpy(rows).to(module.actor.scale) for rows in (episode.obs[:-1], episode.action))
-    with torch.no_grad():
-        values = module.q_value(obs, actions)
-    return values.double().cpu().numpy().reshape(-1)
-
-
 def draw_actions(episodes: Sequence[RecordedEpisode], data: ReplayData) -> Figure:
     """Draw a histogram of each number of the actions, from its lower to its upper bound."""
     actions = np.concatenate([each.action for each in episodes])
@@ -134,13 +118,8 @@ def draw_actions(episodes: Sequence[RecordedEpisode], data: ReplayData) -> Figur
     return figure
 
 
-def draw_track(car: CarRacing, line: Sequence[tuple[float, float, float]]) -> Figure:
-    """Draw the road and the driven line, colored by the speed in units per second.
-
-    Args:
-        car: The environment.
-        line: x, y and speed of the car before each step.
-    """
+def draw_track(car: Any, line: Sequence[tuple[float, float, float]]) -> Figure:
+    """Draw the road and a line (x, y, speed before each step), colored by the speed in units per second."""
     figure, axes = _figure("x", "y")
     axes.plot(*car.edges[:2], color=GREY, lw=1)  # NaN separates the two edges
     points, speed = np.array(line)[:, :2], np.array(line)[:, 2]

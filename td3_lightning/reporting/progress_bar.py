@@ -11,15 +11,13 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 from td3_lightning.reporting.console import echo, printable
-from td3_lightning.schedules import varies
 from td3_lightning.training.collector import Collector
-from td3_lightning.training.data_module import ReplayData
 
 MIN_BAR = 10  # columns
 
 
 class Progress(ProgressBar):
-    """Show one progress bar for the run, in environment steps, and print a line for each evaluation.
+    """Show one progress bar for the updates of the run, and print a line for each evaluation.
 
     Only the lines are printed if the output is not a terminal.
 
@@ -33,10 +31,10 @@ class Progress(ProgressBar):
         self.best: dict[str, float] = {}  # return and clock of the best evaluation
         self._enabled = True
         self._bar: Tqdm | None = None  # created when it is first drawn
-        self._total: int | None = None  # clock or episodes at 100%
+        self._total: int | None = None  # updates or episodes at 100%
         self._last_draw = 0.0  # time in seconds
         self._start_time = 0.0  # of `fit`
-        self._first_update: tuple[int, float] | None = None  # clock and time at the start of the updates
+        self._first_update: tuple[int, int, float] | None = None  # clock, updates and time at the first one
         self._collector: Collector | None = None
 
     def disable(self) -> None:
@@ -59,19 +57,20 @@ class Progress(ProgressBar):
         checkpoints: list[Any] = [each for each in trainer.checkpoint_callbacks if getattr(each, "monitor", None)]
         if checkpoints and all(each.best_model_score is None for each in checkpoints):
             self.best = {}  # resumed in a new folder, which has no best checkpoint yet
-        self._open(_last_clock(trainer, pl_module.clock, self._collector))
-        self._draw(pl_module.clock, "warm-up")
+        limit = trainer.max_epochs if trainer.max_epochs is not None and trainer.max_epochs > 0 else None
+        self._open(limit and limit * int(trainer.num_training_batches))
+        self._draw(trainer.current_epoch * int(trainer.num_training_batches), "warm-up")
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
         """Update the bar if `refresh_seconds` have passed."""
-        self._first_update = self._first_update or (pl_module.clock, time.monotonic())  # warm-up steps are faster
+        self._first_update = self._first_update or (pl_module.clock, self._updates(), time.monotonic())
         if self._is_due():
-            self._draw(pl_module.clock, self._status(pl_module))
+            self._draw_run()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Finish the bar after the last epoch, before Lightning logs why the run stopped."""
         if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
-            self._draw(pl_module.clock, self._status(pl_module))
+            self._draw_run()
             self._close()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: Any) -> None:
@@ -89,7 +88,7 @@ class Progress(ProgressBar):
             return
         counted = f"episode {batch_idx + 1} of {self._num_episodes(trainer)}"
         if trainer.state.fn == "fit":
-            self._draw(pl_module.clock, f"evaluation: {counted}, {self._status(pl_module)}")
+            self._draw_run(f"evaluation: {counted}, ")
         else:
             self._draw(batch_idx + 1, f"{counted}, return {_short(outputs['return'])}")
 
@@ -110,13 +109,13 @@ class Progress(ProgressBar):
         mean, clock, best = numbers["eval/return_mean"], pl_module.clock, "the best so far"
         if mean > self.best.get("return", -math.inf):
             self.best = {"return": mean, "env_steps": clock}
-        elif self.best:
-            best = f"best {_short(self.best['return'])} at {self.best['env_steps']:,}"
+        else:
+            best = f"best {_short(self.best['return'])} at {self.best['env_steps']:,}" if self.best else ""
         elapsed = Tqdm.format_interval(time.monotonic() - self._start_time)
         several = self._num_episodes(trainer) > 1  # one episode has no spread, and all processes play the same
         spread = f" ± {numbers['eval/return_std']:<6,.2f}" if several else ""
         if self._enabled:
-            self._draw(clock, self._status(pl_module))
+            self._draw_run()
             self.print(f"{elapsed:>8}{clock:>10,} {pl_module.clock_name} return{mean:>10,.2f}{spread} {best}")
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,22 +164,27 @@ class Progress(ProgressBar):
         self._bar.n, self._last_draw = done, time.monotonic()
         self._bar.set_description_str(_fitting(printable(text)))
 
-    def _status(self, module: Any) -> str:
-        """Describe the state of the run, the most important numbers first. A narrow terminal leaves out the end."""
-        of_all = f"/{self._total:,}" if self._total else ""
-        parts = [f"{module.clock:,}{of_all} {module.clock_name}"]
+    def _draw_run(self, prefix: str = "") -> None:
+        """Draw the bar of `fit`, the most important numbers first. A narrow terminal leaves out the end."""
+        module: Any = self.trainer.lightning_module
+        done, now = self._updates(), time.monotonic()
+        parts = [f"{prefix}{module.clock:,} {module.clock_name}"]
         if self.best:
             parts.append(f"best {_short(self.best['return'])}")
         if self._collector is not None and math.isfinite(self._collector.last_return):
             parts.append(f"last {_short(self._collector.last_return)}")
-        steps, began = self._first_update or (module.clock, 0.0)
-        speed = (module.clock - steps) / max(time.monotonic() - began, 1e-9)
-        if speed and self._total:
-            left = max(self._total - module.clock, 0) / speed
+        clock, updates, began = self._first_update or (module.clock, done, now)
+        if self._total and done > updates:
+            left = max(self._total - done, 0) * (now - began) / (done - updates)
             parts.append(f"{Tqdm.format_interval(left)} left")
-        if speed:
-            parts.append(f"{speed:,.0f}/s")
-        return ", ".join([*parts, f"episodes {module.episodes:,}"])
+        if module.clock > clock:
+            parts.append(f"{(module.clock - clock) / (now - began):,.0f}/s")
+        self._draw(done, ", ".join([*parts, f"episodes {module.episodes:,}"]))
+
+    def _updates(self) -> int:
+        """Return the updates of all epochs, as if all had the length of this one."""
+        epochs, progress = self.trainer.current_epoch, self.trainer.fit_loop.epoch_loop.batch_progress
+        return epochs * int(self.trainer.num_training_batches) + int(progress.current.ready)
 
     def _num_episodes(self, trainer: L.Trainer) -> int:
         return int(sum(trainer.num_test_batches if trainer.testing else trainer.num_val_batches))
@@ -197,23 +201,3 @@ def _fitting(text: str) -> str:
 
 def _short(value: float) -> str:
     return f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def _last_clock(trainer: L.Trainer, clock: int, collector: Collector | None) -> int | None:
-    """Return the clock at the end of `max_epochs`. None without a limit, or if `updates_per_step` varies."""
-    data = trainer.datamodule  # type: ignore[attr-defined]
-    if not isinstance(data, ReplayData) or trainer.max_epochs is None or trainer.max_epochs < 0:
-        return None
-    # The updates of completed epochs are not counted, because an earlier stage may have had longer epochs.
-    epochs_left = trainer.max_epochs - trainer.current_epoch
-    loop = trainer.fit_loop
-    done = int(loop.epoch_loop.batch_progress.current.ready) if loop.restarted_mid_epoch else 0  # in this epoch
-    updates = epochs_left * int(trainer.num_training_batches) - done
-    if data.offline:
-        return clock + updates
-    if varies(data.updates_per_step):
-        return None
-    warmup = collector.collection.warmup_steps if collector is not None else 0
-    begin = clock + max(warmup - min(clock, data.replay.steps_stored), 0)
-    rounds = math.ceil(begin / data.num_envs) + math.ceil(updates / data.updates_per_step(0) / data.num_envs)
-    return rounds * data.num_envs

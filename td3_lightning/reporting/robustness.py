@@ -46,16 +46,12 @@ class Measurement:
     @property
     def returns(self) -> NDArray[np.float64]:
         """Return the returns, (episodes,)."""
-        return self.values("return")
+        return np.array([episode["return"] for episode in self.episodes])
 
     @property
     def interval(self) -> float:
         """Return half the width of the 95% interval of the mean return; NaN for one episode."""
         return float(half_width(self.returns))
-
-    def values(self, name: str) -> NDArray[np.float64]:
-        """Return a number that all episodes report, (episodes,)."""
-        return np.array([episode[name] for episode in self.episodes])
 
 
 def noise_levels(observation_noise: Sequence[float], action_noise: Sequence[float]) -> list[Level]:
@@ -80,37 +76,28 @@ def noise_levels(observation_noise: Sequence[float], action_noise: Sequence[floa
 def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Sequence[int]) -> Iterator[Measurement]:
     """Play the same episodes with each level of noise, and yield the reports of a level when it is complete.
 
-    Args:
-        policy: Maps an observation to an action.
-        data: Makes the environment. A level replaces its `ObservationNoise` and `ActionNoise` in their places. Noise
-            that it does not have is added outside of all wrappers.
-        levels: The levels of noise.
-        seeds: Seeds of the resets.
+    A level replaces the `ObservationNoise` and `ActionNoise` of `data` in their places. Noise that it does not have is
+    added outside of all wrappers.
     """
     noisy = copy.copy(data)
     for level in levels:
-        noisy.wrappers = _with_noise(data.wrappers, level)
+        missing: dict[Any, Wrapper] = {
+            ObservationNoise: partial(ObservationNoise, std=level.observation_noise),
+            ActionNoise: partial(ActionNoise, std=level.action_noise),
+        }
+        noisy.wrappers = []
+        for wrapper in data.wrappers:
+            kind = wrapper_class(wrapper)
+            if not (isinstance(kind, type) and issubclass(kind, Noise)):
+                noisy.wrappers.append(wrapper)
+            elif kind in missing:
+                noisy.wrappers.append(missing.pop(kind))
+        noisy.wrappers += missing.values()
         env = noisy.make_env()
         try:
             yield Measurement(level, [Episode(env, seed).play(policy) for seed in seeds])
         finally:
             env.close()
-
-
-def _with_noise(wrappers: Sequence[Wrapper], level: Level) -> list[Wrapper]:
-    """Return wrappers with the noise of a level instead of their own, and without other kinds of `Noise`."""
-    missing: dict[Any, Wrapper] = {
-        ObservationNoise: partial(ObservationNoise, std=level.observation_noise),
-        ActionNoise: partial(ActionNoise, std=level.action_noise),
-    }
-    made = []
-    for wrapper in wrappers:
-        kind = wrapper_class(wrapper)
-        if not (isinstance(kind, type) and issubclass(kind, Noise)):
-            made.append(wrapper)
-        elif kind in missing:
-            made.append(missing.pop(kind))
-    return [*made, *missing.values()]
 
 
 def write_report(measurements: Sequence[Measurement], folder: Path, title: str) -> list[Path]:
@@ -123,6 +110,11 @@ def write_report(measurements: Sequence[Measurement], folder: Path, title: str) 
 
 def robustness_table(measurements: Sequence[Measurement]) -> Table:
     """Build a table with one column per level: the return, its 95% interval and minimum, and the other numbers."""
+
+    def described(values: Sequence[float]) -> str:
+        is_count = np.isin(values, (0.0, 1.0)).all()
+        return f"{sum(values):.0f} of {len(values)}" if is_count else f"{np.mean(values):,.2f}"
+
     table = Table("noise of observations / actions", *(str(one.level) for one in measurements))
     for column in table.columns[1:]:
         column.justify = "right"
@@ -131,16 +123,8 @@ def robustness_table(measurements: Sequence[Measurement]) -> Table:
     table.add_row("return, min", *(f"{one.returns.min():,.2f}" for one in measurements))
     for name in measurements[0].episodes[0]:
         if name != "return" and all(name in episode for one in measurements for episode in one.episodes):
-            table.add_row(escape(name), *(_summary(one, name) for one in measurements))
+            table.add_row(escape(name), *(described([each[name] for each in one.episodes]) for one in measurements))
     return table
-
-
-def _summary(measurement: Measurement, name: str) -> str:
-    """Return the mean of a number, or a count such as "98 of 100" if all its values are 0 or 1."""
-    values = measurement.values(name)
-    if np.isin(values, (0.0, 1.0)).all():
-        return f"{values.sum():.0f} of {len(values)}"
-    return f"{values.mean():,.2f}"
 
 
 def draw_robustness(measurements: Sequence[Measurement], title: str) -> Figure:
@@ -154,8 +138,8 @@ def draw_robustness(measurements: Sequence[Measurement], title: str) -> Figure:
     means, intervals = [one.returns.mean() for one in measurements], [one.interval for one in measurements]
     axes.errorbar(places, means, intervals, fmt="o-", color=BLUE, capsize=4, label="mean and 95% interval")
     axes.set_xticks(places, [str(one.level) for one in measurements])
-    axes.set(title=title, xlabel="std of relative observation noise / of action noise in units of the range")
-    axes.set_ylabel("return")
+    noise = "std of relative observation noise / of action noise in units of the range"
+    axes.set(title=title, xlabel=noise, ylabel="return")
     axes.grid(alpha=0.3)
     axes.legend()
     return figure

@@ -108,11 +108,7 @@ def mean_curve(curves: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def half_width(values: ArrayLike) -> NDArray[np.float64]:
-    """Return half the width of the 95% interval of the mean (Student's t) over the first axis; NaN for one value.
-
-    Args:
-        values: Independent numbers, (n, ...).
-    """
+    """Return half the width, (...), of the 95% interval (Student's t) of the mean of values (n, ...); NaN for n = 1."""
     numbers = np.asarray(values, float)
     if len(numbers) < 2:
         return np.full(numbers.shape[1:], np.nan)

@@ -34,15 +34,7 @@ SPREAD = ("return_std", "return_min", "return_max")  # of the returns of several
 
 
 def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, start: Path) -> list[str]:
-    """Describe a run in lines of 80 columns: its environment, networks, replay buffer, seed and logs.
-
-    Args:
-        trainer: Trainer of the run.
-        model: Agent.
-        data: Data module.
-        seed: Seed, as text.
-        start: Working directory of the command.
-    """
+    """Describe a run in lines of 80 columns: its environment, networks, replay buffer, seed and logs."""
     replay = data.replay
     widths = "-".join(map(str, model.hparams["hidden_dims"])) or "no hidden layers"
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
@@ -87,11 +79,7 @@ class RunSummary:
     score: float | None = None
 
     def lines(self, seconds: float) -> list[str]:
-        """Describe the best evaluation, the duration and the files. Files that do not exist are left out.
-
-        Args:
-            seconds: Duration of the training.
-        """
+        """Describe the best evaluation, the duration and the files. Files that do not exist are left out."""
         found, curve = None, self.folder / "curve.png" if self.folder else None
         with contextlib.suppress(*READ_ERRORS):  # Curve has warned of a damaged file
             if self.folder:
@@ -140,11 +128,7 @@ def command_lines(purpose: str, text: str) -> list[str]:
 
 
 def command(*words: str) -> str:
-    """Return a command line for a shell, with this Python if the shell does not find the program of this environment.
-
-    Args:
-        words: Words after the program.
-    """
+    """Return a command line for a shell, with this Python if the shell does not find this environment's program."""
     found = shutil.which("td3-lightning")
     is_own = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
     return shlex.join([*(["td3-lightning"] if is_own else [sys.executable, "-m", "td3_lightning"]), *words])

@@ -112,15 +112,8 @@ def record_each(
 ) -> Iterator[Video]:
     """Record episodes without exploration noise, with the seeds of `test`, and yield each video after it is complete.
 
-    Args:
-        module: Agent that acts.
-        data: Data module that creates the environment with its wrappers.
-        episodes: Number of episodes.
-        folder: Folder of the videos. A file name is, for example, episode-1-return-917.5-frames-825.mp4.
-        env_kwargs: Additional keyword arguments of the environment, for example draw_rays of CarRacing.
-
-    Yields:
-        The path, return and number of frames of each video.
+    A file name is, for example, episode-1-return-917.5-frames-825.mp4. `env_kwargs` are additional arguments of the
+    environment, for example draw_rays of CarRacing.
 
     Raises:
         UsageError: The environment cannot render images, or does not accept the keyword arguments.
@@ -152,23 +145,16 @@ def _film(module: TD3, camera: Camera, episode: Episode, film: Mp4) -> Video:
 
 
 def make_filmed_env(data: ReplayData, env_kwargs: dict[str, Any]) -> tuple[Camera, gym.Env]:
-    """Create the environment with a camera inside the configured wrappers.
-
-    Raises:
-        UsageError: The environment cannot render images, or does not accept the keyword arguments.
-    """
+    """Create the environment with a camera inside the configured wrappers. The errors are those of `record_each`."""
     modes = data.eval_env.metadata.get("render_modes") or []
     if "rgb_array" not in modes:
         raise UsageError(
             f'render_modes of {data.env_id} must contain "rgb_array", got {modes}. Use an environment that renders.'
         )
-    cameras: list[Camera] = []
-
-    def film(env: gym.Env) -> gym.Env:
-        cameras.append(Camera(env))
-        return cameras[-1]
-
     filmed = copy.copy(data)
-    filmed.wrappers = [film, *data.wrappers]
+    filmed.wrappers = [Camera, *data.wrappers]
     env = filmed.make_env(**{**env_kwargs, "render_mode": "rgb_array"})
-    return cameras[0], env
+    camera: Any = env
+    while not isinstance(camera, Camera):
+        camera = camera.env
+    return camera, env

@@ -51,15 +51,7 @@ class Cluster:
 
 
 class RemoteProcess:
-    """Train a run on a node, from its last checkpoint if it has one.
-
-    Args:
-        ray: The module `ray`.
-        worker: Handle of the actor.
-        run: Run to start.
-        plan: Settings of all runs.
-        threads: Threads of the run.
-    """
+    """Train a run with a `node.Worker` of Ray, from its last checkpoint if it has one."""
 
     def __init__(self, ray: Any, worker: Any, run: Run, plan: Plan, threads: int) -> None:
         self._ray, self._worker, self._run, self._words = ray, worker, run, run.words(plan)

@@ -140,6 +140,11 @@ class Active:
             self.reached, self.kills = float(self.points[-1, 0]), 0
         return len(self.points) != before
 
+    def is_restarted(self, code: int) -> bool:
+        """Count a kill, and return whether to start the run again."""
+        self.kills += code in INTERRUPTED
+        return code in INTERRUPTED and not self.is_stopped and self.kills < MAX_KILLS
+
     def failure(self, code: int) -> str:
         """Return the reason of a failure, "" if the run is complete or was stopped on purpose."""
         if code == 0 or self.is_stopped:
@@ -164,11 +169,6 @@ def run_all(source: Source, plan: Plan, start: Start) -> None:
     """Run all runs of a source, `plan.workers` at a time, and print a line for each change of a result.
 
     Ctrl-C and SIGTERM save and end the active runs. If this process is killed, they save and end themselves.
-
-    Args:
-        source: Source of the runs.
-        plan: Settings of all runs.
-        start: Starts a run.
     """
     active: list[Active] = []
     rows = {result.label: result.row() for result in source.results()}  # of an earlier start, which are not printed
@@ -201,15 +201,14 @@ def _advance(each: Active, active: list[Active], source: Source, plan: Plan, sta
         if has_changed and not each.is_stopped and source.report(each.run, each.points):
             each.is_stopped = True
             each.process.stop()
-        return has_changed
-    each.kills += code in INTERRUPTED
-    if code in INTERRUPTED and not each.is_stopped and each.kills < MAX_KILLS:
+    elif each.is_restarted(code):
         plan.check_files()
         each.process = start(each.run, plan)
         active.append(each)
-        return has_changed
-    source.finish(each.run, each.points, each.failure(code))
-    return True
+    else:
+        source.finish(each.run, each.points, each.failure(code))
+        return True
+    return has_changed
 
 
 def _stop(active: Sequence[Active]) -> None:

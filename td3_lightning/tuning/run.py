@@ -144,13 +144,7 @@ class Run:
         return ["fit", *plan.words, *self.flags, "--name", f"{plan.name}/{self.folder.name}"]
 
     def end(self, words: Sequence[str], code: int, seconds: float) -> None:
-        """Write `run.json` after a start has ended.
-
-        Args:
-            words: Words of the command.
-            code: Exit code.
-            seconds: Wall time of this start.
-        """
+        """Write `run.json` after a start with these words of the command has ended, given its wall time."""
         lines = [line for line in (self.folder / "log.txt").read_text(errors="replace").splitlines() if line.strip()]
         record = {
             "command": command(*words),
@@ -175,24 +169,19 @@ Start = Callable[[Run, Plan], Process]  # starts a run from its last checkpoint 
 
 
 class LocalProcess:
-    """Train a run in a process of this machine, from its last checkpoint if it has one.
-
-    Args:
-        run: Run to start.
-        plan: Settings of all runs.
-    """
+    """Train a run in a process of this machine, from its last checkpoint if it has one."""
 
     def __init__(self, run: Run, plan: Plan) -> None:
         self._run, self._words, self._start = run, run.words(plan), time.monotonic()
         self._process = start_fit(self._words, run.folder, plan.threads)
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while the run is active. Record the end of the run in `run.json`."""
+        """See `Process`."""
         code = self._process.poll()
         if code is not None:
             self._run.end(self._words, code, time.monotonic() - self._start)
         return code
 
     def stop(self) -> None:
-        """Stop the run, which first saves a checkpoint."""
+        """See `Process`."""
         self._process.terminate()

@@ -12,11 +12,7 @@ from td3_lightning.reporting.console import echo, table_text
 from td3_lightning.reporting.metrics_csv import Points
 from td3_lightning.reporting.paths import shown
 from td3_lightning.reporting.pictures import write_picture
-from td3_lightning.reporting.seed_curves import (
-    draw_seed_curves,
-    half_width,
-    mean_curve,
-)
+from td3_lightning.reporting.seed_curves import draw_seed_curves, half_width, mean_curve
 from td3_lightning.tuning.pool import Result, locked, number, results_table, run_all, write_csv
 from td3_lightning.tuning.run import INTERRUPTED, LocalProcess, Plan, Run, Start, command
 from td3_lightning.tuning.space import flags
@@ -49,12 +45,7 @@ def run_seeds(plan: Plan, seeds: Sequence[int], start: Start = LocalProcess) -> 
 
 
 class Seeds:
-    """The seeds of a configuration as a source of runs.
-
-    Args:
-        plan: Settings of all runs.
-        seeds: The seeds.
-    """
+    """The seeds of a configuration as a source of runs."""
 
     def __init__(self, plan: Plan, seeds: Sequence[int]) -> None:
         self._plan = plan
@@ -104,13 +95,7 @@ class Seeds:
 
 
 def write_report(results: Sequence[Result], plan: Plan, again: str) -> None:
-    """Write seeds.csv, seeds.md and seeds.png, and print the statistics.
-
-    Args:
-        results: Results of the seeds.
-        plan: Settings of all runs.
-        again: Command that reproduces the report.
-    """
+    """Write seeds.csv, seeds.md and seeds.png, and print the statistics and the command that reproduces them."""
     write_csv(results, plan.folder / CSV)
     title, lines = f"{', '.join(map(str, plan.configs))} on {len(results)} seeds", summary(results)
     table = table_text(results_table(results, plan.metric, most=len(results)), width=200)
@@ -148,7 +133,7 @@ def summary(results: Sequence[Result]) -> list[str]:
 
 
 def _spread(scores: Sequence[float]) -> str:
-    text = number(float(np.mean(scores)))
+    mean = number(float(np.mean(scores)))
     if len(scores) == 1:
-        return text
-    return f"{text} ± {np.std(scores, ddof=1):,.2f}, 95% interval of the mean ± {half_width(scores):,.2f}"
+        return mean
+    return f"{mean} ± {np.std(scores, ddof=1):,.2f}, 95% interval of the mean ± {half_width(scores):,.2f}"

@@ -102,11 +102,6 @@ class Trials:
 
     A trial that is running in the database, and has a folder here, was left by a killed sweep, and is continued. A
     database may also have trials of other machines.
-
-    Args:
-        study: Study that holds the trials.
-        plan: Settings of all runs.
-        search: How the study searches.
     """
 
     def __init__(self, study: "optuna.Study", plan: Plan, search: Search) -> None:
@@ -183,14 +178,14 @@ class Trials:
 
     def results(self) -> Sequence[Result]:
         """Return the results of all trials, those of other machines included."""
-        return [self._result(trial) for trial in self._frozen()]
-
-    def _result(self, trial: "FrozenTrial") -> Result:
-        points = np.array(sorted(trial.intermediate_values.items()), dtype=np.float64).reshape(-1, 2)
-        seconds = trial.duration.total_seconds() if trial.duration else None
-        error, settings = str(trial.user_attrs.get(ERROR, "")), self._search.space.decode(trial.params)
-        state, label = STATES[trial.state.name], f"trial {trial.number}"
-        return Result(label, state, points, self._plan.mode, settings, error, seconds, self._plan.clock)
+        results = []
+        for trial in self._frozen():
+            points = np.array(sorted(trial.intermediate_values.items()), dtype=np.float64).reshape(-1, 2)
+            seconds = trial.duration.total_seconds() if trial.duration else None
+            error, settings = str(trial.user_attrs.get(ERROR, "")), self._search.space.decode(trial.params)
+            state, label = STATES[trial.state.name], f"trial {trial.number}"
+            results.append(Result(label, state, points, self._plan.mode, settings, error, seconds, self._plan.clock))
+        return results
 
 
 def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
@@ -199,7 +194,12 @@ def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     Raises:
         RunError: No trial is complete.
     """
-    results = sorted(trials.results(), key=lambda result: _rank(result, search))
+    sign = -1 if plan.mode == "max" else 1
+
+    def rank(result: Result) -> tuple[bool, float]:  # complete trials first, the best one at the top
+        return result.state != "finished", sign * result.values.get(search.objective, float("nan"))
+
+    results = sorted(trials.results(), key=rank)
     show(results_table(results, plan.metric))
     best = results[0]
     if best.state != "finished":
@@ -211,9 +211,3 @@ def _print_end(trials: Trials, plan: Plan, search: Search) -> None:
     echo(f"best       {best.label}, {search.objective} {value}: {settings_text(best.settings)}")
     echo(f"files      {shown(plan.folder / CSV, Path.cwd())}, {found}")
     echo(f"train      {command('fit', *plan.words, '--config', found)}")
-
-
-def _rank(result: Result, search: Search) -> tuple[bool, float]:
-    """Return the key by which results are sorted: complete trials first, the best one at the top."""
-    value = result.values.get(search.objective, float("nan"))
-    return result.state != "finished", -value if result.mode == "max" else value
