@@ -107,6 +107,6 @@ def test_expansion(monkeypatch):
     assert expand("x", "~/a") == "/home/me/a"
     assert expand("x", "a/~") == "a/~"
     assert absolute("x", "a/b") == Path.cwd() / "a" / "b"
-    with pytest.raises(UsageError, match=r"^x must be a local path, got file:///a\. Use a folder or a file on this"):
+    with pytest.raises(UsageError, match=r"^x must be a local path, got 'file:///a'\. Use a folder or a file on this"):
         expand("x", "file:///a")
     assert (shown("/a/b/c", Path("/a")), shown("/b/c", Path("/a"))) == ("b/c", "/b/c")
