@@ -1,16 +1,12 @@
 """Test that pictures do not depend on the settings of the user's Matplotlib."""
 
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from td3_lightning.reporting.learning_curve import Curve
-from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.pictures import write_picture
 from td3_lightning.reporting.seed_curves import write_seed_curves
 
@@ -39,17 +35,3 @@ def test_names_that_are_no_formulas_are_drawn(tmp_path: Path) -> None:
         (run / "metrics.csv").write_text(f"env_steps,{names[0]}\n1,2\n3,4\n")
     write_seed_curves({name: [tmp_path / name] for name in names}, names[0], names[1], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
-
-
-def test_picture_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = RunLogger(str(tmp_path), "a", 0)
-    logger.log_metrics({"eval/return_mean": 1.0}, 1)
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("no font")
-
-    monkeypatch.setattr("td3_lightning.reporting.learning_curve.draw_curve", fail)
-    trainer: Any = type("Trainer", (), {"loggers": [logger]})
-    with pytest.warns(UserWarning, match=r"^Cannot write curve\.png: no font\. The run continues without it\."):
-        Curve()._draw(trainer)
-    logger.finalize("success")
