@@ -71,7 +71,8 @@ def run_study(plan: Plan, search: Search, start: Start = LocalProcess) -> None:
 def open_study(plan: Plan, search: Search) -> "Trials":
     """Create a study, or load it if it exists. The errors are those of `run_study`."""
     optuna = import_optuna()
-    make_folder(plan.folder)
+    if search.storage is None:
+        make_folder(plan.folder)
     file = plan.folder.absolute() / DATABASE  # SQLite undoes the writes of a killed process
     url = search.storage or f"sqlite:///{file}"
     try:
