@@ -51,15 +51,17 @@ class SaveConfig(SaveConfigCallback):
         self._file = folder / "config.yaml"
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if not os.access(there, os.W_OK | os.X_OK):
-            fix = "Use another folder with --trainer.default_root_dir."
-            raise UsageError(f"The run folder {folder} must be writable, got no write permission for {there}. {fix}")
+            raise _not_writable(str(folder), f"no write permission for {there}")
         is_new = trainer.is_global_zero and not continues_in(trainer, folder)
         if is_new and self._file.exists():  # of another run, or of the user
             raise run_exists_error(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write config.yaml, since the run has begun."""
-        self._write(trainer)
+        """Write config.yaml, since the run has begun. Raise `UsageError` if it cannot be written."""
+        try:
+            self._write(trainer)
+        except OSError as error:
+            raise _not_writable(os.path.dirname(str(self._file)), error.strerror or str(error)) from error
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the settings that a resumed run keeps, as plain Python values.
@@ -80,6 +82,11 @@ class SaveConfig(SaveConfigCallback):
         text = str(self.parser.dump(self.config, "parser_mode", False))
         atomic_write(self._file, lambda file: file.write(text.encode()))
         self._written = True
+
+
+def _not_writable(folder: str, why: str) -> UsageError:
+    fix = "Use another folder with --trainer.default_root_dir."
+    return UsageError(f"The run folder {folder} must be writable, got {why}. {fix}")
 
 
 def storable(value: Any) -> Any:
