@@ -73,7 +73,7 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
 def _no_setting(name: str, keys: Sequence[str]) -> str:
     """Return that a setting does not exist, and one with a similar name, whose section may be missing or wrong."""
     ends = {key.split(".")[-1]: key for key in reversed(keys)}
-    close = get_close_matches(name.replace("-", "_").lower().split(".")[-1], ends, n=1, cutoff=0.75)
+    close = get_close_matches(name.replace("-", "_").lower().split(".")[-1], ends, n=1)
     return f'There is no setting "{name}"{_mean(ends[close[0]]) if close else "; see --help for all settings."}'
 
 
