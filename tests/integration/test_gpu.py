@@ -1,7 +1,6 @@
 """Runs on a GPU against runs on the CPU. Without a GPU, the tests that can do so compare the CPU with itself."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,36 +203,3 @@ def test_resumed_run_is_the_same_run(device: str, extra: list[str], tmp_path: Pa
 def test_run_continues_on_the_other_device(first: str, second: str, tmp_path: Path, fit: Callable[..., int]) -> None:
     assert fit(tmp_path, f"--trainer.accelerator={first}", "--trainer.max_epochs=1") == 0
     assert fit(tmp_path, "--ckpt_path=last", f"--trainer.accelerator={second}", "--trainer.max_epochs=2") == 0
-
-
-class Simulator(gym.vector.VectorWrapper):
-    """Return tensors on a device."""
-
-    def __init__(self, env: Any, device: str) -> None:
-        super().__init__(env)
-        self.device = device
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = self.env.reset(**kwargs)
-        return torch.from_numpy(obs).to(self.device), info
-
-    def step(self, actions: Any) -> Any:
-        *results, info = self.env.step(torch.as_tensor(actions).cpu().numpy())
-        return *(torch.as_tensor(result).to(self.device) for result in results), info
-
-
-def simulator(env_id: str, num_envs: int, device: str, **kwargs: Any) -> Any:
-    """Make a vector environment that returns tensors on a device."""
-    return Simulator(gym.vector.SyncVectorEnv([lambda: gym.make(env_id, **kwargs)] * num_envs, copy=False), device)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_simulator_on_the_device_changes_no_bit(
-    device: str, make_trainer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = []
-    for place in ("cpu", device):
-        vector_env = partial(simulator, device=place)
-        monkeypatch.setitem(CASES, "default", (TD3, {}, {**PENDULUM, "num_envs": 2, "vector_env": vector_env}, []))
-        states.append(state(train(make_trainer, "default", device)[0]))
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
