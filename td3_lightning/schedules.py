@@ -65,23 +65,13 @@ def varies(value: Any) -> bool:
 
 @Schedule.register  # not a subclass, which configurations and checkpoints could name
 class CheckedSchedule:
-    """Schedule of a user whose values are checked when they are used. A checkpoint contains the schedule itself.
-
-    Args:
-        schedule: The schedule.
-        name: Name of the setting in errors.
-        limits: Interval of the values, as in `require_float`.
-    """
+    """Schedule of a user whose values are checked when they are used. A checkpoint contains the schedule itself."""
 
     def __init__(self, schedule: Schedule, name: str, limits: Mapping[str, Any]) -> None:
         self.schedule, self.name, self.limits = schedule, name, limits
 
     def __call__(self, env_steps: int) -> float:
-        """Return the value after `env_steps` environment steps.
-
-        Raises:
-            UsageError: The value is outside of the interval or not finite.
-        """
+        """Return the value after `env_steps` environment steps; `UsageError` if it is out of the interval."""
         return require_float(f"{self.name} after {env_steps:,} env_steps", self.schedule(env_steps), **self.limits)
 
     def __repr__(self) -> str:
@@ -106,10 +96,7 @@ def as_schedule(
         name: Name of the setting in errors.
         value: Schedule, number or mapping. `Constant` and `Linear` are returned unchanged; the values of other
             schedules are checked when they are used.
-        least: Smallest allowed value.
-        most: Largest allowed value.
-        above: Bound that the values must exceed.
-        fix: Advice if a value is out of range.
+        least, most, above, fix: Interval of the values, and advice for one outside of it, as in `require_float`.
 
     Raises:
         UsageError: The value is no schedule, or its first value, or the end of a `Linear`, is out of range.
@@ -128,13 +115,7 @@ def as_schedule(
 def as_int_schedule(
     name: str, value: int | Schedule | Mapping[str, Any], fix: str = "", most: float | None = None
 ) -> Schedule:
-    """Convert a positive integer to a schedule. The values of another schedule are rounded when they are used.
-
-    Args:
-        name: Name of the setting in errors.
-        value: Integer, schedule or mapping.
-        fix: Advice if a value is out of range.
-        most: Largest allowed value.
+    """Convert a positive integer to a schedule as `as_schedule` does. The values of another schedule are rounded later.
 
     Raises:
         UsageError: A number is not a positive integer, or a schedule starts or ends below 1.
@@ -142,10 +123,8 @@ def as_int_schedule(
     if not isinstance(value, Schedule | Mapping):
         value = require_int(name, value, least=1, fix=fix)
     schedule = as_schedule(name, value, least=1, most=most, fix=fix)
-    if isinstance(schedule, Constant):
-        if not schedule.value.is_integer():
-            raise refuse(name, "an integer", schedule.value, "Use an integer.")
-        require_int(name, int(schedule.value))
+    if isinstance(schedule, Constant) and not schedule.value.is_integer():
+        raise refuse(name, "an integer", schedule.value, "Use an integer.")
     return schedule
 
 

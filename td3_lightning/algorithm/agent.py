@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from td3_lightning.algorithm.distributed import broadcast_from_rank_zero, gather_from_ranks, select_rank
+from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, stack_over_ranks, world_size
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
-from td3_lightning.algorithm.exploration import as_noise, stored_schedule, with_noise
+from td3_lightning.algorithm.exploration import as_noise, with_noise
 from td3_lightning.errors import UsageError, refuse, shown
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import CLOCKS, FORMAT, read_checkpoint
+from td3_lightning.serialization.configurable import from_config
 from td3_lightning.serialization.observation_parts import flat_rows, has_size
 from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.stored_settings import contain_paths, stored_arguments
@@ -75,6 +76,7 @@ class Agent(L.LightningModule):
 
     # The policy.
 
+    @torch.inference_mode()
     def act(self, obs: NDArray[Any], deterministic: bool = True) -> NDArray[np.float32]:
         """Compute actions for observations, greedy ones or with exploration noise.
 
@@ -91,21 +93,23 @@ class Agent(L.LightningModule):
             UsageError: The observations have another shape or are not finite, or the agent has no
                 `exploration_noise`.
         """
-        action = self._actions(flat_rows(self.observation_parts, obs, self.obs_dim))
+        obs = flat_rows(self.observation_parts, obs, self.obs_dim)
+        rows = torch.from_numpy(np.ascontiguousarray(np.atleast_2d(obs)))  # `forward` takes batches
+        actions: NDArray[np.float32] = self.forward(rows.to(self.actor.scale)).float().cpu().numpy()
+        action = actions if obs.ndim == 2 else actions[0]
         low, high = self.action_box
         # The end of the tanh, centre + scale, may round to just outside the box.
         clipped: NDArray[np.float32] = np.minimum(np.maximum(action, low), high)
-        return clipped if deterministic else self._explore(clipped)
-
-    def _explore(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add noise from the generator of `act`, which is not the Collector's."""
+        if deterministic:
+            return clipped
         if self.exploration_noise is None:
             raise UsageError(
                 "act(obs, deterministic=False) requires exploration_noise, got None. Set agent.exploration_noise to a "
                 "number, for example 0.1, or train the agent with a Collector, which sets it."
             )
+        # The Collector has another generator.
         normal: NDArray[np.float32] = torch.randn(action.shape, generator=self.act_generator).numpy()
-        return with_noise(action, normal, self.exploration_noise(self.env_steps), self.action_box)
+        return with_noise(clipped, normal, self.exploration_noise(self.env_steps), self.action_box)
 
     @property
     def exploration_noise(self) -> Schedule | None:
@@ -119,12 +123,6 @@ class Agent(L.LightningModule):
     @exploration_noise.setter
     def exploration_noise(self, value: float | Schedule | None) -> None:
         self._exploration_noise = None if value is None else as_noise(value)
-
-    @torch.inference_mode()
-    def _actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        rows = np.ascontiguousarray(np.atleast_2d(obs))  # `forward` takes batches
-        actions: NDArray[np.float32] = self.forward(torch.from_numpy(rows).to(self.actor.scale)).float().cpu().numpy()
-        return actions if obs.ndim == 2 else actions[0]
 
     def policy_modules(self) -> tuple[nn.Module, ...]:
         """Return the modules that `forward` uses."""
@@ -146,7 +144,7 @@ class Agent(L.LightningModule):
     def validation_step(self, episode: Episode, batch_idx: int) -> dict[str, float]:
         """Play an episode without exploration noise and return its numbers."""
         report = episode.play(self.act)
-        self.evaluation.update(report, self.device)
+        self.evaluation.update(report)
         return report
 
     def on_validation_epoch_end(self) -> None:
@@ -154,7 +152,7 @@ class Agent(L.LightningModule):
         clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.clock}  # "step": the loggers' axis
         exact = {name: torch.tensor(count, dtype=torch.float64) for name, count in clocks.items()}
         self.log_dict(self.evaluation.compute("test" if self.trainer.testing else "eval") | exact)
-        self.evaluation.reset()  # a subclass may override the hook above
+        self.evaluation.values.clear()  # a subclass may override the hook above
 
     on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step
@@ -174,9 +172,10 @@ class Agent(L.LightningModule):
 
     def scheduled(self, schedule: Schedule) -> float:
         """Return the value of a schedule at `env_steps`; if it varies, that of rank 0 in every process."""
-        if isinstance(schedule, Constant):
-            return schedule.value
-        return broadcast_from_rank_zero(schedule(self.env_steps), self.device)
+        value = schedule(self.env_steps)
+        if isinstance(schedule, Constant) or world_size() == 1:
+            return value
+        return float(stack_over_ranks(torch.tensor(value, dtype=torch.float64, device=self.device))[0])
 
     # Checkpoints.
 
@@ -234,20 +233,24 @@ class Agent(L.LightningModule):
         if (trainer := self._trainer_if_any()) is not None:
             folder = str(Path(str(trainer.ckpt_path)).parent)
             contain_paths(checkpoint.get("callbacks", {}), trainer.callbacks, folder)
-        if self._is_in_fit():
-            _restore_trained_policy(checkpoint)
+        if trainer is not None and trainer.state.fn == "fit":
+            state, trained = checkpoint["state_dict"], checkpoint.get("trained_policy", {})
+            checkpoint["deployed_policy"] = {name: state[name] for name in trained}
+            checkpoint["state_dict"] = {**state, **trained}
             if "current_model_state" in checkpoint and not any(
                 isinstance(callback, WeightAveraging) for callback in trainer.callbacks
             ):
                 checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name in CLOCKS:
             setattr(self, name, checkpoint["clocks"][name])
-        self.exploration_noise = stored_schedule(checkpoint.get("exploration_noise"))
+        stored = checkpoint.get("exploration_noise")
+        self.exploration_noise = from_config(Schedule, stored)  # type: ignore[type-abstract]
         self.observation_parts = self.observation_parts or checkpoint.get("observation_parts")
         self.counted_datasets = checkpoint.get("counted_datasets")
         self.evaluation.flags = list(checkpoint.get("reported_flags", []))
-        _restore(self.noise_generator, checkpoint["target_noise"])
-        _restore(self.act_generator, checkpoint.get("act_noise", []))
+        for generator, name in ((self.noise_generator, "target_noise"), (self.act_generator, "act_noise")):
+            if (state := select_rank(checkpoint.get(name, []))) is not None:  # saved by this number of processes
+                generator.set_state(state.cpu())
 
     def check_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise `UsageError` for the checkpoint of an agent with other action bounds or malformed observations."""
@@ -263,28 +266,9 @@ class Agent(L.LightningModule):
                     "in which the checkpoint was trained."
                 )
 
-    def _is_in_fit(self) -> bool:
-        """Return whether a Trainer trains the module, or is about to train it."""
-        trainer = self._trainer_if_any()
-        return trainer is not None and trainer.state.fn == "fit"
-
     def _trainer_if_any(self) -> Any:
         """Return the Trainer, or None."""
         try:
             return self.trainer
         except RuntimeError:  # Lightning raises it for a module without a Trainer
             return None
-
-
-def _restore_trained_policy(checkpoint: dict[str, Any]) -> None:
-    """Move the policy in `state_dict` to `deployed_policy`, and the policy that was trained into its place."""
-    state, trained = checkpoint["state_dict"], checkpoint.get("trained_policy", {})
-    checkpoint["deployed_policy"] = {name: state[name] for name in trained}
-    checkpoint["state_dict"] = {**state, **trained}
-
-
-def _restore(generator: torch.Generator, states: list[torch.Tensor]) -> None:
-    """Restore this process's generator; keep it if another number of processes saved the states."""
-    state = select_rank(states)
-    if state is not None:
-        generator.set_state(state.cpu())

@@ -75,38 +75,11 @@ def average_gradients(parameters: Sequence[Tensor]) -> None:
         return
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    with _explain_lost_peer("The gradients of the processes could not be averaged"):
+    with _explain_lost_peer():
         distributed.all_reduce(flat)
     flat /= world_size()
     parts = torch.split(flat, [gradient.numel() for gradient in gradients])
     torch._foreach_copy_(gradients, [part.view_as(each) for part, each in zip(parts, gradients, strict=True)])
-
-
-def broadcast_from_rank_zero(value: float, device: torch.device) -> float:
-    """Return the value of rank 0: the clocks of the ranks differ if whole episodes are collected.
-
-    Raises:
-        RunError: Another process has ended.
-    """
-    if world_size() == 1:
-        return value
-    shared = torch.tensor(value, dtype=torch.float64, device=device)
-    with _explain_lost_peer("The scheduled value of rank 0 could not be received"):
-        distributed.broadcast(shared, 0)
-    return float(shared)
-
-
-def maximum_over_ranks(value: Tensor) -> Tensor:
-    """Return the largest value of all processes.
-
-    Raises:
-        RunError: Another process has ended.
-    """
-    if world_size() > 1:
-        value = value.clone()
-        with _explain_lost_peer("The largest value of the processes could not be computed"):
-            distributed.all_reduce(value, distributed.ReduceOp.MAX)
-    return value
 
 
 def stack_over_ranks(value: Tensor) -> Tensor:
@@ -118,21 +91,20 @@ def stack_over_ranks(value: Tensor) -> Tensor:
     if world_size() == 1:
         return value.unsqueeze(0)
     values = [torch.empty_like(value) for _ in range(world_size())]
-    with _explain_lost_peer("The statistics of the processes could not be exchanged"):
+    with _explain_lost_peer():
         distributed.all_gather(values, value)
     return torch.stack(values)
 
 
 @contextmanager
-def _explain_lost_peer(failure: str) -> Iterator[None]:
+def _explain_lost_peer() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         if not is_lost_peer(error):
             raise
-        raise RunError(
-            f"{failure}, because another process has ended ({one_line(error)}). Read its output, then resume the run."
-        ) from error
+        message = f"Another process has ended ({one_line(error)}). Read its output, then resume the run."
+        raise RunError(message) from error
 
 
 def _is_initialized() -> bool:

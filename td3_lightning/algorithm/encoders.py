@@ -74,8 +74,10 @@ def _depends_on_mode(layer: Any) -> bool:
 
 def as_encoder(name: str, encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:
     """Return an encoder or None unchanged, and build an encoder from plain data; `name` is the setting."""
-    made = encoder if encoder is None or isinstance(encoder, Encoder) else from_config(Encoder, encoder)  # type: ignore[type-abstract]
-    if encoder is not None and made is None:
+    if encoder is None or isinstance(encoder, Encoder):
+        return encoder
+    made = from_config(Encoder, encoder)  # type: ignore[type-abstract]
+    if made is None:
         fix = "Use Trunk(...), or import the class of your own Encoder before a checkpoint that holds it is loaded."
         raise refuse(name, "an Encoder", encoder, fix)
     return made

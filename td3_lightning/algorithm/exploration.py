@@ -1,4 +1,4 @@
-"""Exploration noise: Gaussian noise on greedy actions, and its schedule in a checkpoint."""
+"""Exploration noise: Gaussian noise on greedy actions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.schedules import Schedule, as_schedule
-from td3_lightning.serialization.configurable import from_config
 from td3_lightning.serialization.primitives import to_primitives
 
 Actions = NDArray[np.float32]
@@ -38,8 +37,3 @@ def as_noise(value: float | Schedule | Mapping[str, Any]) -> Schedule:
     noise = as_schedule("exploration_noise", value, least=0, most=MAX_NOISE)
     to_primitives(noise.plain(), "exploration_noise")
     return noise
-
-
-def stored_schedule(stored: Any) -> Schedule | None:
-    """Build the exploration noise that a checkpoint holds; return None if it holds none or an unknown class."""
-    return from_config(Schedule, stored)  # type: ignore[type-abstract]

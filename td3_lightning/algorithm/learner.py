@@ -13,7 +13,6 @@ from td3_lightning.algorithm.distributed import average_gradients
 from td3_lightning.algorithm.normalization import RunningNormalizer
 from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, refuse, shown
-from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
 ALGORITHMS = ("TD3", "TD7")  # without a name, a checkpoint holds the first
@@ -47,16 +46,14 @@ class Learner(Agent):
         """Build the actor and the critics with fresh parameters."""
         raise NotImplementedError
 
-    def normalized(self, batch: Batch) -> Batch:
-        """Normalize the raw observations of a batch if the settings require it."""
-        return batch._replace(obs=self.normalizer(batch.obs), next_obs=self.normalizer(batch.next_obs))
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the name of the agent, and that of its class if it changes the policy."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["algorithm"] = self.algorithm
-        if _changes_policy(type(self)):
-            checkpoint["policy_class"] = type(self).__name__
+        kind = type(self)
+        own = next(base for base in kind.__mro__ if base.__module__.split(".")[0] == __name__.split(".")[0])
+        if any(getattr(kind, name) is not getattr(own, name) for name in ("build_networks", "forward", "act")):
+            checkpoint["policy_class"] = kind.__name__
 
     def check_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise `UsageError` for the checkpoint of another agent, of a subclass, or of other action bounds."""
@@ -140,22 +137,8 @@ class Learner(Agent):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             nn.utils.clip_grad_norm_(weights, norm)
 
-    def step_critics(self) -> None:
-        """Take an optimizer step along the critics' gradients."""
-        self.step_optimizer(CRITICS, self.settings.critic_lr)
-
-    def step_actor(self) -> None:
-        """Take an optimizer step along the actor's gradients."""
-        self.step_optimizer(ACTOR, self.settings.actor_lr)
-
     def step_optimizer(self, index: int, lr: Schedule) -> None:
         """Take a step of one of the optimizers of `configure_optimizers`."""
         optimizer = cast(list[LightningOptimizer], self.optimizers())[index]
         self.prepare_step(optimizer, lr)
         optimizer.step()
-
-
-def _changes_policy(kind: type) -> bool:
-    """Return whether the class of an agent has other networks or computes other actions than this package's class."""
-    own = next(base for base in kind.__mro__ if base.__module__.split(".")[0] == __name__.split(".")[0])
-    return any(getattr(kind, name) is not getattr(own, name) for name in ("build_networks", "forward", "act"))

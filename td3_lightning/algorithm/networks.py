@@ -49,10 +49,8 @@ class Actor(nn.Module):
         self.encoder = nn.Identity() if encoder is None else encoder
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim, *hidden_dims]):
-            layers.append(nn.Linear(fan_in, fan_out))
-            if layer_norm:
-                layers.append(nn.LayerNorm(fan_out))
-            layers.append(nn.ReLU())
+            norm = [nn.LayerNorm(fan_out)] if layer_norm else []
+            layers += [nn.Linear(fan_in, fan_out), *norm, nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.Linear([obs_dim, *hidden_dims][-1], len(action_low)))
         register_box(self, action_low, action_high)
 
@@ -89,10 +87,8 @@ class Critics(nn.Module):
         self.encoder = nn.Identity() if encoder is None else encoder
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([obs_dim + action_dim, *hidden_dims]):
-            layers.append(EnsembleLinear(num_critics, fan_in, fan_out))
-            if layer_norm:
-                layers.append(EnsembleLayerNorm(num_critics, fan_out))
-            layers.append(EnsembleReLU())
+            norm = [EnsembleLayerNorm(num_critics, fan_out)] if layer_norm else []
+            layers += [EnsembleLinear(num_critics, fan_in, fan_out), *norm, EnsembleReLU()]
         last = [obs_dim + action_dim, *hidden_dims][-1]
         self.layers = nn.ModuleList([*layers, EnsembleLinear(num_critics, last, 1)])
         self.num_critics = num_critics

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.distributed import maximum_over_ranks
+from td3_lightning.algorithm.distributed import stack_over_ranks
 from td3_lightning.algorithm.ensemble import EnsembleLinear
 from td3_lightning.algorithm.losses import at_least_float32
 from td3_lightning.algorithm.networks import register_box
@@ -167,8 +167,7 @@ class ValueRange(nn.Module):
 
     def observe(self, targets: Tensor) -> None:
         """Extend the range by new targets. It takes effect at the next target update."""
-        low, high = targets.aminmax()
-        low, high = -maximum_over_ranks(-low), maximum_over_ranks(high)  # the ranks' targets must stay equal
+        low, high = stack_over_ranks(targets).aminmax()  # of all ranks, whose targets must stay equal
         self.seen_low.copy_(torch.minimum(self.seen_low, low))
         self.seen_high.copy_(torch.maximum(self.seen_high, high))
 

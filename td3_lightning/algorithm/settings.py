@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -52,8 +52,6 @@ class TD3Settings:
     bc_weight: float | None
     layer_norm: bool = False
     encoder: Any = None
-    paper_tau: ClassVar[str] = "0.005"
-    target_fix: ClassVar[str] = "Use 250, for example, or omit it for an update of the targets with each actor update."
 
     @classmethod
     def of(cls: type[Settings], arguments: Mapping[str, Any]) -> Settings:
@@ -61,41 +59,34 @@ class TD3Settings:
         return cls(**{field.name: arguments[field.name] for field in fields(cls) if field.name in arguments})
 
     def __post_init__(self) -> None:
-        self._check_networks()
-        self._check_update()
-
-    def _check_networks(self) -> None:
         self.obs_dim = require_int("obs_dim", self.obs_dim, least=1)
-        self._check_box()
-        self.hidden_dims = require_ints("hidden_dims", self.hidden_dims, 1)
-        self.num_critics = require_int("num_critics", self.num_critics, least=1)
-        self.layer_norm = require_bool("layer_norm", self.layer_norm)
-        self.encoder = as_encoder("encoder", self.encoder)
-        self.normalize_observations = require_bool("normalize_observations", self.normalize_observations)
-
-    def _check_box(self) -> None:
-        """Check that the actions have a finite box, also its width in float32."""
         self.action_low = require_floats("action_low", self.action_low)
         self.action_high = require_floats("action_high", self.action_high)
-        low, high = torch.tensor(self.action_low), torch.tensor(self.action_high)
+        low, high = torch.tensor(self.action_low), torch.tensor(self.action_high)  # also the width is finite in float32
         if len(low) != len(high) or not len(low) or not (low < high).all() or not (high - low).isfinite().all():
             raise UsageError(
                 f"action_low and action_high must be a finite box, got {self.action_low} and {self.action_high}. Use "
                 "the bounds of the environment's action_space; bound it with "
                 "td3_lightning.SymmetricActionBounds in data.wrappers, for example."
             )
+        self.hidden_dims = require_ints("hidden_dims", self.hidden_dims, 1)
+        self.num_critics = require_int("num_critics", self.num_critics, least=1)
+        self.layer_norm = require_bool("layer_norm", self.layer_norm)
+        self.encoder = as_encoder("encoder", self.encoder)
+        self.normalize_observations = require_bool("normalize_observations", self.normalize_observations)
+        self._check_update()
 
     def _check_update(self) -> None:
         self.actor_lr = as_schedule("actor_lr", self.actor_lr, least=0)
         self.critic_lr = as_schedule("critic_lr", self.critic_lr, least=0)
-        self.tau = require_float("tau", self.tau, most=1, above=0, fix=f"The paper uses {self.paper_tau}.")
+        self.tau = require_float("tau", self.tau, most=1, above=0, fix="The paper uses 0.005.")
         for name, paper in (("policy_noise", 0.2), ("noise_clip", 0.5)):
             noise = require_float(name, getattr(self, name), least=0, most=MAX_NOISE, fix=f"The paper uses {paper}.")
             setattr(self, name, noise)
         self.policy_freq = require_int("policy_freq", self.policy_freq, least=1, fix="The paper uses 2.")
         if self.target_update_freq is not None:
-            freq = require_int("target_update_freq", self.target_update_freq, least=1, fix=self.target_fix)
-            self.target_update_freq = freq
+            fix = "Use 250, for example."
+            self.target_update_freq = require_int("target_update_freq", self.target_update_freq, least=1, fix=fix)
         if self.max_grad_norm is not None:
             fix = "Omit max_grad_norm for no clipping."
             self.max_grad_norm = require_float("max_grad_norm", self.max_grad_norm, above=0, fix=fix)
@@ -146,15 +137,10 @@ class TD7Settings(TD3Settings):
 
     zs_dim: int = 256
     encoder_lr: Any = 3e-4
-    paper_tau: ClassVar[str] = "1"
-    target_fix: ClassVar[str] = "The paper uses 250."
 
-    def _check_networks(self) -> None:
-        super()._check_networks()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.zs_dim = require_int("zs_dim", self.zs_dim, least=1, fix="The paper uses 256.")
-
-    def _check_update(self) -> None:
-        super()._check_update()
         self.encoder_lr = as_schedule("encoder_lr", self.encoder_lr, least=0)
 
 

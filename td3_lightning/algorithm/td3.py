@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from td3_lightning.algorithm.encoders import Encoder
-from td3_lightning.algorithm.learner import Learner
+from td3_lightning.algorithm.learner import ACTOR, CRITICS, Learner
 from td3_lightning.algorithm.losses import CRITIC_LOSSES, CriticLoss, at_least_float32, td3_bc_loss
 from td3_lightning.algorithm.networks import build_networks
 from td3_lightning.algorithm.settings import TD3Settings
-from td3_lightning.algorithm.update_rules import UpdateRule, find_update_rule
+from td3_lightning.algorithm.update_rules import find_update_rule
 from td3_lightning.replay.batch import Batch
 from td3_lightning.schedules import Schedule
 
@@ -46,7 +46,7 @@ class TD3(Learner):
         UsageError: A setting is out of its range.
     """
 
-    _rule: UpdateRule | None = None
+    _rule: Any = None
     _rule_is_current = False
 
     def __init__(
@@ -84,7 +84,8 @@ class TD3(Learner):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Take one update with a batch of raw observations."""
-        return self.update(self.normalized(batch))
+        normalized = self.normalizer(batch.obs), self.normalizer(batch.next_obs)
+        return self.update(batch._replace(obs=normalized[0], next_obs=normalized[1]))
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Update the critics, and less often the actor (`policy_freq`) and the targets (`target_update_freq`)."""
@@ -102,14 +103,14 @@ class TD3(Learner):
         """Take an Adam step on the critic loss; return the loss and the Q-values (N, batch) before the step."""
         loss, q = self.critic_loss(batch, self.draw_target_noise(batch.action))
         self.compute_gradients(loss, self.critics)
-        self.step_critics()
+        self.step_optimizer(CRITICS, self.settings.critic_lr)
         return loss.detach(), q.detach()
 
     def update_actor(self, batch: Batch) -> Tensor:
         """Take an Adam step on the actor loss; return the loss before the step."""
         loss = self.actor_loss(batch)
         self.compute_gradients(loss, self.actor)
-        self.step_actor()
+        self.step_optimizer(ACTOR, self.settings.actor_lr)
         return loss.detach()
 
     @torch.no_grad()
@@ -164,7 +165,7 @@ class TD3(Learner):
     # A rule of `td3_lightning.fast` takes the steps above in less time, but only if their code is unchanged.
 
     @property
-    def update_rule(self) -> UpdateRule:
+    def update_rule(self) -> Any:
         """The rule that takes the steps in this epoch: a faster one that supports this agent, or the agent itself."""
         if not self._rule_is_current:
             self._rule, self._rule_is_current = find_update_rule(self), True

@@ -123,8 +123,9 @@ class TD7(TD3):
     def update_targets(self) -> None:
         """Update the targets, replace the fixed encoders, and use the range of the targets seen so far."""
         super().update_targets()
-        _copy(self.fixed_encoder, self.fixed_encoder_target)  # first, because the next line replaces its source
-        _copy(self.encoder, self.fixed_encoder)
+        fixed = self.fixed_encoder  # copied to its target first, because it is replaced then
+        for source, target in ((fixed, self.fixed_encoder_target), (self.encoder, fixed)):
+            torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
         self.value_range.update()
 
     def encoder_loss(self, batch: Batch) -> Tensor:
@@ -190,9 +191,3 @@ class TD7(TD3):
         z_s = self.fixed_encoder.embed_state(obs)
         q: Tensor = self.critics(obs, action, self.fixed_encoder.embed_action(z_s, action), z_s)
         return q[0]
-
-
-def _copy(source: nn.Module, target: nn.Module) -> None:
-    targets: list[Tensor] = list(target.parameters())
-    sources: list[Tensor] = list(source.parameters())
-    torch._foreach_copy_(targets, sources)

@@ -20,9 +20,12 @@ UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable", "d
 def supports_fast_step(module: TD3, optimizer: Optimizer | LightningOptimizer) -> bool:
     """Return whether the optimizer is a plain fused Adam and nothing hooks into its step."""
     adam = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-    if type(adam) is not Adam or "step" in vars(adam) or _has_hooks(adam):
+    if type(adam) is not Adam or "step" in vars(adam) or has_hook(module, "on_before_optimizer_step"):
         return False
-    if has_hook(module, "on_before_optimizer_step") or not all(map(_is_plain_group, adam.param_groups)):
+    everywhere = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
+    if any((*everywhere, adam._optimizer_step_pre_hooks, adam._optimizer_step_post_hooks)):
+        return False
+    if not all(group["fused"] and not any(map(group.get, UNSUPPORTED_OPTIONS)) for group in adam.param_groups):
         return False
     return not has_trainer(module) or is_plain_trainer(module.trainer)
 
@@ -117,12 +120,3 @@ class ParamGroupState:
             amsgrad=False,
             maximize=False,
         )
-
-
-def _has_hooks(adam: Adam) -> bool:
-    everywhere = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
-    return any((*everywhere, adam._optimizer_step_pre_hooks, adam._optimizer_step_post_hooks))
-
-
-def _is_plain_group(group: dict[str, Any]) -> bool:
-    return group["fused"] and not any(map(group.get, UNSUPPORTED_OPTIONS))

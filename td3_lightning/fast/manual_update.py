@@ -36,8 +36,9 @@ def supports(module: TD3) -> bool:
 
     Every precision is supported except 16-mixed, which scales the gradients.
     """
+    trained = module.actor, module.critics
     return (
-        all(is_plain(network, module.settings) for network in _networks(module))
+        all(is_plain(network, module.settings) for network in (*trained, module.actor_target, module.critics_target))
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
         and torch.get_float32_matmul_precision() == "highest"
@@ -45,7 +46,7 @@ def supports(module: TD3) -> bool:
         and module.settings.bc_weight is None
         and world_size() == 1
         and not torch.is_anomaly_enabled()  # it examines the graph of autograd
-        and all(_are_trained(network.parameters()) for network in (module.actor, module.critics))
+        and all(_are_trained(network.parameters()) for network in trained)
         and has_plain_backward(module)
         and runs_replaced_steps(module)
         and runs_replaced_losses(module)
@@ -111,7 +112,9 @@ class GradientPasses:
         self.layer_norm = module.settings.layer_norm
         self.actor_gradients = [torch.zeros_like(weight) for weight in module.actor.parameters()]
         self.critic_gradients = [torch.zeros_like(weight) for weight in module.critics.parameters()]
-        self.critics_per_matmul = self._critics_per_matmul()
+        critics, threads = module.critics.num_critics, torch.get_num_threads()
+        divides_evenly = threads > 1 and critics % threads == 0  # then each thread finds its critics in its cache
+        self.critics_per_matmul = critics if divides_evenly and not self.layer_norm else 1
         self._actor_gradient_layers = self._actor_layers(self.actor_gradients)
         self._critic_gradient_layers = self._critic_layers(self.critic_gradients)
         self._make_networks(bf16=_autocast_dtype() is not None)
@@ -126,16 +129,8 @@ class GradientPasses:
         buffers = BatchedMLP(critics[0], self.batch_size, bf16)
         self.critic_networks = [buffers.with_weights(layers) for layers in critics]
         self.critic_targets = [buffers.with_weights(layers) for layers in targets]
-        self.first_critic = buffers.with_weights([_split(layer)[0] for layer in critics[0]])
-
-    def _critics_per_matmul(self) -> int:
-        """Return how many critics one product computes: all if they divide evenly among the threads, else one.
-
-        Each thread then computes whole critics and finds its own results in its cache.
-        """
-        critics, threads = self.module.critics.num_critics, torch.get_num_threads()
-        divides_evenly = threads > 1 and critics % threads == 0
-        return critics if divides_evenly and not self.layer_norm else 1
+        first = [Layer(layer.weight[:1], layer.bias[:1], layer.norm) for layer in critics[0]]
+        self.first_critic = buffers.with_weights(first)
 
     def _actor_layers(self, tensors: Sequence[Tensor]) -> Layers:
         """Group the actor's parameters or gradients by layer; its weights are (fan_out, fan_in)."""
@@ -191,10 +186,6 @@ class GradientPasses:
         return -q.mean()
 
 
-def _networks(module: TD3) -> list[nn.Module]:
-    return [module.actor, module.critics, module.actor_target, module.critics_target]
-
-
 def _autocast_dtype() -> torch.dtype | None:
     """Return the dtype of products under autocast on the CPU, None without autocast."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -211,13 +202,6 @@ def _are_trained(parameters: Iterable[Any]) -> bool:
 def _concatenate(columns: list[Tensor]) -> Tensor:
     """Concatenate columns (n, batch, 1) of several products to (N, batch)."""
     return (columns[0] if len(columns) == 1 else torch.cat(columns)).squeeze(2)
-
-
-def _split(layer: Layer) -> list[Layer]:
-    """Split N layers into layers of one network each."""
-    members = len(layer.weight)
-    pairs = zip(layer.weight.chunk(members), layer.bias.chunk(members), strict=True)
-    return [Layer(weight, bias, layer.norm) for weight, bias in pairs]
 
 
 def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

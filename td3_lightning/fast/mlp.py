@@ -115,7 +115,11 @@ class BFloat16Linear(LinearKernel):
 
     def weight_backward(self, grad_output: Tensor, grad_weight: Tensor) -> None:
         """Write the gradient of the weight."""
-        grad_weight.copy_(_bmm_by_layout(self.inputs.mT, self.grad_output, self.grad_weight))
+        left, right, out = self.inputs.mT, self.grad_output, self.grad_weight
+        if out.is_contiguous():
+            grad_weight.copy_(torch.bmm(left, right, out=out))
+        else:  # transposed bfloat16 outputs are very slow
+            grad_weight.copy_(torch.bmm(right.mT, left.mT, out=out.mT).mT)
 
     def input_backward(self, grad_output: Tensor, grad_input: Tensor) -> None:
         """Write the gradient of the inputs."""
@@ -137,7 +141,8 @@ class BatchedMLP:
         self.layers = layers
         relus = [*(not layer.norm for layer in layers[:-1]), False]
         self.kernels = [
-            _kernel_type(layer, bf16)(layer, batch_size, relu) for layer, relu in zip(layers, relus, strict=True)
+            (BFloat16Linear if bf16 and min(layer.weight.shape[1:]) >= WIDE else LinearKernel)(layer, batch_size, relu)
+            for layer, relu in zip(layers, relus, strict=True)
         ]
         self.pre_activations = [kernel.new_outputs(batch_size) for kernel in self.kernels]
         self.outputs = list(self.pre_activations)  # the same tensors without layer norm
@@ -210,19 +215,7 @@ class BatchedMLP:
         return grad_input
 
 
-def _kernel_type(layer: Layer, bf16: bool) -> type[LinearKernel]:
-    """Choose the fastest kernel for a layer."""
-    return BFloat16Linear if bf16 and min(layer.weight.shape[1:]) >= WIDE else LinearKernel
-
-
 def _add_relu(pre_activations: Tensor, bias: Tensor) -> Tensor:
     """Add the bias and apply the ReLU in place, in one pass."""
     outputs: Tensor = torch.ops.aten._add_relu_(pre_activations, bias)
     return outputs
-
-
-def _bmm_by_layout(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """Write the product (N, rows, columns) in the memory layout of `out`: transposed bfloat16 outputs are very slow."""
-    if out.is_contiguous():
-        return torch.bmm(left, right, out=out)
-    return torch.bmm(right.mT, left.mT, out=out.mT).mT

@@ -6,8 +6,9 @@ An edit of that code, in its file, in a subclass or at run time, turns the fast 
 
 import ast
 import hashlib
+import inspect
 from functools import cache
-from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
@@ -17,11 +18,9 @@ from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, 
 from td3_lightning.algorithm.networks import Actor, Critics
 
 STEPS = {  # methods of an agent that `autograd_update.py` replaces
-    "update_critics": "df7953f2520e9994",
-    "update_actor": "0d9d2af52f0364c8",
+    "update_critics": "1e249a44720ba9f1",
+    "update_actor": "e181fe547e01e4ce",
     "compute_gradients": "54ecfc83fcbb3f99",
-    "step_critics": "22a9eb7811d4581d",
-    "step_actor": "93efc76e84ec212b",
     "step_optimizer": "f6a1b9082ffa2a85",
 }
 LOSSES = {  # further ones that `manual_update.py` replaces
@@ -81,19 +80,11 @@ def runs_replaced_losses(agent: Any) -> bool:
 def digest(function: Any) -> str:
     """Return a hash of a function's name and code without comments and docstring; "" if there is no source."""
     try:
-        code = function.__code__
-        node = _functions_in(code.co_filename)[code.co_firstlineno]
-    except (AttributeError, KeyError, OSError, ValueError, SyntaxError):  # for example a partial function or a lambda
+        node = ast.parse(dedent(inspect.getsource(function.__code__))).body[0]  # the code, because a wrapper may pose
+    except (AttributeError, OSError, SyntaxError):  # for example a partial function or a lambda
         return ""
     text = f"{function.__module__}.{function.__qualname__}: {_text(node)}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@cache
-def _functions_in(file: str) -> dict[int, ast.FunctionDef]:
-    """Return the functions in a file by their first line."""
-    nodes = [node for node in ast.walk(ast.parse(Path(file).read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
-    return {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in nodes}
 
 
 def _text(node: Any) -> str:
@@ -121,12 +112,6 @@ def _are_unchanged(functions: dict[str, Any], digests: dict[str, str]) -> bool:
         name = getattr(changed, "__qualname__", changed)
         _say(f"The fast update is off, because {name} differs from the code that it replaces.")
     return changed is None
-
-
-def current_digests(agent: Any) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Return what STEPS, LOSSES and FORWARD must be for the code as it is now."""
-    steps, losses = ({name: digest(_function(agent, name)) for name in names} for names in (STEPS, LOSSES))
-    return steps, losses, {name: digest(function) for name, function in forward_functions().items()}
 
 
 @cache

@@ -1,18 +1,15 @@
 """Check the means over evaluation episodes."""
 
 import pytest
-import torch
 
 from td3_lightning.algorithm import evaluation_metrics
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
-
-CPU = torch.device("cpu")
 
 
 def of_episodes(*reports: dict[str, float]) -> EvaluationMetrics:
     metrics = EvaluationMetrics()
     for report in reports:
-        metrics.update(report, CPU)
+        metrics.update(report)
     return metrics
 
 
@@ -21,9 +18,9 @@ def test_processes_with_other_names_are_joined_in_one_exchange(monkeypatch: pyte
     ranks = [of_episodes({"return": 1.0, "lap": 1.0}), of_episodes({"length": 5.0, "return": 3.0})]
     exchanges = []
 
-    def gather(make: object) -> list[dict[str, torch.Tensor]]:
+    def gather(make: object) -> list[tuple[dict[str, list[float]], list[str]]]:
         exchanges.append(make)
-        return [rank._own_values() for rank in ranks]
+        return [(rank.values, rank.flags) for rank in ranks]
 
     monkeypatch.setattr(evaluation_metrics, "gather_from_ranks", gather)
     logs = [{name: float(value) for name, value in rank.compute("eval").items()} for rank in ranks]

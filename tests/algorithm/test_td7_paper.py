@@ -457,7 +457,7 @@ def test_the_policy_is_the_actor_and_the_fixed_encoder() -> None:
 
 
 def test_value_range_is_that_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sale, "maximum_over_ranks", lambda value: torch.maximum(value, torch.tensor(3.0)))
+    monkeypatch.setattr(sale, "stack_over_ranks", lambda value: torch.stack([value, torch.tensor([-3.0, 3.0])]))
     value_range = sale.ValueRange()
     value_range.observe(torch.tensor([-1.0, 2.0]))
     value_range.update()

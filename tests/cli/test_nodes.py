@@ -75,7 +75,7 @@ def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
         assert both[0].wait(LIMIT) != 0
     text = output_of(tmp_path / "0")
-    assert "because another process has ended" in text or "Another process of this run has ended" in text
+    assert "Another process has ended" in text or "Another process of this run has ended" in text
     assert "Traceback" not in text
 
 

@@ -174,7 +174,7 @@ def test_killed_rank_ends_the_other(pairs: Any) -> None:
     assert ended["killed"]["codes"] == [-signal.SIGKILL, 1]
     assert ended["killed"]["seconds"] < 30
     said = (folder / "killed" / "1.log").read_text()
-    assert "RunError The gradients of the processes could not be averaged, because another process has ended" in said
+    assert "RunError Another process has ended" in said
 
 
 def test_all_ranks_stop_when_rank_zero_has_solved(pairs: Any) -> None:
