@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from td3_lightning.errors import as_float, refuse, require_float, require_int
 from td3_lightning.serialization.configurable import Configurable, from_config
@@ -108,8 +108,7 @@ def as_schedule(
         require_float(f"the end of {name}", schedule.end, **limits)
     if type(schedule) in (Constant, Linear):  # all values are between the first and the last
         return schedule
-    checked: Any = CheckedSchedule(schedule, name, limits)
-    return checked  # type: ignore[no-any-return]
+    return cast(Schedule, CheckedSchedule(schedule, name, limits))
 
 
 def as_int_schedule(
@@ -129,10 +128,8 @@ def as_int_schedule(
 
 
 def _schedule(value: float | Schedule | Mapping[str, Any], name: str) -> Schedule:
-    if isinstance(value, CheckedSchedule):  # its limits are those of the same setting
-        return value.schedule
     if isinstance(value, Schedule):
-        return value
+        return value.schedule if isinstance(value, CheckedSchedule) else value  # the new limits replace its own
     if as_float(value) is not None:
         return Constant(require_float(name, value))
     schedule = from_config(Schedule, value)  # type: ignore[type-abstract]

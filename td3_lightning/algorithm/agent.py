@@ -152,7 +152,6 @@ class Agent(L.LightningModule):
         clocks = {name: getattr(self, name) for name in CLOCKS} | {"step": self.clock}  # "step": the loggers' axis
         exact = {name: torch.tensor(count, dtype=torch.float64) for name, count in clocks.items()}
         self.log_dict(self.evaluation.compute("test" if self.trainer.testing else "eval") | exact)
-        self.evaluation.values.clear()  # a subclass may override the hook above
 
     on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step
@@ -230,7 +229,11 @@ class Agent(L.LightningModule):
         `WeightAveraging` restores the averaged and the trained weights itself.
         """
         self.check_checkpoint(checkpoint)
-        if (trainer := self._trainer_if_any()) is not None:
+        try:
+            trainer: Any = self.trainer
+        except RuntimeError:  # Lightning raises it for a module without a Trainer
+            trainer = None
+        if trainer is not None:
             folder = str(Path(str(trainer.ckpt_path)).parent)
             contain_paths(checkpoint.get("callbacks", {}), trainer.callbacks, folder)
         if trainer is not None and trainer.state.fn == "fit":
@@ -265,10 +268,3 @@ class Agent(L.LightningModule):
                     f"{name} must be {shown(held[name])}, as in the checkpoint, got {shown(own)}. Use the environment "
                     "in which the checkpoint was trained."
                 )
-
-    def _trainer_if_any(self) -> Any:
-        """Return the Trainer, or None."""
-        try:
-            return self.trainer
-        except RuntimeError:  # Lightning raises it for a module without a Trainer
-            return None

@@ -24,7 +24,7 @@ _LOST = re.compile(
 
 def is_lost_peer(error: BaseException) -> bool:
     """Return whether an error of torch.distributed reports that another process of this run has ended."""
-    if type(error).__name__ in ("DistNetworkError", "DistStoreError"):  # torch may be built without them
+    if isinstance(error, distributed.DistNetworkError | distributed.DistStoreError):
         return True
     # An OSError with the same text may come from a user's own connection.
     return isinstance(error, RuntimeError) and _LOST.search(str(error)) is not None
@@ -35,7 +35,7 @@ State = TypeVar("State")
 
 def world_size() -> int:
     """Return the number of processes that train together."""
-    return distributed.get_world_size() if _is_initialized() else 1
+    return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def gather_from_ranks(make: Callable[[], State]) -> list[State]:
@@ -50,7 +50,7 @@ def gather_from_ranks(make: Callable[[], State]) -> list[State]:
     except OSError as error:
         own = error
     states: list[State | OSError] = [own]
-    if _is_initialized():
+    if distributed.is_initialized():
         states = states * world_size()
         distributed.all_gather_object(states, own)
     for state in states:
@@ -61,7 +61,7 @@ def gather_from_ranks(make: Callable[[], State]) -> list[State]:
 
 def select_rank(states: Sequence[State]) -> State | None:
     """Return this rank's element of `gather_from_ranks`; None if they were saved by another number of processes."""
-    rank = distributed.get_rank() if _is_initialized() else 0
+    rank = distributed.get_rank() if distributed.is_initialized() else 0
     return states[rank] if len(states) == world_size() else None
 
 
@@ -105,7 +105,3 @@ def _explain_lost_peer() -> Iterator[None]:
             raise
         message = f"Another process has ended ({one_line(error)}). Read its output, then resume the run."
         raise RunError(message) from error
-
-
-def _is_initialized() -> bool:
-    return distributed.is_available() and distributed.is_initialized()

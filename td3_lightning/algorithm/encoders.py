@@ -56,20 +56,14 @@ def build(encoder: Encoder | None, obs_dim: int) -> nn.Module:
     """
     network = nn.Identity() if encoder is None else encoder.build(obs_dim)
     for layer in network.modules():
-        if _depends_on_mode(layer):
+        rate: Any = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", None)
+        drops = isinstance(rate, float) and rate > 0
+        if drops or isinstance(layer, _BatchNorm | nn.RReLU) or getattr(layer, "track_running_stats", False):
             raise UsageError(
                 f"encoder must behave the same in training and evaluation, got the layer {type(layer).__name__}. Use "
                 "LayerNorm, LeakyReLU, or a dropout of 0."
             )
     return network
-
-
-def _depends_on_mode(layer: Any) -> bool:
-    """Return whether a layer behaves differently in training."""
-    if isinstance(layer, _BatchNorm | nn.RReLU) or getattr(layer, "track_running_stats", False):
-        return True
-    dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", None)
-    return isinstance(dropout, float) and dropout > 0
 
 
 def as_encoder(name: str, encoder: Encoder | Mapping[str, Any] | None) -> Encoder | None:

@@ -15,7 +15,6 @@ from td3_lightning.algorithm.settings import TD3Settings
 from td3_lightning.errors import UsageError, refuse, shown
 from td3_lightning.schedules import Schedule
 
-ALGORITHMS = ("TD3", "TD7")  # without a name, a checkpoint holds the first
 ACTOR, CRITICS = 0, 1  # places in `configure_optimizers`
 
 
@@ -57,7 +56,7 @@ class Learner(Agent):
 
     def check_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise `UsageError` for the checkpoint of another agent, of a subclass, or of other action bounds."""
-        held, owner = checkpoint.get("algorithm", ALGORITHMS[0]), checkpoint.get("policy_class")
+        held, owner = checkpoint.get("algorithm", "TD3"), checkpoint.get("policy_class")
         if held != self.algorithm:
             raise UsageError(f"The checkpoint must be of {self.algorithm}, got one of {shown(held)}. Use its class.")
         if owner is not None and owner not in [base.__name__ for base in type(self).__mro__]:

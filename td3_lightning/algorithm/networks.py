@@ -126,16 +126,12 @@ def build_networks(settings: TD3Settings) -> tuple[Actor, Critics]:
     obs_dim, widths, layer_norm = settings.obs_dim, settings.hidden_dims, settings.layer_norm
     of_critics = build(settings.encoder, obs_dim)
     of_actor = nn.Identity() if settings.shares_encoder else build(settings.encoder, obs_dim)
-    features = _num_features(of_critics, obs_dim)
-    inputs = features if settings.shares_encoder else _num_features(of_actor, obs_dim)
+    with torch.no_grad():  # also initializes lazy layers
+        features, own = (int(each(torch.zeros(2, obs_dim)).shape[-1]) for each in (of_critics, of_actor))
+    inputs = features if settings.shares_encoder else own
     actor = Actor(inputs, settings.action_low, settings.action_high, widths, layer_norm, of_actor)
     action_dim = len(settings.action_low)
     return actor, Critics(features, action_dim, widths, settings.num_critics, layer_norm, of_critics)
-
-
-def _num_features(encoder: nn.Module, obs_dim: int) -> int:
-    with torch.no_grad():
-        return int(encoder(torch.zeros(2, obs_dim)).shape[-1])
 
 
 def register_box(actor: nn.Module, action_low: Sequence[float], action_high: Sequence[float]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from td3_lightning.algorithm.distributed import stack_over_ranks, world_size
+from td3_lightning.algorithm.distributed import stack_over_ranks
 
 EPSILON = 1e-8  # added to the variance, as in Gymnasium and Stable-Baselines3
 CLIP = 10.0  # standard deviations, as in Stable-Baselines3
@@ -45,8 +45,6 @@ class RunningNormalizer(nn.Module):
         Raises:
             RunError: Another process has ended.
         """
-        if not len(obs) and world_size() == 1:
-            return  # without a copy to a GPU
         obs = obs.to(torch.float64)
         mean = obs.mean(dim=0) if len(obs) else torch.zeros_like(self.mean, device=obs.device)
         var = (obs - mean).square().sum(dim=0) / max(len(obs), 1)

@@ -83,7 +83,9 @@ class FastTrainingLoop(_TrainingEpochLoop):
         self.manual_optimization.on_run_end()
         progress.increment_processed()
         _call(plan, "on_train_batch_end", plan.ends, outputs, batch, batch_idx)
-        self._collect_logged()
+        if self._results:  # pass logged values to the loggers
+            trainer._logger_connector.on_batch_end()
+            trainer._logger_connector.update_train_step_metrics()
         progress.increment_completed()
 
     def on_advance_end(self, data_fetcher: _DataFetcher) -> None:
@@ -107,12 +109,6 @@ class FastTrainingLoop(_TrainingEpochLoop):
             self._results.batch, self._results.batch_size = batch, None
         else:
             connector.on_batch_start(batch)
-
-    def _collect_logged(self) -> None:
-        """Pass logged values, if any, to the loggers."""
-        if self._results:
-            self.trainer._logger_connector.on_batch_end()
-            self.trainer._logger_connector.update_train_step_metrics()
 
 
 def _call(plan: HookPlan, name: str, hooks: list[Callable[..., Any]], *args: Any) -> Any:
