@@ -164,7 +164,7 @@ def test_resume_without_averaging_matches_plain_run(make_trainer: Any, tmp_path:
     assert torch.equal(found["mean"], found["plain"])
 
 
-def test_agent_has_the_average_after_fit_and_trains_on_from_its_weights(make_trainer: Any, tmp_path: Path) -> None:
+def test_agent_has_the_average_after_fit_and_trains_on_from_it(make_trainer: Any, tmp_path: Path) -> None:
     data, noted, averaged = new_data(), Weights(), AveragedWeights(decay=0.9)
     module = new_module(data, actor_lr=0.1)
     trainer = make_trainer(callbacks=[averaged, Collector(10), noted])
