@@ -1,24 +1,24 @@
 """Work around the updates and the steps: checks, statistics, priorities and logs."""
 
-from collections.abc import Mapping
+import time
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
+from td3_lightning.algorithm.normalization import RunningNormalizer
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.vector_env import Step
 from td3_lightning.errors import UsageError
-from td3_lightning.replay.buffer import Replay
-from td3_lightning.schedules import Schedule
+from td3_lightning.schedules import Schedule, varies
 from td3_lightning.training import run_checks
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.divergence import check_losses, check_weights
 from td3_lightning.training.last_agent import LastAgent
-from td3_lightning.training.normalizer_inputs import UnseenObservations
-from td3_lightning.training.update_log import UpdateLog, is_log_due, log_values, varying_settings
 
 FLUSH_INTERVAL = 50  # updates
 RESET_INTERVAL = 250  # updates; that of the authors' TD7
@@ -26,8 +26,65 @@ TD_ERROR = "td_error"  # name in the outputs of a training step
 TINY = torch.finfo(torch.float32).tiny  # smallest normal float32
 
 
+class UnseenObservations:
+    """Collect each stored observation once, and pass all of them to the agent's normalizer before the next update.
+
+    The statistics therefore change only with the weights: a policy does not change within the episodes that are
+    collected with it.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[NDArray[np.float32]] = []  # (n, obs_dim) each
+
+    def add(self, step: Step) -> None:
+        """Add the observations before a step, and the last ones of the episodes that it ends."""
+        self.rows.append(step.obs if step.resets is None else step.obs[~step.resets])
+        ends = np.logical_or(step.terminated, step.truncated)
+        if ends.any():
+            self.rows.append(step.last_obs[ends])
+
+    def pass_to(self, module: TD3) -> None:
+        """Update the normalizer of an agent that has one. Every process must call this method."""
+        if isinstance(module.normalizer, RunningNormalizer):
+            none = np.empty((0, module.obs_dim), np.float32)
+            module.normalizer.update(torch.from_numpy(np.concatenate([none, *self.rows])))
+            self.rows = []
+
+
+class UpdateLog:
+    """Log the last losses, the scheduled values and the speed since the previous log, without the evaluations."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, Tensor] = {}
+        self._clock = (0, 0.0)  # the agent's clock and seconds at the last log
+        self._pause = 0.0  # seconds at the start of the last evaluation
+
+    def start(self, module: TD3) -> None:
+        """Measure the speed from now on."""
+        self._clock = (module.clock, time.perf_counter())
+
+    def pause(self) -> None:
+        """Do not count the time until `proceed`."""
+        self._pause = time.perf_counter()
+
+    def proceed(self) -> None:
+        """Count the time again."""
+        start, seconds = self._clock
+        self._clock = (start, seconds + time.perf_counter() - self._pause)
+
+    def write(self, trainer: L.Trainer, module: TD3, schedules: dict[str, Schedule]) -> None:
+        """Log the values. The schedules have the names of their settings."""
+        start, seconds = self._clock
+        self.start(module)
+        speed = (module.clock - start) / max(self._clock[1] - seconds, 1e-9)
+        values = {name: value.item() for name, value in self.losses.items()}
+        for name, schedule in schedules.items():
+            values[name.split(".")[-1].removeprefix("exploration_")] = schedule(module.env_steps)
+        log_values(trainer, module, values | {f"{module.clock_name.removeprefix('env_')}_per_second": speed})
+
+
 class Upkeep:
-    """Call what each update and each step require besides themselves. Each part has its own file.
+    """Call what each update and each step require besides themselves.
 
     Args:
         noise: Exploration noise, whose schedule is logged.
@@ -66,8 +123,7 @@ class Upkeep:
         if data.dataset is not None and module.settings.normalize_observations:
             obs = data.dataset.observations_for(module)
             if trainer.is_global_zero:  # the statistics are those of all processes
-                self.unseen.add_dataset(obs)
-        self.unseen.check(module)
+                self.unseen.rows.append(obs)
         self.log.start(module)
 
     def after_update(self, trainer: L.Trainer, module: TD3, data: ReplayData, outputs: dict[str, Any]) -> None:
@@ -80,11 +136,14 @@ class Upkeep:
         flush = module.updates % FLUSH_INTERVAL == 0
         if module.device.type == "cpu" or flush or is_log_due(trainer, module):  # reading from a GPU synchronizes
             check_losses(losses, module.updates)
-        update_priorities(module, data.replay, outputs)
+        if (priorities := data.replay.priorities) is not None:
+            priorities.update(outputs[TD_ERROR])
+            if module.updates % (module.settings.target_update_freq or RESET_INTERVAL) == 0:
+                priorities.reset_max_priority()  # of new transitions
         if flush:
             for optimizer in trainer.optimizers:
                 flush_denormals(optimizer)
-        self.log.add(losses)
+        self.log.losses.update(losses)
 
     def write_log(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Log the last losses, the speed and the values of schedules, if this is due."""
@@ -108,31 +167,29 @@ class Upkeep:
 
         Raises:
             LearnerError: A weight or an optimizer state is not finite.
-            UsageError: An update is in progress.
+            UsageError: An update is running, whose state cannot be saved, and no exception has ended it.
         """
-        check_is_between_updates(trainer)
+        updates: Any = trainer.fit_loop.epoch_loop.batch_progress
+        if not trainer.interrupted and updates.current.ready > updates.current.processed:
+            raise UsageError(
+                f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. "
+                "Use on_train_batch_end."
+            )
         check_weights(module, module.updates, *trainer.optimizers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses and the statistics that the agent has not seen."""
-        return {**self.log.state_dict(), **self.unseen.state_dict()}
+        """Return the losses, and the observations that the agent has not seen if there are any.
+
+        Moments of the observations would depend on when the run was stopped.
+        """
+        losses = {"losses": {name: loss.cpu() for name, loss in self.log.losses.items()}}
+        rows = self.unseen.rows
+        return {**losses, "observations": torch.from_numpy(np.concatenate(rows))} if rows else losses
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the losses and the statistics."""
-        self.log.load_state_dict(state)
-        self.unseen.load_state_dict(state)
-
-
-def update_priorities(module: TD3, replay: Replay, outputs: Mapping[str, Tensor]) -> None:
-    """Set the priorities of the last batch, if the replay is prioritized, before the next batch is sampled.
-
-    The priority of new transitions is reset every `target_update_freq` updates, or every 250 without that setting.
-    """
-    if replay.priorities is None:
-        return
-    replay.priorities.update(outputs[TD_ERROR])
-    if module.updates % (module.settings.target_update_freq or RESET_INTERVAL) == 0:
-        replay.priorities.reset_max_priority()
+        """Restore the losses and the observations."""
+        self.log.losses = dict(state["losses"])
+        self.unseen.rows = [state["observations"].numpy()] if "observations" in state else []
 
 
 @torch.no_grad()
@@ -152,11 +209,22 @@ def flush_denormals(optimizer: Optimizer) -> None:
                 torch.hardshrink(value, TINY, out=value)
 
 
-def check_is_between_updates(trainer: L.Trainer) -> None:
-    """Raise `UsageError` if an update is running, whose state cannot be saved, and no exception has ended it."""
-    updates: Any = trainer.fit_loop.epoch_loop.batch_progress
-    if not trainer.interrupted and updates.current.ready > updates.current.processed:
-        raise UsageError(
-            f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. Use "
-            "on_train_batch_end."
-        )
+def varying_settings(module: TD3, data: ReplayData, noise: Schedule) -> dict[str, Schedule]:
+    """Return the schedules of a run that are not constant, by the names of their settings."""
+    schedules = {f"model.{name}": schedule for name, schedule in module.settings.varying.items()}
+    replay = data.replay
+    schedules |= {"data.n_step": replay.n_step_schedule, "data.gamma": replay.gamma_schedule}
+    schedules |= {"data.updates_per_step": data.updates_per_step, "collector.exploration_noise": noise}
+    return {name: schedule for name, schedule in schedules.items() if varies(schedule)}
+
+
+def is_log_due(trainer: L.Trainer, module: TD3) -> bool:
+    """Return whether the last update is logged."""
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it without a type
+    return bool(every) and module.updates % every == 0
+
+
+def log_values(trainer: L.Trainer, module: TD3, values: dict[str, float]) -> None:
+    """Pass values of the training to every logger."""
+    for logger in trainer.loggers:
+        logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.clock)

@@ -324,7 +324,7 @@ def test_logged_speed_excludes_evaluations(make_trainer: Any, monkeypatch: Any) 
     data, logger = new_data(steps_per_epoch=4), Kept()
     module, seconds = new_module(data), [0.0]
     clock = SimpleNamespace(perf_counter=lambda: seconds[0] + module.env_steps / 4)
-    monkeypatch.setattr("td3_lightning.training.update_log.time", clock)
+    monkeypatch.setattr("td3_lightning.training.upkeep.time", clock)
 
     class Evaluates(L.Callback):
         def on_validation_batch_end(self, *_: Any) -> None:
