@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import lightning as L
@@ -17,25 +16,8 @@ from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.weight_averaging import AveragedWeights
 
-EVALUATION_METRICS = ("return_mean", "return_std", "return_min", "return_max", "length_mean")  # of every evaluation
 WITHIN_EPOCHS = re.compile("'every_n_train_steps': [1-9]|'train_time_interval': (?!None)")  # in a state_key
 _MULTIPROCESSING = "lightning.pytorch.strategies.launchers.multiprocessing"
-
-
-def check_trainer(trainer: L.Trainer, stage: str, collector: Callback) -> None:
-    """Check the strategy of a Trainer and, for `fit`, its callbacks.
-
-    Raises:
-        UsageError: The strategy forks or spawns processes, or a callback does not work with TD3.
-    """
-    check_launcher(trainer)
-    if stage != "fit":
-        return
-    check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]  # Lightning sets it without a type
-    for stopper in trainer.early_stopping_callbacks:
-        # A number of the environment may have no value in an evaluation. A misspelled metric ends the run.
-        if not get_close_matches(stopper.monitor.removeprefix("eval/"), EVALUATION_METRICS, cutoff=0.8):
-            stopper.strict = False
 
 
 def check_launcher(trainer: L.Trainer) -> None:
@@ -88,27 +70,25 @@ def check_callback(callback: Callback) -> None:
 
 
 def module_and_data(trainer: L.Trainer) -> tuple[TD3, ReplayData]:
-    """Return the trainer's `TD3` and `ReplayData`, or raise `UsageError` if it has others."""
+    """Return the trainer's `TD3` and `ReplayData`, or raise `UsageError` if it has others or they do not fit."""
     module, data = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]  # set without a type
     if not (isinstance(module, TD3) and isinstance(data, ReplayData)):
         raise UsageError(
             f"The Collector requires a TD3 with a ReplayData, got {type(module).__name__} with {type(data).__name__}. "
             "Use trainer.fit(TD3(...), datamodule=ReplayData(...))."
         )
+    got: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
+    expected: list[Any] = [data.obs_dim, data.action_low, data.action_high]
+    if not all(np.array_equal(np.float32(one), np.float32(other)) for one, other in zip(got, expected, strict=True)):
+        raise UsageError(
+            f"obs_dim, action_low and action_high of the agent must be those of {data.env_id}, {expected}, got {got}. "
+            "Use TD3(data.obs_dim, data.action_low, data.action_high)."
+        )
     return module, data
 
 
 def check_collection(collector: Any, data: ReplayData, trainer: Any) -> None:
-    """Check that assessments and overlapped steps see the policy that they should see.
-
-    Args:
-        collector: The Collector.
-        data: Data module.
-        trainer: Trainer with the callbacks.
-
-    Raises:
-        UsageError: Steps are collected in another way, or random actions follow the warm-up.
-    """
+    """Raise `UsageError` if assessments or overlapped steps would not see the policy that they should see."""
     collect, warmup_steps = collector.collection.collect, collector.collection.warmup_steps
     has_assessments = any(isinstance(each, PolicyCheckpoint) for each in trainer.callbacks)
     if has_assessments:
@@ -124,23 +104,8 @@ def check_collection(collector: Any, data: ReplayData, trainer: Any) -> None:
         raise refuse("data.vector_env", constraint, data.vector_env, "Use async, for example.")
 
 
-def check_dimensions(module: TD3, data: ReplayData) -> None:
-    """Raise `UsageError` if the agent was built for other observations or actions."""
-    got: list[Any] = [module.hparams[name] for name in ("obs_dim", "action_low", "action_high")]
-    expected: list[Any] = [data.obs_dim, data.action_low, data.action_high]
-    if not all(np.array_equal(np.float32(one), np.float32(other)) for one, other in zip(got, expected, strict=True)):
-        raise UsageError(
-            f"obs_dim, action_low and action_high of the agent must be those of {data.env_id}, {expected}, got {got}. "
-            "Use TD3(data.obs_dim, data.action_low, data.action_high)."
-        )
-
-
 def check_agent(module: TD3, data: ReplayData) -> None:
-    """Check that an agent can be trained with a data module.
-
-    Raises:
-        UsageError: Its critic loss does not correct for the priorities, or it normalizes frames.
-    """
+    """Raise `UsageError` if the critic loss does not correct for the priorities, or the agent normalizes frames."""
     settings = module.settings
     if data.replay.priorities is not None and settings.critic_loss != "huber":
         raise UsageError(
@@ -154,12 +119,7 @@ def check_agent(module: TD3, data: ReplayData) -> None:
 
 
 def check_offline(trainer: L.Trainer, schedules: dict[str, Schedule]) -> None:
-    """Raise `UsageError` if a run without environment steps has a schedule, or a callback that requires episodes.
-
-    Args:
-        trainer: Trainer of the run.
-        schedules: Settings that are schedules and not constant.
-    """
+    """Raise `UsageError` if a run without environment steps has a schedule, or a callback that requires episodes."""
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it without a type
     needing = [type(each).__name__ for each in callbacks if isinstance(each, PolicyCheckpoint | StopWhenSolved)]
     for name in (*needing, *schedules):

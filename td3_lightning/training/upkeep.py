@@ -104,13 +104,13 @@ class Upkeep:
         Raises:
             UsageError: They do not.
         """
-        run_checks.check_trainer(trainer, stage, collector)
+        run_checks.check_launcher(trainer)
         if stage != "fit" and not isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]
             return False
         module, data = run_checks.module_and_data(trainer)
-        run_checks.check_dimensions(module, data)
         if stage != "fit":
             return False
+        run_checks.check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]
         is_other = self._last.has_changed(module)
         run_checks.check_agent(module, data)
         run_checks.check_collection(collector, data, trainer)
