@@ -17,7 +17,6 @@ from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.upkeep import Upkeep
 
 ROUNDING = 1e-9  # tolerance for the rounding errors of updates_ahead
-MAX_AHEAD = 1_000  # updates; each start of a run in which the environment fails adds 1
 
 
 class Collector(Callback):
@@ -191,5 +190,5 @@ class Collector(Callback):
         own = select_rank(state["ranks"])
         if own is not None:
             self.exploration.rng.bit_generator.state, self.env_steps = own["rng"], own.get("env_steps")
-            self.updates_ahead, self.last_return = min(own["updates_ahead"], MAX_AHEAD), own["last_return"]
+            self.updates_ahead, self.last_return = own["updates_ahead"], own["last_return"]
             self.upkeep.load_state_dict(own)

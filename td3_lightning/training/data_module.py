@@ -28,7 +28,6 @@ from td3_lightning.training.dataset_source import Dataset, DatasetSource
 from td3_lightning.training.saved_replay import (
     RESUME_HINT,
     SavedReplay,
-    changed_kwargs,
     restore_episodes,
     restore_replay,
 )
@@ -248,11 +247,7 @@ class ReplayData(L.LightningDataModule):
             return {}
         episodes = self._last_episodes if self._envs is None else self._envs.state_dict()
         state = {"replay": replay, **({} if self.dataset is None else self.dataset.state_dict())}
-        return state if episodes is None else {**state, "envs": episodes, "env_kwargs": self._plain_kwargs()}
-
-    def _plain_kwargs(self) -> dict[str, Any]:
-        kwargs = {**self.env_kwargs, **self.train_kwargs}
-        return {name: value for name, value in kwargs.items() if isinstance(value, str | int | float | None)}
+        return state if episodes is None else {**state, "envs": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's replay and episodes if the training environments exist."""
@@ -273,8 +268,7 @@ class ReplayData(L.LightningDataModule):
         if self.dataset is not None:
             self.dataset.load_state_dict(own, self.replay)
         if "envs" in own:
-            changed = changed_kwargs(own.get("env_kwargs", self._plain_kwargs()), self._plain_kwargs())
-            restore_episodes(self.envs, own["envs"], self.replay, self.env_id, changed)
+            restore_episodes(self.envs, own["envs"], self.replay, self.env_id)
 
 
 def test_seeds(seed: int, episodes: int) -> range:

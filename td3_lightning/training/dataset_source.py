@@ -63,14 +63,8 @@ class DatasetSource:
 
     A relative folder is resolved at construction, before an environment can change the working directory.
 
-    Args:
-        dataset: The dataset and its use.
-        batch_size: Transitions in a batch.
-        priority_alpha: Exponent of the priorities, which a share does not have.
-        pixels: Settings of frames, which a dataset does not have.
-
     Raises:
-        UsageError: The settings do not fit together.
+        UsageError: A dataset has no frames, and its share of a batch no priorities, but the settings require them.
     """
 
     def __init__(self, dataset: Dataset, batch_size: int, priority_alpha: float, pixels: Pixels | None) -> None:
@@ -106,18 +100,7 @@ class DatasetSource:
         self._identity = checksum(episodes)
         self._checksum = self._identity if self._rows is None else checksum_of_rows(self._rows)
         self._obs = np.concatenate([episode.obs for episode in episodes]).astype(np.float32, copy=False)
-        self._warn_outside(env.observation_space)
         self.summary = describe(episodes)
-
-    def _warn_outside(self, space: gym.Space[Any]) -> None:
-        """Warn of observations that the environment excludes. Many environments declare bounds that they exceed."""
-        low, high = space.low - 1e-5 * abs(space.low), space.high + 1e-5 * abs(space.high)  # type: ignore[attr-defined]
-        share = ((self._obs < low) | (self._obs > high)).any(axis=1).mean()
-        if share:
-            rank_zero_warn(
-                f"{share:.1%} of the observations of data.dataset {self.name} are out of the bounds of the "
-                "environment's observation space. Check that the dataset is one of this environment."
-            )
 
     def observations_for(self, agent: Agent) -> NDArray[np.float32]:
         """Return the observations (n, obs_dim) for the statistics of an agent, or none if they contain the dataset."""
@@ -141,9 +124,7 @@ class DatasetSource:
     def load_state_dict(self, state: Mapping[str, Any], replay: Replay) -> None:
         """Restore the generator of the separate rows. Warn if the run began without this dataset in its replay buffer.
 
-        Args:
-            state: State of a rank.
-            replay: The restored replay buffer. It has more transitions than steps if it contains a dataset.
+        A restored replay buffer has more transitions than steps if it contains a dataset.
 
         Raises:
             UsageError: The dataset has changed since the checkpoint was saved.

@@ -17,8 +17,6 @@ from td3_lightning.errors import require_float, require_int
 from td3_lightning.training.data_module import EVAL_SEED, TEST_SEED, ReplayData
 from td3_lightning.training.last_agent import LastAgent
 
-MAX_PENDING = 1_000  # episodes, so that a checkpoint cannot demand an endless evaluation
-
 
 class StopWhenSolved(Callback):
     """Stop the run when the mean return of recent evaluation episodes exceeds a threshold.
@@ -52,8 +50,8 @@ class StopWhenSolved(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Begin with the next training episode if the agent has trained without this callback."""
-        begun = pl_module.episodes if self.played < 0 else self.played
-        self.played = max(begun, pl_module.episodes - MAX_PENDING)
+        if self.played < 0:
+            self.played = pl_module.episodes
 
     @property
     def solved(self) -> bool:
@@ -69,19 +67,15 @@ class StopWhenSolved(Callback):
 
         This happens before an update, because a run may be stopped and saved after an update.
         """
-        if trainer.is_global_zero:
-            self._play(trainer, pl_module)
-        self._stop_if_solved(trainer)
-
-    def _play(self, trainer: L.Trainer, module: Any) -> None:
         data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # set without a type
-        while self.played < module.episodes and not self.solved:
-            report = Episode(data.eval_env, EVAL_SEED + self.played % (TEST_SEED - EVAL_SEED)).play(module.act)
+        while trainer.is_global_zero and self.played < pl_module.episodes and not self.solved:
+            report = Episode(data.eval_env, EVAL_SEED + self.played % (TEST_SEED - EVAL_SEED)).play(pl_module.act)
             self.played += 1
             self.returns = [*self.returns, report["return"]][-self.window :]
             values = {"eval/episode_return": report["return"], "eval/running_mean": float(np.mean(self.returns))}
             for logger in trainer.loggers:
-                logger.log_metrics(values, module.env_steps)
+                logger.log_metrics(values, pl_module.env_steps)
+        self._stop_if_solved(trainer)
 
     def _stop_if_solved(self, trainer: L.Trainer) -> None:
         """Stop all processes when rank 0, which plays the episodes, has solved the task."""

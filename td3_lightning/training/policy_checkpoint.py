@@ -18,8 +18,6 @@ from td3_lightning.errors import require_float, require_int
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.last_agent import LastAgent
 
-MAX_EPISODES = 10_000  # of an assessment
-
 
 @dataclass
 class Assessment:
@@ -42,12 +40,7 @@ class Assessment:
 
     @classmethod
     def begin(cls, episodes: int, steps: Sequence[int]) -> Assessment:
-        """Begin with the episodes that have no step yet.
-
-        Args:
-            episodes: Number of episodes.
-            steps: Steps in the running episode of each environment.
-        """
+        """Begin with the environments whose running episode has no step yet."""
         assessment = cls(episodes, [False] * len(steps))
         for env, steps_taken in enumerate(steps):
             assessment.counts[env] = steps_taken == 0 and assessment._has_room()
@@ -107,8 +100,8 @@ class PolicyCheckpoint(Callback):
         reset_weight: float = 0.9,
     ) -> None:
         super().__init__()
-        self.early_episodes = require_int("early_episodes", early_episodes, 1, MAX_EPISODES)
-        self.late_episodes = require_int("late_episodes", late_episodes, 1, MAX_EPISODES)
+        self.early_episodes = require_int("early_episodes", early_episodes, least=1)
+        self.late_episodes = require_int("late_episodes", late_episodes, least=1)
         self.switch_after = require_int("switch_after", switch_after, least=0)
         self.reset_weight = require_float("reset_weight", reset_weight, least=0, most=1)
         self._evaluating = False
@@ -128,25 +121,14 @@ class PolicyCheckpoint(Callback):
         if stage == "fit" and self._last.has_changed(pl_module, data):
             self._start_over()
 
-    # The assessments.
-
     def begin(self, updates: int, envs: TrainingVectorEnv) -> None:
-        """Begin an assessment of the current policy, or continue the one that is in progress.
-
-        Args:
-            updates: Updates so far.
-            envs: The training environments.
-        """
+        """Begin an assessment of the policy after some updates, or continue the one that is in progress."""
         if self.assessment is None or len(self.assessment.counts) != envs.num_envs:
             if updates > self.switch_after and not self.is_late:
-                self._begin_late_phase()
+                self.is_late = True  # the minimum over more episodes is smaller
+                self.best_return *= self.reset_weight if self.best_return > 0 else 2 - self.reset_weight
             episodes = self.late_episodes if self.is_late else self.early_episodes
             self.assessment = Assessment.begin(episodes, envs.episode_steps())
-
-    def _begin_late_phase(self) -> None:
-        """Lower the best return, because the minimum over more episodes is smaller."""
-        self.is_late = True
-        self.best_return *= self.reset_weight if self.best_return > 0 else 2 - self.reset_weight
 
     def add(self, step: Step, trainer: L.Trainer, module: Agent) -> bool:
         """Add the episodes that ended in a step, and return whether an episode of the assessment began or ended."""
@@ -167,19 +149,15 @@ class PolicyCheckpoint(Callback):
         for logger in trainer.loggers:
             logger.log_metrics({f"train/{name}": value for name, value in values.items()}, module.env_steps)
 
-    # Evaluations during `fit`.
-
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Swap in the copied policy for an evaluation during `fit`. Other commands load it already."""
         if trainer.state.fn == "fit":
             self._swap(pl_module)
-            self._evaluating = True
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Swap the current policy back."""
         if self._evaluating:
             self._swap(pl_module)
-            self._evaluating = False
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         """Swap the current policy back after a failed evaluation."""
@@ -188,12 +166,11 @@ class PolicyCheckpoint(Callback):
     @torch.no_grad()
     def _swap(self, module: Agent) -> None:
         """Exchange the weights in the module and the stored ones in place, because optimizers refer to the former."""
+        self._evaluating = not self._evaluating
         for name, weight in module.policy_state().items() if self._policy else ():
             current = weight.clone()
             weight.copy_(self._policy[name])
             self._policy[name].copy_(current)
-
-    # Checkpoints.
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Save the copied policy in `state_dict` and the current one beside it, also when they are swapped."""
@@ -225,7 +202,4 @@ class PolicyCheckpoint(Callback):
         """Restore the best return, the phase, the number of assessments and the one in progress."""
         self.best_return, self.is_late = state_dict["best_return"], state_dict["is_late"]
         self.assessments, running = state_dict["assessments"], state_dict["assessment"]
-        most = max(self.early_episodes, self.late_episodes)  # a checkpoint must not demand an endless assessment
-        self.assessment = running and Assessment(
-            min(running["episodes"], most), list(running["counts"]), running["finished"], running["min_return"]
-        )
+        self.assessment = running and Assessment(**running)

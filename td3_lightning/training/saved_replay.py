@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from td3_lightning.envs.vector_env import TrainingVectorEnv
-from td3_lightning.errors import UsageError, shown
+from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.serialization.checkpoint_file import refusal
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
@@ -21,12 +21,7 @@ SavedReplay = Callable[[Replay], dict[str, Any] | None]  # returns the saved par
 
 
 def restore_replay(replay: Replay, state: dict[str, Any], path: Path) -> None:
-    """Restore a replay buffer.
-
-    Args:
-        replay: The replay buffer.
-        state: Its saved state. The rows may be in segment files.
-        path: Path of the checkpoint, which segment files are next to.
+    """Restore a replay buffer from its saved state. Its rows may be in segment files next to the checkpoint at `path`.
 
     Raises:
         UsageError: A segment file is missing or damaged, or the state does not fit.
@@ -40,28 +35,16 @@ def restore_replay(replay: Replay, state: dict[str, Any], path: Path) -> None:
         raise refusal(unfit, path) from None
 
 
-def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Replay, env_id: str, reason: str) -> None:
-    """Restore the running episodes. Truncate those that cannot be restored, and log a warning.
-
-    Args:
-        envs: The training environments.
-        state: Their saved state.
-        replay: The restored replay buffer.
-        env_id: Name of the environment in the warning.
-        reason: Changed settings of the environment in the warning; empty if there are none.
-    """
+def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Replay, env_id: str) -> None:
+    """Restore the running episodes. Truncate the others in the restored replay, and log a warning."""
     lost = envs.load_state_dict(state)
     for env in lost:
         replay.rings[env].truncate_episode()
     if lost:
-        unknown = "it is not deterministic" if len(envs.obs) else "a vector environment cannot replay them"
+        reason = (
+            "it has changed or is not deterministic" if len(envs.obs) else "a vector environment cannot replay them"
+        )
         log.warning(
             f"{len(lost)} running episode(s) of {env_id} could not be restored and count as truncated, because "
-            f"{reason or unknown}. The run resumes, but its results differ from those of an uninterrupted run."
+            f"{reason}. The run resumes, but its results differ from those of an uninterrupted run."
         )
-
-
-def changed_kwargs(saved: dict[str, Any], own: dict[str, Any]) -> str:
-    """Return which keyword arguments of the environment have changed, as a reason; empty if none has."""
-    names = sorted(str(name) for name in {**saved, **own} if saved.get(name) != own.get(name))
-    return f"these arguments of the environment have changed: {shown(', '.join(names))}" if names else ""

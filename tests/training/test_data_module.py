@@ -342,19 +342,6 @@ def test_lost_episode_is_truncated_and_run_continues(
         assert torch.equal(batch.discount == 0, batch.next_obs[:, 1] == 7)
 
 
-def test_warning_names_the_changed_arguments_of_the_environment(
-    make_trainer: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    for length, ckpt_path in ((7, None), (4, tmp_path / "a.ckpt")):
-        data = new_data(env_kwargs={"length": length, "end": "truncated"})
-        module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
-        trainer = make_trainer(callbacks=[Collector(12)], max_epochs=2 if ckpt_path else 1)
-        with caplog.at_level(logging.WARNING, logger="td3_lightning"):
-            trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
-        trainer.save_checkpoint(tmp_path / "a.ckpt")
-    assert "because these arguments of the environment have changed: 'length'. The run resumes" in caplog.text
-
-
 def test_resume_with_another_number_of_threads_warns(make_trainer: Any, tmp_path: Any) -> None:
     data = new_data()
     trainer = make_trainer(callbacks=[Collector(10)])

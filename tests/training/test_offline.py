@@ -172,14 +172,6 @@ def test_dataset_that_is_added_on_resume_warns(offline: bool, fit: Fit, tmp_path
     assert data.dataset.state_dict() == {}
 
 
-def test_observations_out_of_the_environments_bounds_warn(fit: Fit) -> None:
-    """Random numbers are no sine and cosine in [-1, 1]."""
-    obs = np.concatenate([episode.obs for episode in recorded.episodes()])
-    share = (abs(obs) > [1, 1, 8]).any(axis=1).mean()
-    with pytest.warns(UserWarning, match=rf"^{share:.1%} of the observations of data\.dataset recorded-v0 are out of"):
-        fit(offline=True)
-
-
 # Settings.
 
 
