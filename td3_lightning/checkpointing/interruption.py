@@ -1,6 +1,10 @@
-"""Callbacks that save the run before a signal or a failure ends the process."""
+"""Callbacks that save the run before a signal or a failure ends the process.
+
+They read and write Lightning's loop counters. Written for Lightning 2.6. A test fails if a counter is renamed.
+"""
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -13,19 +17,12 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
 from td3_lightning.algorithm.td3 import TD3
-from td3_lightning.checkpointing.last import LastCheckpoint
-from td3_lightning.checkpointing.loop_state import (
-    check_is_restored,
-    discard_update,
-    evaluation_is_due,
-    reset_evaluation_progress,
-    restart_evaluation,
-    start_with_epoch,
-    start_with_evaluation,
-)
+from td3_lightning.checkpointing.last import VALIDATION_PROGRESS, LastCheckpoint, progress_of
 from td3_lightning.errors import EnvError, ExitOnSignal, LearnerError, RunError, UsageError
 from td3_lightning.training.collector import Collector
 
+TRAINING_PROGRESS = "epoch_loop.batch_progress"  # counts updates
+EPOCH_PROGRESS = "epoch_progress"
 # Exit codes. 75 (EX_TEMPFAIL) makes a job queue start the job again. The terminal sends SIGHUP when it closes.
 _CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 75}
 _STATUS = {getattr(signal, name): code for name, code in _CODES.items() if hasattr(signal, name)}  # Windows lacks two
@@ -92,7 +89,7 @@ class StopOnSignal(Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Discard the episode that `on_save_checkpoint` counted as started."""
-        reset_evaluation_progress(trainer)
+        trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset_on_restart()
 
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -109,17 +106,15 @@ class StopOnSignal(Callback):
         raise ExitOnSignal(_STATUS[reason])
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Make the resumed run begin with the evaluation or the epoch that is interrupted or that follows directly.
-
-        Raises:
-            UsageError: The run is not restored yet.
-        """
-        if trainer.interrupted:
-            discard_update(checkpoint)
-        else:
-            check_is_restored(trainer)
-        if _is_evaluating(trainer, pl_module):
-            restart_evaluation(checkpoint)
+        """Make the resumed run begin with the evaluation or the epoch that is interrupted or that follows directly."""
+        if trainer.interrupted:  # the resumed run takes the update whose start failed, and evaluates on time
+            updates = progress_of(checkpoint, TRAINING_PROGRESS)
+            for counts in (updates["current"], updates["total"]):
+                counts["ready"] = counts["started"] = counts["processed"]
+        is_evaluation = trainer.validating and trainer.state.fn == "fit" and not trainer.sanity_checking
+        if is_evaluation and trainer.callback_metrics.get("updates") != getattr(pl_module, "updates", None):
+            progress = progress_of(checkpoint, VALIDATION_PROGRESS)  # of an evaluation that is not logged
+            force_evaluation_on_resume(progress, progress["total"]["completed"] - progress["current"]["completed"])
         elif not trainer.validating and evaluation_is_due(trainer):
             start_with_evaluation(checkpoint)
         start_with_epoch(checkpoint)
@@ -140,12 +135,6 @@ class StopOnSignal(Callback):
         self._previous = {}
         for collector in self._collectors:
             collector.stopping = False
-
-
-def _is_evaluating(trainer: L.Trainer, module: L.LightningModule) -> bool:
-    """Return whether an evaluation of `fit` is in progress that has not been logged, with its number of updates."""
-    is_evaluation = trainer.validating and trainer.state.fn == "fit" and not trainer.sanity_checking
-    return is_evaluation and trainer.callback_metrics.get("updates") != getattr(module, "updates", None)
 
 
 def _can_stop_after_update(trainer: L.Trainer) -> bool:
@@ -188,9 +177,12 @@ class SaveOnFailure(Callback):
         """Save the run if the exception left its state consistent."""
         training, self._training = self._training, False
         has_data = training and isinstance(pl_module, TD3) and pl_module.clock > 0
-        if not has_data or trainer.world_size > 1 or not self._is_consistent(trainer, exception):
-            return
         in_env = isinstance(exception, EnvError)
+        updates = trainer.fit_loop.epoch_loop.batch_progress.current
+        is_between_updates = bool(trainer.validating) or 0 < updates.ready == updates.completed
+        is_failure = isinstance(exception, Exception) and not isinstance(exception, LearnerError)
+        if not has_data or trainer.world_size > 1 or not (in_env or (is_failure and is_between_updates)):
+            return
         if in_env and not trainer.validating:
             trainer.datamodule.envs.discard_episodes()  # type: ignore[attr-defined]  # set without a type
         try:
@@ -200,10 +192,46 @@ class SaveOnFailure(Callback):
         failure = "An environment failed" if in_env else "The run failed"
         rank_zero_info(f"{failure} after {pl_module.clock:,} {pl_module.clock_name}: {saved}.")
 
-    def _is_consistent(self, trainer: L.Trainer, exception: BaseException) -> bool:
-        """Return whether the exception came from an environment or while no update was in progress."""
-        if isinstance(exception, EnvError):
-            return True
-        is_failure = isinstance(exception, Exception) and not isinstance(exception, LearnerError)
-        updates = trainer.fit_loop.epoch_loop.batch_progress.current
-        return is_failure and (bool(trainer.validating) or 0 < updates.ready == updates.completed)
+
+def evaluation_is_due(trainer: L.Trainer) -> bool:
+    """Return whether Lightning evaluates after the current update.
+
+    Lightning counts the updates of the epoch, or all updates if `check_val_every_n_epoch` is None. It also evaluates
+    after the last update of a run that stops early.
+    """
+    if not trainer.enable_validation:
+        return False
+    loop = trainer.fit_loop.epoch_loop
+    count = loop.total_batch_idx if trainer.check_val_every_n_epoch is None else loop.batch_idx
+    in_this_epoch = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
+    ends_early = trainer.should_stop and trainer.fit_loop._can_stop_early
+    return in_this_epoch and (ends_early or (count + 1) % (trainer.val_check_batch or math.inf) == 0)
+
+
+def start_with_epoch(checkpoint: dict[str, Any]) -> None:
+    """Make the resumed run begin with the epoch that begins when the checkpoint is saved, if one does.
+
+    Lightning would end this epoch at once, because the counter of its updates is still that of the previous epoch.
+    """
+    epochs, updates = progress_of(checkpoint, EPOCH_PROGRESS), progress_of(checkpoint, TRAINING_PROGRESS)
+    if epochs["current"]["ready"] > epochs["current"]["started"]:
+        for counts in (epochs["current"], epochs["total"]):
+            counts["ready"] = counts["started"]
+        updates["current"] = dict.fromkeys(updates["current"], 0)
+        updates["is_last_batch"] = False
+
+
+def start_with_evaluation(checkpoint: dict[str, Any]) -> None:
+    """Make the resumed run begin with the evaluation that follows the current update, if the update is complete."""
+    updates, episodes = progress_of(checkpoint, TRAINING_PROGRESS), progress_of(checkpoint, VALIDATION_PROGRESS)
+    if updates["current"]["processed"] > updates["current"]["completed"]:
+        for counts in (updates["current"], updates["total"]):
+            counts["completed"] = counts["processed"]
+        force_evaluation_on_resume(episodes, episodes["total"]["completed"])
+
+
+def force_evaluation_on_resume(progress: dict[str, Any], completed: int) -> None:
+    """Change the counters to those of an evaluation interrupted in its first episode, after `completed` episodes."""
+    for counts, done in ((progress["current"], 0), (progress["total"], completed)):
+        counts.update(ready=done + 1, started=done + 1, processed=done, completed=done)
+    progress["is_last_batch"] = False

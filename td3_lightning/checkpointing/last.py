@@ -16,9 +16,7 @@ from torch import Tensor
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import select_rank
 from td3_lightning.atomic_files import make_folder, remove_temp_files
-from td3_lightning.checkpointing.loop_state import finish_last_update, stopped_in_evaluation
-from td3_lightning.checkpointing.replay_segments import Segments
-from td3_lightning.checkpointing.rotation import CheckpointRotation
+from td3_lightning.checkpointing.replay_segments import CheckpointRotation, Segments
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.run_dir import LockingCallback, RunLock, run_exists_error
@@ -29,6 +27,7 @@ from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.last_agent import LastAgent
 from td3_lightning.training.saved_replay import SavedReplay
 
+VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"  # Lightning's name of the counters of evaluation episodes
 CRITERIA = (
     *("monitor", "mode", "min_delta", "patience", "stopping_threshold", "divergence_threshold"),  # of EarlyStopping
     *("threshold", "window"),  # of StopWhenSolved
@@ -71,10 +70,13 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         """Restore the reason to stop, and continue the segment files if the checkpoint is in this folder."""
         path, data = Path(str(trainer.ckpt_path)), _replay_data(trainer)
         if data is not None and data.empty_replay:  # a new training stage
-            reset_stopping_state(trainer, checkpoint)
+            checkpoint["stopped_early"] = []  # it stops only by its own evaluations
+            for stopper in _stoppers(trainer):
+                checkpoint["callbacks"].pop(stopper.state_key, None)
         # A run that stopped early stays stopped if its stopping criteria are unchanged.
         ended = bool(stopping_criteria(trainer)) and checkpoint.get("stopped_early") == stopping_criteria(trainer)
-        self._ends_in_evaluation = ended and stopped_in_evaluation(checkpoint)
+        episodes = progress_of(checkpoint, VALIDATION_PROGRESS)["total"] if ended else {}
+        self._ends_in_evaluation = ended and episodes["ready"] > episodes["completed"]
         trainer.should_stop = ended and not self._ends_in_evaluation
         restore_patience(trainer, checkpoint)
         if not same_folder(path.parent, self.dirpath):
@@ -98,20 +100,12 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         if saves and not self._continues and self._rotation.last.exists():
             raise run_exists_error(self._rotation.folder)
         self._continues = True
-        if saves and trainer.is_global_zero:
-            self._enter(trainer, [Path(str(other.dirpath)) for other in others])
-
-    def _enter(self, trainer: L.Trainer, folders: list[Path]) -> None:
-        """Make the folders of all checkpoints that are outside of the run's folder, and lock the one of this callback.
-
-        `LogRollback` locks the run's folder.
-        """
-        folder = self._rotation.folder
+        if not saves or not trainer.is_global_zero:
+            return
+        folder = self._rotation.folder  # `LogRollback` locks the run's folder
         logs = [Path(logger.log_dir).resolve() for logger in trainer.loggers if isinstance(logger, RunLogger)]
-        outside = [one for one in folders if not any(one.resolve().is_relative_to(log) for log in logs)]
-        for one in outside:
-            make_folder(one)
-        if folder in outside:
+        if not any(folder.resolve().is_relative_to(log) for log in logs):
+            make_folder(folder)
             self._lock = RunLock(folder)
         remove_temp_files(folder)
 
@@ -120,7 +114,10 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         self._saved_at = trainer.global_step
         if self._ends_in_evaluation:
             self._ends_in_evaluation, trainer.should_stop = False, True
-            finish_last_update(trainer)
+            loop: Any = trainer.fit_loop
+            if loop._can_stop_early:  # Lightning does not repeat the evaluation after the last update
+                loop.epoch_loop.on_advance_end(loop._data_fetcher)
+                loop.on_advance_end()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the updates since the last evaluation."""
@@ -129,7 +126,11 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Note the segment files of all ranks, and store the stopping criteria if one of them ended the run."""
-        checkpoint["stopped_early"] = stopping_criteria(trainer) if any(map(_has_stopped, _stoppers(trainer))) else []
+        has_stopped = any(
+            each.solved if isinstance(each, StopWhenSolved) else each.stopping_reason != EarlyStoppingReason.NOT_STOPPED
+            for each in _stoppers(trainer)
+        )
+        checkpoint["stopped_early"] = stopping_criteria(trainer) if has_stopped else []
         self._named = names_in(list(replays_in(checkpoint)))
 
     def save(self, trainer: L.Trainer) -> str | None:
@@ -167,11 +168,6 @@ def _stoppers(trainer: L.Trainer) -> list[EarlyStopping | StopWhenSolved]:
     return [callback for callback in callbacks if isinstance(callback, EarlyStopping | StopWhenSolved)]
 
 
-def _has_stopped(stopper: EarlyStopping | StopWhenSolved) -> bool:
-    never = EarlyStoppingReason.NOT_STOPPED
-    return stopper.solved if isinstance(stopper, StopWhenSolved) else stopper.stopping_reason is not never
-
-
 def stopping_criteria(trainer: L.Trainer) -> list[dict[str, Any]]:
     """Return the settings by which the callbacks stop a run early."""
     return [{name: vars(each)[name] for name in CRITERIA if name in vars(each)} for each in _stoppers(trainer)]
@@ -189,11 +185,10 @@ def restore_patience(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
                 state["stopping_reason"] = EarlyStoppingReason.NOT_STOPPED.value
 
 
-def reset_stopping_state(trainer: L.Trainer, checkpoint: dict[str, Any]) -> None:
-    """Clear the stopping state, so that a new stage stops only by its own evaluations."""
-    checkpoint["stopped_early"] = []
-    for stopper in _stoppers(trainer):
-        checkpoint["callbacks"].pop(stopper.state_key, None)
+def progress_of(checkpoint: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the counters of one of Lightning's loops in a checkpoint."""
+    progress: dict[str, Any] = checkpoint["loops"]["fit_loop"][name]
+    return progress
 
 
 def same_folder(one: Path, other: str | Path | None) -> bool:

@@ -11,11 +11,10 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 from run_comparison import Stops, differences, rows
 from td3_lightning import TD3, AveragedWeights, Collector, ReplayData, checkpointing
-from td3_lightning.checkpointing import loop_state
 from td3_lightning.checkpointing.best import BestCheckpoint
-from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
+from td3_lightning.checkpointing.interruption import EPOCH_PROGRESS, TRAINING_PROGRESS, SaveOnFailure, StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
-from td3_lightning.checkpointing.last import LastCheckpoint
+from td3_lightning.checkpointing.last import VALIDATION_PROGRESS, LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
 from td3_lightning.errors import EnvError, ExitOnSignal, UsageError
 from td3_lightning.reporting.logger import RunLogger
@@ -117,13 +116,6 @@ def test_checkpoint_of_user_resumes(hook: str, updates: int, settings: dict[str,
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
 
 
-def test_save_before_a_resumed_run_is_restored_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "checkpoints" / "user.ckpt"
-    fit(tmp_path / "run", SavesAt("on_train_batch_end", path, 13))
-    with pytest.raises(UsageError, match=r"must be saved in on_train_start or later, got an earlier save\."):
-        fit(tmp_path / "run", SavesAt("on_fit_start", tmp_path / "other.ckpt", 13), ckpt_path=path)
-
-
 def test_update_whose_start_failed_is_not_counted(tmp_path: Path) -> None:
     class Fails(Callback):
         def on_train_batch_start(self, trainer: L.Trainer, module: Any, *_: Any) -> None:
@@ -133,7 +125,7 @@ def test_update_whose_start_failed_is_not_counted(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match="lost"):
         fit(tmp_path / "run", Fails())
     loops = read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["loops"]["fit_loop"]
-    assert set(loops[loop_state.TRAINING_PROGRESS]["total"].values()) == {14}
+    assert set(loops[TRAINING_PROGRESS]["total"].values()) == {14}
 
 
 def test_used_callbacks_keep_checkpoints_of_another_agent(tmp_path: Path) -> None:
@@ -154,11 +146,10 @@ def test_lightning_has_the_loop_counters() -> None:
     assert hasattr(loop, "_data_fetcher")
     assert isinstance(loop.epoch_loop.total_batch_idx, int)
     state = loop.state_dict()
-    assert not trainer._checkpoint_connector._loaded_checkpoint
-    for name in (loop_state.TRAINING_PROGRESS, loop_state.VALIDATION_PROGRESS, loop_state.EPOCH_PROGRESS):
+    for name in (TRAINING_PROGRESS, VALIDATION_PROGRESS, EPOCH_PROGRESS):
         assert state[name]["total"].keys() >= {"ready", "started", "processed", "completed"}
         assert state[name].keys() >= {"current", "total"}
-    for name in (loop_state.TRAINING_PROGRESS, loop_state.VALIDATION_PROGRESS):
+    for name in (TRAINING_PROGRESS, VALIDATION_PROGRESS):
         assert "is_last_batch" in state[name]
 
 

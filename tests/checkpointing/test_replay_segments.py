@@ -27,8 +27,7 @@ from td3_lightning.checkpointing.interruption import StopOnSignal
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.checkpointing.log_rollback import LogRollback
-from td3_lightning.checkpointing.replay_segments import Segments, delete_unreferenced
-from td3_lightning.checkpointing.rotation import CheckpointRotation
+from td3_lightning.checkpointing.replay_segments import CheckpointRotation, Segments, delete_unreferenced
 from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in

@@ -25,8 +25,7 @@ from td3_lightning import Replay, UsageError
 from td3_lightning import atomic_files as durable
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.checkpointing import replay_segments as segments
-from td3_lightning.checkpointing.replay_segments import Segments
-from td3_lightning.checkpointing.rotation import CheckpointRotation
+from td3_lightning.checkpointing.replay_segments import CheckpointRotation, Segments
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
 from td3_lightning.serialization.segment_files import FOLDER, NAME, UnfitError, names_in, with_rows
 
