@@ -4,7 +4,6 @@ Every write for a checkpoint uses this module. It calls only `os`, so that a tes
 """
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,11 +16,7 @@ SUFFIX = ".unfinished"  # ends the name of a file that is still being written
 
 
 def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Create or replace a file so that its name refers to a complete file at every instant.
-
-    Args:
-        path: The file. Missing folders are created.
-        write: Function that writes the content to an open file, which it may also read.
+    """Create or replace a file so that its name refers to a complete file at every instant. Create missing folders.
 
     Raises:
         OSError: The file cannot be written. The previous content of `path` is unchanged.
@@ -40,8 +35,6 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], object]) -> None:
             remove(temporary)
         while isinstance(error, RuntimeError) and error.__context__ is not None:
             error = error.__context__  # torch.save raises a RuntimeError about the position instead of a disk's error
-        if isinstance(error, OSError) and error.filename == str(temporary):
-            error.filename = str(path)  # the name that the user knows
         raise error from None
     sync(path.parent)
 
@@ -82,7 +75,7 @@ def remove_temp_files(folder: Path) -> None:
     """Delete the temporary files of killed processes in a folder that no other process uses."""
     for name in names(folder):
         if name.startswith(".") and name.endswith(SUFFIX):
-            os.unlink(folder / name)
+            remove(folder / name)
 
 
 def remove(path: Path) -> None:
@@ -100,13 +93,12 @@ def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents durably; raise `OSError` if that fails, or if a file has the name."""
     if os.path.isdir(folder):
         return
-    if folder.parent != folder:
-        make_folder(folder.parent)
+    make_folder(folder.parent)
     try:
         os.mkdir(folder)
     except FileExistsError:
         if not os.path.isdir(folder):  # otherwise another process created it
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+            raise
     sync(folder.parent)
 
 

@@ -20,12 +20,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Write a temporary file, sync it to the disk, and rename it.
-
-        Args:
-            checkpoint: The checkpoint to save.
-            path: The file. Missing folders are created.
-            storage_options: Not used.
+        """Write a temporary file, sync it to the disk, and rename it. Missing folders are created.
 
         Raises:
             OSError: The file cannot be written. The previous content of `path` is unchanged.
@@ -37,21 +32,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load tensors and plain values onto the CPU, and refuse everything else.
-
-        Args:
-            path: The file.
-            map_location: Not used.
-            weights_only: Not used; only plain data is ever loaded.
-        """
+        """Load tensors and plain values onto the CPU, and refuse everything else, for any arguments."""
         return read_checkpoint(path)  # again: the process that had the run's lock may have saved a newer one
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Delete a checkpoint, but never a folder.
-
-        Args:
-            path: The file.
-        """
+        """Delete a checkpoint, but never a folder."""
         if not Path(path).is_dir():
             remove(Path(path))
 

@@ -31,11 +31,7 @@ class RingSegments:
 
     A row is written when it can no longer change, so a file is never rewritten or truncated. A checkpoint refers to the
     beginning of a file, with its checksum. The last two rows may still change and are stored in the checkpoint.
-
-    Args:
-        folder: Folder of the files.
-        ring: The rows.
-        prefix: Start of the file names, unique to this process.
+    `prefix` begins the file names and is unique to this process.
     """
 
     def __init__(self, folder: Path, ring: Ring, prefix: str) -> None:
@@ -74,7 +70,12 @@ class RingSegments:
             numbers = numbers[room:]
 
     def _append(self, numbers: range) -> None:
-        segment = self.named.pop() if self._growing else self._new(numbers.start)
+        if self._growing:
+            segment = self.named.pop()
+        else:
+            make_folder(self.folder)
+            self.files += 1
+            segment = {"name": f"{self.prefix}-{self.files}.rows", "first": numbers.start, "rows": 0, "crc": 0}
         grown, self._growing = segment, False  # after an error the file is not appended to again
         parts = self.ring.parts(numbers)
         try:
@@ -89,19 +90,9 @@ class RingSegments:
         finally:
             self.named += [grown] if grown["rows"] else []
 
-    def _new(self, first: int) -> dict[str, Any]:
-        make_folder(self.folder)
-        self.files += 1
-        return {"name": f"{self.prefix}-{self.files}.rows", "first": first, "rows": 0, "crc": 0}
-
 
 class Segments:
-    """Write the replay rows of one process to files.
-
-    Args:
-        folder: Folder of the files.
-        rank: Rank of the process.
-    """
+    """Write the replay rows of one process to files."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder, self.rank = folder, rank
@@ -133,11 +124,7 @@ def delete_unreferenced(folder: Path, named: set[str]) -> None:
 
 
 class CheckpointRotation:
-    """Replace last.ckpt by a complete new checkpoint, and keep the previous one as last-1.ckpt.
-
-    Args:
-        folder: Folder of the checkpoints.
-    """
+    """Replace last.ckpt by a complete new checkpoint, and keep the previous one as last-1.ckpt."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

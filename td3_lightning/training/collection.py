@@ -19,15 +19,7 @@ from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 
 
 class Collection:
-    """Collect steps until a number is reached, an episode ends, or the assessment of a `PolicyCheckpoint` is over.
-
-    Args:
-        warmup_steps: Number of steps before the first update.
-        collect: Minimum number of steps before the next ones, or "episode".
-
-    Raises:
-        UsageError: A number is out of range.
-    """
+    """Collect steps until a number is reached, an episode ends, or the assessment of a `PolicyCheckpoint` is over."""
 
     def __init__(self, warmup_steps: int, collect: int | Literal["episode"]) -> None:
         fix = "Use 25000, for example. The first update requires a transition."
@@ -82,15 +74,7 @@ class Collection:
 
 
 class Exploration:
-    """Choose random actions at first, then those of the policy plus Gaussian noise.
-
-    Args:
-        noise: Standard deviation of the noise relative to half the action range, or a schedule.
-        random_steps: Environment steps with uniformly random actions.
-
-    Raises:
-        UsageError: A setting is out of range.
-    """
+    """Choose random actions at first, then those of the policy plus Gaussian noise."""
 
     def __init__(self, noise: float | Schedule, random_steps: int) -> None:
         self.noise, self.random_steps = as_noise(noise), require_int("random_steps", random_steps, least=0)

@@ -137,16 +137,14 @@ class Collector(Callback):
 
     def _catch_up(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Take the environment steps that precede the next update, and log the last update."""
+        stops_directly = self.stops_directly
         while self.updates_ahead > ROUNDING or self.collection.is_assessing:
             self.collection.begin(module, data)
             while not self.collection.is_complete(module):
-                if self.collection.is_assessing and self._must_pause():
+                if self.collection.is_assessing and self.stopping and (not stops_directly or stops_directly()):
                     return  # the run stops, and continues here when it is resumed
                 self._step_before_update(trainer, module, data)
         self.upkeep.write_log(trainer, module, data)
-
-    def _must_pause(self) -> bool:
-        return self.stopping and (self.stops_directly is None or self.stops_directly())
 
     def _step_before_update(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Step all environments once after the warm-up, so that updates are due."""

@@ -17,15 +17,7 @@ ADVICE = (
 
 
 def check_losses(losses: Mapping[str, Tensor], updates: int) -> None:
-    """Check the result of an update.
-
-    Args:
-        losses: Scalar tensors by name.
-        updates: Number of the update that returned them.
-
-    Raises:
-        LearnerError: A loss or the mean Q-value is not finite.
-    """
+    """Raise `LearnerError` if a loss or the mean Q-value of an update, a scalar, is not finite."""
     for name, loss in losses.items():
         if not math.isfinite(value := float(loss)):
             raise LearnerError(f"{name} is {value} at update {updates:,}. {ADVICE}")
@@ -38,13 +30,7 @@ def check_action(action: NDArray[np.float32], updates: int) -> None:
 
 
 def check_weights(module: nn.Module, updates: int, *optimizers: Optimizer) -> None:
-    """Raise `LearnerError` if a weight or an optimizer state is not finite.
-
-    Args:
-        module: Module whose weights are checked, including its target networks.
-        updates: Number of updates so far.
-        *optimizers: Optimizers of the module.
-    """
+    """Raise `LearnerError` if a weight, also of a target network, or an optimizer state is not finite."""
     names: dict[Tensor, str] = {weight: name for name, weight in module.named_parameters()}
     for weight, name in names.items():
         if not weight.isfinite().all():

@@ -61,13 +61,8 @@ def dataset_space(env: gym.Env) -> gym.Space[Any]:
 def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float) -> Iterator[RecordedEpisode]:
     """Play episodes in the training environment and yield their transitions.
 
-    The seeds of the episodes and of the noise follow from `seed_everything`.
-
-    Args:
-        module: Agent that acts.
-        data: Data module that makes the environment.
-        episodes: Number of episodes.
-        noise: Standard deviation of the noise relative to half the action range.
+    The seeds of the episodes and of the noise follow from `seed_everything`. The standard deviation of the noise is
+    relative to half the action range.
 
     Raises:
         UsageError: A number is out of its range, or the training environment has other spaces than the evaluation one.
