@@ -4,6 +4,7 @@ Every write for a checkpoint uses this module. It calls only `os`, so that a tes
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -98,7 +99,7 @@ def make_folder(folder: Path) -> None:
         os.mkdir(folder)
     except FileExistsError:
         if not os.path.isdir(folder):  # otherwise another process created it
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync(folder.parent)
 
 
