@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, WeightAveraging
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError, refuse
@@ -16,6 +17,7 @@ from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
 from td3_lightning.training.weight_averaging import AveragedWeights
 
+EVALUATION_METRICS = ("return_mean", "return_std", "return_min", "return_max", "length_mean")  # of every evaluation
 WITHIN_EPOCHS = re.compile("'every_n_train_steps': [1-9]|'train_time_interval': (?!None)")  # in a state_key
 _MULTIPROCESSING = "lightning.pytorch.strategies.launchers.multiprocessing"
 
@@ -40,6 +42,11 @@ def check_callbacks(callbacks: Sequence[Callback], collector: Callback) -> None:
     """Raise `UsageError` if the callbacks of a run do not work with TD3, or not in their order."""
     for callback in callbacks:
         check_callback(callback)
+        # A number of the environment may have no value in an evaluation. A misspelled metric ends the run.
+        if isinstance(callback, EarlyStopping) and not get_close_matches(
+            callback.monitor.removeprefix("eval/"), EVALUATION_METRICS, cutoff=0.8
+        ):
+            callback.strict = False
     evaluating = [each for each in callbacks if isinstance(each, AveragedWeights | PolicyCheckpoint | StopWhenSolved)]
     if len(evaluating) > 1:
         both = " and ".join(type(each).__name__ for each in evaluating)

@@ -39,7 +39,7 @@ class AveragedWeights(WeightAveraging):
         """Create the average."""
         if stage == "fit":
             if not self._last.has_changed(pl_module) and self._swapped:
-                self._swap_models(pl_module)
+                self._swap(pl_module)
             self._swapped = False
         trainer.precision_plugin.convert_module(pl_module)  # so that the average has the same type
         self._device = trainer.strategy.root_device  # Lightning 2.6 uses the module's, which is still the CPU
@@ -58,12 +58,12 @@ class AveragedWeights(WeightAveraging):
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Swap in the average for an evaluation during `fit`. Other commands load the average already."""
         if trainer.state.fn == "fit":
-            self._swap_models(pl_module)
+            self._swap(pl_module)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Swap the trained weights back."""
         if trainer.state.fn == "fit" and self._swapped:
-            self._swap_models(pl_module)
+            self._swap(pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Swap the trained weights back after a failed evaluation."""
@@ -74,10 +74,10 @@ class AveragedWeights(WeightAveraging):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Leave the average in the agent."""
-        self._swap_models(pl_module)
+        self._swap(pl_module)
 
-    def _swap_models(self, pl_module: L.LightningModule) -> None:
-        super()._swap_models(pl_module)
+    def _swap(self, pl_module: L.LightningModule) -> None:
+        self._swap_models(pl_module)
         self._swapped = not self._swapped
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -382,24 +382,19 @@ def test_noise_follows_its_schedule_over_env_steps(make_trainer: Any) -> None:
 
 def test_scheduled_values_are_logged(make_trainer: Any, tmp_path: Any) -> None:
     data, logger, lr = new_data(gamma=Linear(0.8, 0.9, 100)), RunLogger(str(tmp_path)), Linear(1e-3, 0.0, steps=100)
-    update = {"actor_lr": lr, "tau": Linear(0.1, 0.2, 100), "noise_clip": Linear(1.0, 0.0, 100)}
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **update)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), actor_lr=lr)
     make_trainer(callbacks=[Collector(10, Linear(0.2, 0.0, steps=100))], logger=logger, log_every_n_steps=5).fit(
         module, datamodule=data
     )
-    names = ["train/actor_lr", "train/noise", "train/tau", "train/noise_clip", "train/critic_lr", "train/policy_noise"]
-    names += ["train/gamma", "train/n_step"]
+    names = ["train/actor_lr", "train/noise", "train/critic_lr", "train/gamma", "train/n_step"]
     logged = read_metrics(logger.metrics.path, names)
     for env_steps, rate in logged["train/actor_lr"]:
         assert rate == lr(env_steps)
     assert len(logged["train/actor_lr"]) == len(logged["train/noise"]) == 4
     assert logged["train/noise"][-1].tolist() == [30, 0.14]
-    assert logged["train/tau"][-1].tolist() == [30, pytest.approx(0.13)]
-    assert logged["train/noise_clip"][-1].tolist() == [30, 0.7]
     assert logged["train/gamma"][-1].tolist() == [30, pytest.approx(0.83)]
     assert not len(logged["train/n_step"])
     assert not len(logged["train/critic_lr"])
-    assert not len(logged["train/policy_noise"])
 
 
 # Around it
