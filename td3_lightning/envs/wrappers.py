@@ -155,8 +155,12 @@ def stack_frames(env: gym.Env, stack: int, height: int, width: int) -> gym.Env:
             "reduce its height and width."
         )
     left = (space.shape[1] - width) // 2
-    # The environment may reuse the array of a frame.
-    env = TransformObservation(env, lambda frame: frame[:height, left : left + width].copy(), smallest)
+
+    def crop(frame: Any) -> Any:
+        """Return a copy, because the environment may reuse its array. Other values than bytes raise a TypeError."""
+        return np.asarray(frame)[:height, left : left + width].astype(np.uint8, casting="safe")
+
+    env = TransformObservation(env, crop, smallest)
     return FlattenObservation(FrameStackObservation(env, stack) if stack > 1 else env)
 
 

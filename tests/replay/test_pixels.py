@@ -128,6 +128,21 @@ def test_invalid_pixels_are_one_sentence(wrong: dict[str, int]) -> None:
         new_data(Pixels(**{"stack": 2, "height": 4, "width": 4, **wrong}))
 
 
+class Scaled(Film):
+    """Promise bytes, and return numbers up to 1."""
+
+    def _frame(self) -> Any:
+        return super()._frame() / 255
+
+
+@pytest.mark.parametrize("stack", [1, 3])
+def test_frames_that_are_not_bytes_are_refused(stack: int) -> None:
+    with pytest.raises(TypeError, match="uint8"):
+        stack_frames(Scaled(), stack, SMALL.height, SMALL.width).reset()
+    with pytest.raises(UsageError, match=r"data\.pixels"):
+        ReplayData("Pendulum-v1", pixels=SMALL)
+
+
 # The replay.
 
 
