@@ -28,7 +28,10 @@ MAX_RATIO, MIN_BYTES = 100, 10**8  # of the arrays to their file, so that a smal
 
 def datasets_folder() -> Path:
     """Return the folder of Minari's local datasets."""
-    return Path(os.environ.get(ROOT) or "~/.minari/datasets").expanduser().absolute()
+    folder = Path(os.environ.get(ROOT) or "~/.minari/datasets").expanduser().absolute()
+    if os.environ.get(ROOT):
+        os.environ[ROOT] = str(folder)  # Minari 0.5.4 cannot write to a relative folder
+    return folder
 
 
 def import_minari() -> tuple[Any, Any]:
