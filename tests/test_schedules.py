@@ -55,7 +55,7 @@ def test_other_types_are_refused(wrong: Any) -> None:
     [
         ({"steps": 0}, "Linear.steps must be at least 1, got 0. Use a larger value."),
         ({"steps": -5}, "Linear.steps must be at least 1, got -5. Use a larger value."),
-        ({"steps": 10.0}, "Linear.steps must be an integer, got 10.0. Use 10."),
+        ({"steps": 10.0}, "Linear.steps must be an integer, got 10.0. Use an integer."),
         ({"steps": 10, "begin": -1}, "Linear.begin must be at least 0, got -1. Use a larger value."),
         ({"steps": 10, "start": "1"}, "Linear.start must be a number, got '1'. Use a number."),
         ({"steps": 10, "end": float("inf")}, "Linear.end must be finite, got inf. Use a finite number."),
