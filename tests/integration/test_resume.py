@@ -90,8 +90,7 @@ DEPLOYING: dict[str, list[Callback]] = {  # other weights than those that are tr
 }
 NORMALIZED = {"prioritized", "short", "overlapped", "TD7, complete", "TD7, averaged", "Lander, policy checkpoints"}
 MOMENTS = {
-    *("001 update", "006 update", "011 update", "012 evaluation 0", "012 evaluation end", "012 epoch end"),
-    *("013 update", "024 evaluation 1", "024 epoch end", "035 update", "036 evaluation end"),
+    *("006 update", "012 evaluation 0", "012 epoch end", "024 evaluation 1", "035 update", "036 evaluation end"),
 }
 END = "036 evaluation end"  # a run that resumes here may have no row left to log
 
