@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from td3_lightning.interop.policy import Policy
     from td3_lightning.replay.batch import Batch
     from td3_lightning.replay.buffer import Replay
+    from td3_lightning.replay.hindsight import Hindsight
     from td3_lightning.replay.pixels import Pixels
     from td3_lightning.reporting.learning_curve import Curve
     from td3_lightning.reporting.progress_bar import Progress
@@ -49,6 +50,7 @@ _MODULES = {
     "Encoder": "algorithm.encoders",
     "EnvError": "errors",
     "FlattenAction": "envs.wrappers",
+    "Hindsight": "replay.hindsight",
     "LearnerError": "errors",
     "Linear": "schedules",
     "ObservationNoise": "envs.noise",
@@ -84,6 +86,7 @@ __all__ = [
     "Encoder",
     "EnvError",
     "FlattenAction",
+    "Hindsight",
     "LearnerError",
     "Linear",
     "ObservationNoise",

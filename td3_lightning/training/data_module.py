@@ -13,6 +13,7 @@ import torch
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
 from td3_lightning.envs.checked import name_of
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
+from td3_lightning.envs.goals import Goals
 from td3_lightning.envs.make import EnvId, Wrapper, close_env, env_name, make_wrapped
 from td3_lightning.envs.spaces import check_box
 from td3_lightning.envs.vector_env import TrainingVectorEnv
@@ -21,6 +22,7 @@ from td3_lightning.envs.wrappers import observation_parts, stack_frames
 from td3_lightning.errors import UsageError, require_bool, require_int
 from td3_lightning.replay.batch import Batches
 from td3_lightning.replay.buffer import Replay
+from td3_lightning.replay.hindsight import Hindsight, HindsightReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeding import isolated_seed, run_seed
@@ -71,6 +73,7 @@ class ReplayData(L.LightningDataModule):
         priority_alpha: Exponent of the priorities for sampling (LAP), in [0, 1]. 0 samples uniformly. A value above 0
             requires `model.critic_loss: huber`.
         dataset: Minari dataset to learn from, alone or with the steps of the agent.
+        her: Hindsight Experience Replay, for environments with goals.
 
     Raises:
         UsageError: A setting is out of range, the environment cannot be created, or a space is not supported.
@@ -102,6 +105,7 @@ class ReplayData(L.LightningDataModule):
         empty_replay: bool = False,
         priority_alpha: float = 0.0,
         dataset: Dataset | None = None,
+        her: Hindsight | None = None,
     ) -> None:
         super().__init__()
         self._seed = run_seed()  # before any code of the user
@@ -120,8 +124,7 @@ class ReplayData(L.LightningDataModule):
         self.vector_env = self._checked_vector_env(vector_env)
         self.is_overlapped = vector_env == "overlapped" and not self.offline  # environments step during the update
         self.eval_env = self._make_checked_eval_env()
-        make_replay = partial(Replay, self.obs_dim) if pixels is None else partial(PixelReplay, pixels)
-        self.replay = make_replay(
+        self.replay = self._replay_maker(her)(
             action_dim=len(self.action_low),
             capacity=capacity,
             batch_size=batch_size if self.dataset is None else self.dataset.own_batch_size,
@@ -153,9 +156,13 @@ class ReplayData(L.LightningDataModule):
             self.env_id = name_of(env)
         self.obs_dim = int(check_box(env, "observations", self.env_id).shape[0])
         actions = check_box(env, "actions", self.env_id)
-        self.action_low = [float(bound) for bound in actions.low]
-        self.action_high = [float(bound) for bound in actions.high]
+        self.action_low, self.action_high = ([float(each) for each in bound] for bound in (actions.low, actions.high))
         return env
+
+    def _replay_maker(self, her: Hindsight | None) -> Callable[..., Replay]:
+        if her is not None:
+            return partial(HindsightReplay, Goals(self.eval_env, self.env_id), her, self.obs_dim)
+        return partial(Replay, self.obs_dim) if self.pixels is None else partial(PixelReplay, self.pixels)
 
     @classmethod
     def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Any:

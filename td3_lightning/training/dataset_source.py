@@ -16,6 +16,7 @@ from td3_lightning.replay.batch import MixedReplay
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
 from td3_lightning.replay.episodes import RecordedEpisode, checksum, checksum_of_rows, describe, fill
+from td3_lightning.replay.hindsight import HindsightReplay
 from td3_lightning.replay.pixels import Pixels
 from td3_lightning.seeding import new_generator
 
@@ -156,6 +157,8 @@ class DatasetSource:
 
 def _replay_of(episodes: Sequence[RecordedEpisode], like: Replay, batch_size: int) -> Replay:
     """Return a replay buffer that holds exactly the episodes."""
+    if isinstance(like, HindsightReplay):
+        raise UsageError("data.her must not be set with data.dataset.share, which does not support it. Remove one.")
     rows = sum(len(episode.obs) for episode in episodes)
     replay = Replay(
         like.obs_dim,

@@ -20,13 +20,13 @@ SMALL = [
     *("--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.hidden_dims=[8,8]"),
     *("--data.steps_per_epoch=7", "--data.batch_size=4", "--data.eval_episodes=1"),
 ]
-WARMUP = {"cheetah_run": 1010, "reach": 60}  # one episode and a part of the second
+WARMUP = {"cheetah_run": 1010, "fetch_reach": 60}  # one episode and a part of the second
 
 
 def fit(task: str, name: str, *words: str) -> Path:
-    """Train a task of the guide, and return the last checkpoint."""
-    (config,) = re.findall(rf"^```yaml\n(# {task}\.yaml\n.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    Path(f"{task}.yaml").write_text(config)
+    """Train the task of the guide, or `fetch_reach.yaml`, and return the last checkpoint."""
+    (config,) = re.findall(r"^```yaml\n(data:\n  env_id: shimmy.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    Path("cheetah_run.yaml").write_text(config)
     line = ["fit", "--config", f"{task}.yaml", "--name", name, *SMALL, f"--collector.warmup_steps={WARMUP[task]}"]
     assert main([*line, *words]) == 0
     return Path("lightning_logs", name, "version_0", "checkpoints", "last.ckpt")
@@ -55,7 +55,7 @@ def test_cheetah_is_stored_as_position_then_velocity(checkpoints: dict[str, Path
 
 
 def test_goal_is_stored_before_the_observation(checkpoints: dict[str, Path]) -> None:
-    rows = rows_of(checkpoints["reach"])
+    rows = rows_of(checkpoints["fetch_reach"])
     assert rows.shape[1] == 3 + 3 + 10 + 4 + 2
     achieved, desired, observation = rows[:, :3], rows[:, 3:6], rows[:, 6:16]
     np.testing.assert_array_equal(achieved, observation[:, :3])  # the position of the gripper
@@ -65,7 +65,7 @@ def test_goal_is_stored_before_the_observation(checkpoints: dict[str, Path]) -> 
     np.testing.assert_array_equal(rows[:50, -2], -(distance > 0.05).astype(np.float32))
 
 
-@pytest.mark.parametrize(("task", "limit"), [("cheetah_run", 1000), ("reach", 50)])
+@pytest.mark.parametrize(("task", "limit"), [("cheetah_run", 1000), ("fetch_reach", 50)])
 def test_time_limit_is_stored_as_truncation(task: str, limit: int, checkpoints: dict[str, Path]) -> None:
     ends = rows_of(checkpoints[task])[: limit + 10, -1]
     assert ends[limit - 1] == TRUNCATED

@@ -48,7 +48,10 @@ SMALL_PYTHON = [
     (r"(eval|test)_episodes=\d+", r"\1_episodes=1"),
 ]
 STAGES = {"walker_fine.yaml"}
-PYBULLET = {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"}
+EXTRAS = {  # packages that may be missing, and the configurations that require them
+    "pybullet_envs_gymnasium": {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"},
+    "gymnasium_robotics": {"fetch_reach.yaml"},
+}
 DIRECTIVES = re.findall(
     r"^```\{settings\} (\S+)\n(?::skip: (.*)\n)?```$", PAGES[ROOT / "docs" / "configuration.md"], re.MULTILINE
 )
@@ -100,7 +103,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", with_blocks("bash"))
 def test_every_command_runs(page: Path, scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = commands(page)
-    missing = PYBULLET if find_spec("pybullet_envs_gymnasium") is None else set()
+    missing = {name for package, names in EXTRAS.items() if find_spec(package) is None for name in names}
     for words in lines:
         if not missing & set(words):
             run_line(words, capsys)
@@ -162,6 +165,7 @@ def run_benchmark(name: str, words: list[str]) -> None:
     small = {
         "benchmarks.update": ["--workloads", "L", "--blocks", "1", "--updates", "1"],
         "benchmarks.priorities": ["--rows", "300", "--batch", "8", "--calls", "3"],
+        "benchmarks.hindsight": ["--rows", "300", "--batch", "8", "--calls", "3"],
     }
     if name in small:
         line = [sys.executable, "-m", name, *words, *small[name]]  # it changes its process: cores and threads
