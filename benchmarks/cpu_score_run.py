@@ -20,7 +20,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.score_run import Policy, mean_return
+from benchmarks.score_run import Policy, learn, mean_return
 
 EPISODES = 10
 INTERVAL = 60.0  # seconds of CPU time between evaluations
@@ -110,16 +110,9 @@ def train_ours(seed: str, budget: str, path: Path, words: list[str]) -> int:
 
 def train_library(task: CpuTask, seed: int, scorer: CpuScorer, name: str) -> None:
     """Train with Stable-Baselines3 or SBX, with flushed denormals and kept memory."""
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.noise import NormalActionNoise
 
     from benchmarks.baselines.process import tune_process
-
-    class Evaluate(BaseCallback):  # type: ignore[misc]  # the library may not be installed
-        def _on_step(self) -> bool:
-            policy = lambda obs: self.model.predict(obs, deterministic=True)[0]  # noqa: E731
-            scorer.evaluate(self.num_timesteps, policy, lambda: gym.make(task.env_id))
-            return True
 
     tune_process()
     env = gym.make(task.env_id)
@@ -128,7 +121,7 @@ def train_library(task: CpuTask, seed: int, scorer: CpuScorer, name: str) -> Non
     if algorithm == "TD3":
         settings["action_noise"] = NormalActionNoise(np.zeros(size), np.full(size, 0.1))
     model = getattr(import_module(library), algorithm)("MlpPolicy", env, seed=seed, **settings)
-    model.learn(NO_END, callback=Evaluate())
+    learn(model, NO_END, lambda frames, policy: scorer.evaluate(frames, policy, lambda: gym.make(task.env_id)))
 
 
 def zoo_td3(task: CpuTask) -> tuple[str, str, dict[str, Any]]:

@@ -111,14 +111,7 @@ def train_sb3(task: ScoreTask, seed: int, scorer: Scorer, library: str) -> None:
     """Train with Stable-Baselines3 or SBX and the settings of rl-baselines3-zoo."""
     from importlib import import_module
 
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.noise import NormalActionNoise
-
-    class Evaluate(BaseCallback):  # type: ignore[misc]  # the library may not be installed
-        def _on_step(self) -> bool:
-            policy = lambda obs: self.model.predict(obs, deterministic=True)[0]  # noqa: E731
-            scorer.evaluate(self.num_timesteps, policy, lambda: gym.make(task.env_id))
-            return True
 
     env = gym.make(task.env_id)
     size = env.action_space.sample().shape
@@ -129,7 +122,19 @@ def train_sb3(task: ScoreTask, seed: int, scorer: Scorer, library: str) -> None:
         action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.1)),
         policy_kwargs={"net_arch": [400, 300]}, **extra,
     )  # fmt: skip
-    model.learn(task.max_frames, callback=Evaluate())
+    learn(model, task.max_frames, lambda frames, policy: scorer.evaluate(frames, policy, lambda: gym.make(task.env_id)))
+
+
+def learn(model: Any, frames: int, evaluate: Callable[[int, Policy], None]) -> None:
+    """Train a model of Stable-Baselines3 or SBX, and call `evaluate(frames, policy)` after each step."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Evaluate(BaseCallback):  # type: ignore[misc]  # the library may not be installed
+        def _on_step(self) -> bool:
+            evaluate(self.num_timesteps, lambda obs: self.model.predict(obs, deterministic=True)[0])
+            return True
+
+    model.learn(frames, callback=Evaluate())
 
 
 def train_ours(task: ScoreTask, seed: int, path: Path) -> int:
