@@ -18,6 +18,7 @@ from td3_lightning import (
     Collector,
     Constant,
     Convolutions,
+    Hindsight,
     Linear,
     ObservationNoise,
     Pixels,
@@ -66,6 +67,7 @@ NUMBERS = {
     SymmetricActionBounds: "bound",
     ActionNoise: "std",
     ObservationNoise: "std",
+    Hindsight: "share",
     PolicyCheckpoint: "reset_weight",
     StopWhenSolved: "threshold",
 }
