@@ -173,11 +173,13 @@ class Guard:
         self.folders = [os.path.realpath(folder) for folder in (*folders, "/dev")]
         self.seen, self.active = [], True
         before = signal.signal(signal.SIGALRM, _late)
+        written, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a library's first import would write it
         signal.alarm(seconds)
         try:
             yield
         finally:
             signal.alarm(0)
+            sys.dont_write_bytecode = written
             signal.signal(signal.SIGALRM, before)
             self.active = False
 
