@@ -9,7 +9,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from td3_lightning.atomic_files import atomic_write, remove
 from td3_lightning.errors import UsageError
-from td3_lightning.serialization.checkpoint_file import MAX_PICKLE_BYTES, read_checkpoint
+from td3_lightning.serialization.checkpoint_file import MAX_PICKLE_BYTES, FileVersion, file_version, read_checkpoint
 from td3_lightning.serialization.primitives import to_primitives
 
 
@@ -17,7 +17,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Write checkpoints atomically: after a kill, a power cut or a full disk, the old or the new file is complete.
 
     Pass it to the Trainer's `plugins`. `read_checkpoint` checks every checkpoint that is loaded.
+
+    Args:
+        already_read: A checkpoint, and the version of its file before it was read. The first load of the same version
+            takes it.
     """
+
+    def __init__(self, already_read: tuple[FileVersion, dict[str, Any]] | None = None) -> None:
+        super().__init__()
+        self._already_read = already_read
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Write a temporary file, sync it to the disk, and rename it. Missing folders are created.
@@ -33,7 +41,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, path: str | Path, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Load tensors and plain values onto the CPU, and refuse everything else, for any arguments."""
-        return read_checkpoint(path)  # again: the process that had the run's lock may have saved a newer one
+        held, self._already_read = self._already_read, None
+        # The process that had the run's lock before may have saved a newer one.
+        return held[1] if held and held[0] == file_version(path) else read_checkpoint(path)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a checkpoint, but never a folder."""

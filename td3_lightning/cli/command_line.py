@@ -58,7 +58,6 @@ class CommandLine(LightningCLI):
         self.typed = args[0]
         self.sources = Precedence(args[0], args[1:], self.start)
         self.checkpoint = self.sources.checkpoint
-        self.checkpoint = self.sources.checkpoint
         accelerator = "cpu" if torch.backends.mps.is_available() else "auto"  # mps has no float64
         try:
             super().__init__(
@@ -146,7 +145,7 @@ class CommandLine(LightningCLI):
         settings["profiler"] = settings["profiler"] or NullProfiler()
         plugins = _as_list(settings["plugins"])
         has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
-        settings["plugins"] = plugins if has_io else [*plugins, AtomicCheckpointIO()]
+        settings["plugins"] = plugins if has_io else [*plugins, AtomicCheckpointIO(self.sources.already_read)]
         try:
             trainer = Trainer(**settings)
         except (MisconfigurationException, ImportError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
@@ -202,7 +201,6 @@ class CommandLine(LightningCLI):
     def before_fit(self) -> None:
         """Print a description of the run."""
         self._fit_start = time.monotonic()
-        seed = str(self.settings.seed_everything)
         seed = str(self.settings.seed_everything)
         for line in start_lines(self.trainer, self.model, self.datamodule, seed, self.start):
             echo(line)

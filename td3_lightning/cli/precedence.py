@@ -17,7 +17,7 @@ from td3_lightning.errors import UsageError
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.paths import expand, shown
 from td3_lightning.reporting.run_dir import config_of, newest_last, run_dir_of
-from td3_lightning.serialization.checkpoint_file import read_checkpoint
+from td3_lightning.serialization.checkpoint_file import FileVersion, file_version, read_checkpoint
 
 # Settings that are needed before the parser exists: they name the class of the agent and the checkpoint.
 EARLY = (KEY, "ckpt_path", "name", "trainer.default_root_dir", "data.empty_replay")
@@ -40,6 +40,7 @@ class Precedence:
     Attributes:
         files: The configuration files.
         checkpoint: The checkpoint that the command loads, None without one.
+        already_read: The version of its file, and the checkpoint.
         run_dir: Folder of the run that `fit` resumes, None for a new run.
         agent: Import path of the agent.
 
@@ -57,10 +58,13 @@ class Precedence:
         early = [f"--{key}={value}" for key, value in vars(self._early).items() if value is not None and key in EARLY]
         self._typed = [*early, *(word for word in typed if not is_printing(word))]
         self.checkpoint: dict[str, Any] | None = None
+        self.already_read: tuple[FileVersion, dict[str, Any]] | None = None
         self.run_dir: Path | None = None
         self._path = self._find_checkpoint()
         if self._path is not None:
+            version = file_version(self._path)
             self.checkpoint = read_checkpoint(self._path)
+            self.already_read = (version, self.checkpoint)
         self.agent = self._agent()
 
     @property

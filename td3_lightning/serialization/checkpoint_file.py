@@ -5,6 +5,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from td3_lightning.errors import UsageError, one_line
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
 
+FileVersion = tuple[int, ...]
 FORMAT = 1  # of the checkpoints that this version saves
 CLOCKS = ("env_steps", "updates", "episodes")  # attributes of an agent
 MAX_PICKLE_BYTES = 4 * 2**20  # of data.pkl, which holds no tensors; usually a few 100 kB
@@ -31,6 +33,14 @@ INSTRUCTIONS = (
     *("EMPTY_TUPLE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS"),
     *("BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
 )
+
+
+def file_version(path: str | Path) -> FileVersion:
+    """Return what changes whenever a file is written again: device, inode, size and time (ns); nothing without one."""
+    with suppress(OSError):
+        status = os.stat(path)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return ()
 
 
 def read_checkpoint(source: str | Path | IO[bytes]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from td3_lightning import TD3, Collector
 from td3_lightning.cli.app import main
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import RunLock, newest_last
-from tests.cli.test_app import PENDULUM, SMALL, run
+from td3_lightning.serialization import checkpoint_file
+from tests.cli.test_app import FIT, PENDULUM, SMALL, run
 
 RUNS = Path("lightning_logs", "here")
 LAST = RUNS / "version_0" / "checkpoints" / "last.ckpt"
@@ -316,6 +317,25 @@ def test_locked_run_folder_is_refused(capsys):
     hold.release()
     fit("--ckpt_path", LAST)
     assert steps() == [14, 18]
+
+
+def test_checkpoint_is_read_once_unless_another_process_saves_a_newer_one(monkeypatch):
+    def count(*words):
+        read.clear()
+        run(*words, "--ckpt_path", LAST)
+        return sum(Path(name).name == LAST.name for name in read)
+
+    def lock(held):
+        if Path("newer").exists():
+            Path("newer").replace(LAST)
+        return True
+
+    read, check = [], checkpoint_file.checked_archive
+    monkeypatch.setattr(checkpoint_file, "checked_archive", lambda file: read.append(file.name) or check(file))
+    assert count("validate") == count("test") == count(*FIT, *SMALL, "--trainer.max_epochs=2") == 1
+    shutil.copy(LAST, "newer")
+    monkeypatch.setattr(RunLock, "_try_lock", lock)
+    assert count(*FIT, *SMALL, "--trainer.max_epochs=3") == 2
 
 
 def test_lock_ends_with_the_process(folder):
