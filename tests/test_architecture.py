@@ -308,7 +308,6 @@ def test_every_private_lightning_name_is_found(source: str, names: set[str]) -> 
 @pytest.mark.parametrize(
     "removed",
     [
-        pytest.param(["checkpointing"], id="checkpointing"),
         pytest.param(["checkpointing", "interop", "reporting", "cli", "__main__.py"], id="all_above_training"),
         pytest.param(["fast", "checkpointing", "interop", "reporting", "cli", "__main__.py"], id="all_optional"),
     ],
@@ -346,8 +345,7 @@ FIT = (
     *("--model.hidden_dims", "[8]", "--collector.warmup_steps", "10", "--trainer.max_epochs", "1"),
 )
 SUITE = (  # a short part of `make test-without-fast` that reaches what fast replaces: update, optimizer step and loop
-    *("tests/algorithm/test_encoders.py", "tests/algorithm/test_td3.py"),
-    *("tests/training/test_prioritization.py", "tests/training/test_divergence.py", "tests/training/test_env_mode.py"),
+    *("tests/algorithm/test_td3.py", "tests/training/test_prioritization.py", "tests/training/test_divergence.py"),
 )
 
 

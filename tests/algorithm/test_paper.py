@@ -548,13 +548,13 @@ def furthest(updates: int, variant: str, dtype: torch.dtype, wrong: str = "") ->
 
 
 @pytest.mark.parametrize("variant", ["plain", "readable"])
-def test_a_thousand_updates_agree_with_the_plain_loop(variant: str) -> None:
-    assert furthest(1000, variant, torch.float64) < 1e-10
+def test_many_updates_agree_with_the_plain_loop(variant: str) -> None:
+    assert furthest(300, variant, torch.float64) < 1e-10
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS)[2:])
 def test_every_variant_equals_its_reference_loop(variant: str) -> None:
-    assert furthest(200, variant, torch.float64) < 1e-10
+    assert furthest(100, variant, torch.float64) < 1e-10
 
 
 def test_float32_agrees_to_its_rounding() -> None:

@@ -350,7 +350,7 @@ def test_script_imports_from_the_working_directory(monkeypatch):
 def test_fit_continues_after_stdout_is_closed(folder):
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=3"]
     words = [word for word in words if "progress_bar" not in word]
-    program = f"from td3_lightning.cli.app import main; raise SystemExit(main({words}))"
+    program = f"from td3_lightning.__main__ import run; raise SystemExit(run({words}))"
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )

@@ -16,7 +16,7 @@ from td3_lightning import Policy, UsageError
 from td3_lightning.cli.app import main
 from td3_lightning.errors import RunError
 
-DRAWS = int(os.environ.get("TD3_HOSTILE_DRAWS", "60"))
+DRAWS = int(os.environ.get("TD3_HOSTILE_DRAWS", "30"))
 SEED = int(os.environ.get("TD3_HOSTILE_SEED", "33"))
 CONFIG = """
 data:

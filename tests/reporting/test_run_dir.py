@@ -319,7 +319,7 @@ def test_locked_run_folder_is_refused(capsys):
     assert steps() == [14, 18]
 
 
-def test_checkpoint_is_read_once_unless_another_process_saves_a_newer_one(monkeypatch):
+def test_checkpoint_is_read_once_unless_a_newer_one_is_saved(monkeypatch):
     def count(*words):
         read.clear()
         run(*words, "--ckpt_path", LAST)
@@ -340,7 +340,7 @@ def test_checkpoint_is_read_once_unless_another_process_saves_a_newer_one(monkey
 
 def test_lock_ends_with_the_process(folder):
     words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=100000"]
-    program = f"from td3_lightning.cli.app import main; main({words})"
+    program = f"from td3_lightning.__main__ import run; run({words})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, env=environment)
     try:

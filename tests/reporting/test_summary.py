@@ -123,7 +123,7 @@ def test_printed_commands_of_a_run_with_code_name_its_config(capsys: pytest.Capt
 
 
 def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
-    program = f"import signal; from td3_lightning.cli.app import main; main({[*FIT, '--trainer.max_epochs=-1']})"
+    program = f"import sys; from td3_lightning.__main__ import run; sys.exit(run({[*FIT, '--trainer.max_epochs=-1']}))"
     program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -168,19 +168,19 @@ class Guard:
                 self.seen.append(f"{event} {path}")
 
     @contextmanager
-    def watching(self, *folders: Path, seconds: int = 60) -> Iterator[None]:
-        """Record events, and raise `HangError` after the time limit."""
+    def watching(self, *folders: Path, seconds: int = 30) -> Iterator[None]:
+        """Record events, and raise `HangError` after this much CPU time, which does not depend on other programs."""
         self.folders = [os.path.realpath(folder) for folder in (*folders, "/dev")]
         self.seen, self.active = [], True
-        before = signal.signal(signal.SIGALRM, _late)
+        before = signal.signal(signal.SIGPROF, _late)
         written, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # a library's first import would write it
-        signal.alarm(seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             yield
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             sys.dont_write_bytecode = written
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGPROF, before)
             self.active = False
 
 

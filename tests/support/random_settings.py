@@ -36,7 +36,7 @@ OTHERS: dict[str, list[Any]] = {
         {"class_path": "td3_lightning.Trunk", "init_args": {"widths": [6], "shared": shared}}
         for shared in (True, False)
     ],
-    "model.max_grad_norm": [1.0, linear(1.0, 0.1, 90)],
+    "model.max_grad_norm": [1.0],
     "model.actor_lr": [linear(1e-3, 1e-4, 90)],
     "model.critic_lr": [linear(1e-3, 1e-4, 90)],
     "model.tau": [0.1],
@@ -91,5 +91,4 @@ def draw(chance: random.Random, world: dict[str, Any]) -> dict[str, Any]:
         settings["data"].pop("vector_env", None)
     if settings["data"].get("vector_env") == "overlapped":
         settings["collector"].pop("collect", None)
-        settings["data"]["env_workers"] = 1
     return settings
