@@ -2,7 +2,6 @@
 
 import gzip
 import importlib
-import os
 import re
 import shlex
 import subprocess
@@ -17,8 +16,10 @@ import pytest
 import yaml
 from jsonargparse import get_loader
 
+import fit_stub
 from td3_lightning.cli.app import main
 from td3_lightning.cli.commands import COMMANDS, OTHER_COMMANDS
+from td3_lightning.tuning import node
 from td3_lightning.tuning.space import Space
 
 ROOT = Path(__file__).parents[2]
@@ -150,14 +151,14 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         small = [*flags, *(word for kind, short in amount.items() if kind in words for word in short)]
     if words[0] == "fit" and (STAGES & set(words) or "--data.empty_replay" in words):
         small = [*small, "--trainer.max_epochs", "2"]  # the first epoch belongs to the stage before
-    if "--trainer.devices" in words:  # Lightning starts the other processes with the command of this one
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        subprocess.run([sys.executable, "-m", "td3_lightning", *words, *small], env=environment, check=True)
-        return
-    try:
-        assert main([*words, *([] if "--help" in words else small)]) == 0
-    except SystemExit as ended:  # --help and --print_config end this way
-        assert not ended.code  # noqa: PT017
+    if "--trainer.devices" in words:  # test_nodes.py trains in several processes
+        small = [*small, "--trainer.devices", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "PROGRAM", [fit_stub.__file__])  # the runs of sweeps; test_sweep.py trains
+        try:
+            assert main([*words, *([] if "--help" in words else small)]) == 0
+        except SystemExit as ended:  # --help and --print_config end this way
+            assert not ended.code  # noqa: PT017
 
 
 def run_benchmark(name: str, words: list[str]) -> None:

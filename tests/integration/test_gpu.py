@@ -1,4 +1,4 @@
-"""Runs on a GPU against runs on the CPU. Without a GPU, the tests that can do so compare the CPU with itself."""
+"""Runs on a GPU against runs on the CPU. Without a GPU, all are skipped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,6 @@ class LargeFilm(Film):
 gym.register("toys/LargeFilm-v0", entry_point=LargeFilm, disable_env_checker=True)
 HAS_GPU = torch.cuda.is_available()
 requires_gpu = pytest.mark.skipif(not HAS_GPU, reason="no GPU")
-DEVICES = ["cpu", pytest.param("cuda", marks=requires_gpu)]
 PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1", "env_kwargs": {"max_episode_steps": 9}}
 FILM: dict[str, Any] = {"env_id": "toys/Film-v0", "pixels": Pixels(stack=3, height=4, width=5, shift=1)}
 LARGE_FILM: dict[str, Any] = {
@@ -118,12 +117,12 @@ def _dataset(tmp_path: Path) -> None:
     recorded.write(tmp_path / "datasets")
 
 
+@requires_gpu
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("device", DEVICES)
-def test_training_equals_training_on_the_cpu(case: str, device: str, make_trainer: Any) -> None:
+def test_training_equals_training_on_the_cpu(case: str, make_trainer: Any) -> None:
     """In float64, so that the order of sums hardly matters; the actions are float32."""
     expected, data = train(make_trainer, case, "cpu")
-    found, found_data = train(make_trainer, case, device)
+    found, found_data = train(make_trainer, case, "cuda")
     check_close(found, expected, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(found_data.replay.rows, data.replay.rows, rtol=1e-5, atol=1e-5)
 
@@ -171,6 +170,7 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return run
 
 
+@requires_gpu
 @pytest.mark.parametrize(
     "extra",
     [
@@ -178,22 +178,21 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         ["--trainer.callbacks+=AveragedWeights"],
         ["--data.priority_alpha=0.4", "--model.critic_loss=huber", "--model.normalize_observations=true"],
         ["--model=TD7", "--model.zs_dim=8", "--trainer.precision=bf16-mixed"],
-        pytest.param(["--trainer.precision=16-mixed"], marks=requires_gpu),
+        ["--trainer.precision=16-mixed"],
     ],
     ids=str,
 )
-@pytest.mark.parametrize("device", DEVICES)
-def test_resumed_run_is_the_same_run(device: str, extra: list[str], tmp_path: Path, fit: Callable[..., int]) -> None:
+def test_resumed_run_is_the_same_run(extra: list[str], tmp_path: Path, fit: Callable[..., int]) -> None:
     """The runs also leave a policy that acts on a CPU as on the GPU."""
-    words = [*extra, f"--trainer.accelerator={device}", "--trainer.devices=1"]
+    words = [*extra, "--trainer.accelerator=cuda", "--trainer.devices=1"]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert fit(whole, *words, "--trainer.max_epochs=3") == 0
     assert fit(resumed, *words, "--trainer.max_epochs=1") == 0
     assert fit(resumed, *words, "--trainer.max_epochs=3", "--ckpt_path=last") == 0
     (one,), (other,) = (tuple(folder.rglob("last.ckpt")) for folder in (whole, resumed))
     assert [name for name in differences(one, other) if "BestCheckpoint" not in name] == []  # it holds paths
-    agent = (TD7 if "--model=TD7" in extra else TD3).load_from_checkpoint(one, map_location=device)
-    assert agent.device.type == device
+    agent = (TD7 if "--model=TD7" in extra else TD3).load_from_checkpoint(one, map_location="cuda")
+    assert agent.device.type == "cuda"
     obs = np.ones((5, 3), np.float32)
     np.testing.assert_allclose(agent.act(obs), Policy.load(one)(obs), rtol=1e-4, atol=1e-5)
 

@@ -128,8 +128,7 @@ def random_actions(world: PrioritizedWorld, count: int, num_envs: int) -> None:
             world.reset()
 
 
-@pytest.mark.parametrize("n_step", [1, 2, 5])
-@pytest.mark.parametrize("num_envs", [1, 2, 4])
+@pytest.mark.parametrize(("n_step", "num_envs"), [(1, 1), (1, 4), (2, 2), (5, 1), (5, 4)])
 def test_random_adds_draws_and_updates_match_the_reference(n_step: int, num_envs: int) -> None:
     """Includes rings that wrap around many times, ends of episodes, lost episodes and late updates."""
     for seed, (rows, ends) in enumerate([(n_step + 2, 0.3), (n_step + 3, 0.5), (13, 0.1), (67, 0.03)]):
