@@ -258,14 +258,6 @@ def test_stage_starts_from_the_newest_run_of_a_name(last, capsys):
         assert torch.load(own, weights_only=True)["clocks"]["env_steps"] == steps
 
 
-def test_checkpoint_is_read_once(last, monkeypatch):
-    read = []
-    load = torch.load
-    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: read.append(args) or load(*args, **kwargs))
-    run("plot", "--ckpt_path", last, "--episodes", "1")
-    assert len(read) == 1
-
-
 @pytest.mark.parametrize(
     ("folder", "name", "has"),
     [
