@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from nodes import FIT, LIMIT, SMALL, ended, nodes, output_of, start
 from processes import descendants, free_port, wait_for
+from td3_lightning.cli.app import main
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -79,22 +79,25 @@ def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
-def slurm(folder: Path, *words: str) -> list["subprocess.Popen[bytes]"]:
-    """Start one process per node with the variables that srun sets, all of them in one folder."""
-    port = str(free_port())
+def slurm() -> dict[str, str]:
+    """Return the variables that srun sets for one process on each of two nodes."""
     job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "here", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1"}
-    job |= {"SLURM_NNODES": "2", "SLURM_LOCALID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    job |= {"SLURM_STEP_NUM_TASKS": "2"}
-    command = [sys.executable, "-m", "td3_lightning", *words, *SMALL]
-    return [start(command, folder, job | {"SLURM_PROCID": n, "SLURM_NODEID": n}, f"log{n}") for n in "01"]
+    job |= {"SLURM_NNODES": "2", "SLURM_LOCALID": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return job | {"SLURM_STEP_NUM_TASKS": "2"}
 
 
 def test_slurm_trains_with_all_its_processes(tmp_path: Path) -> None:
-    both = slurm(tmp_path, *FIT, "--trainer.max_epochs=1", "--trainer.num_nodes=2")
+    command = [sys.executable, "-m", "td3_lightning", *FIT, *SMALL, "--trainer.max_epochs=1", "--trainer.num_nodes=2"]
+    job = slurm()
+    both = [start(command, tmp_path, job | {"SLURM_PROCID": n, "SLURM_NODEID": n}, f"log{n}") for n in "01"]
     with ended(both):
         assert [process.wait(LIMIT) for process in both] == [0, 0]
     assert len(list(tmp_path.rglob("last.ckpt"))) == 1
-    both = slurm(tmp_path, *FIT, "--trainer.max_epochs=1")  # each would train alone
-    with ended(both):
-        assert [process.wait(LIMIT) for process in both] == [2, 2]
-    assert "must be 2, the number of processes of this run, got 1" in (tmp_path / "log0").read_text()
+
+
+def test_processes_of_slurm_do_not_train_alone(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {**slurm(), "SLURM_PROCID": "0", "SLURM_NODEID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([*FIT, *SMALL, "--trainer.max_epochs=1"]) == 2
+    assert "must be 2, the number of processes of this run, got 1" in capsys.readouterr().err
