@@ -117,7 +117,7 @@ build/robotics/installed: .venv/installed-for-tests constraints-robotics.txt
 	@touch $@
 
 .venv/torch: | $(BIN)/pip
-	$(if $(TORCH),$(PIP) $(TORCH))
+	$(if $(TORCH),$(PIP) --no-compile $(TORCH))
 	-$(PIP) --quiet uv==0.13.9
 	@touch $@
 
