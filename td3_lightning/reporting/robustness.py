@@ -103,7 +103,8 @@ def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Se
 def write_report(measurements: Sequence[Measurement], folder: Path, title: str) -> list[Path]:
     """Write `episodes.csv` and `robustness.png` to a folder, and return their paths."""
     table, picture = folder / "episodes.csv", folder / "robustness.png"
-    write_rows(table, [{**vars(one.level), **episode} for one in measurements for episode in one.episodes])
+    rows = [{**vars(one.level), **episode} for one in measurements for episode in one.episodes]
+    write_rows(table, [{name: float(value) for name, value in row.items()} for row in rows])  # also booleans
     write_picture(picture, lambda: draw_robustness(measurements, title))
     return [table, picture]
 

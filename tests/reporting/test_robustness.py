@@ -122,6 +122,12 @@ def test_command_writes_its_report(checkpoint: str, capsys: pytest.CaptureFixtur
     assert rows[0]["return"] != rows[2]["return"]
 
 
+def test_every_cell_of_episodes_csv_is_a_number(tmp_path: Path) -> None:
+    one = Measurement(LEVELS[0], [{"return": 1.0, "lap": True}, {"return": 2.0, "lap": False}])
+    table, _ = write_report([one], tmp_path, "title")
+    assert [float(row["lap"]) for row in csv.DictReader(table.read_text().splitlines())] == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
