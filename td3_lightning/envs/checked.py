@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from td3_lightning.envs.global_generators import changed, generator_states, set_generators
 from td3_lightning.envs.reports import scalar_info
 from td3_lightning.errors import EnvError, as_float, described, is_ours, shown
 
@@ -113,11 +114,13 @@ def name_of(env: gym.Env) -> str:
 
 
 class RestorableEnv(CheckedEnv):
-    """Record the running episode, so that another process can restore it.
+    """Record the running episode and the last complete one, so that another process can restore or compare them.
 
     Simulators cannot be copied, but they are deterministic. Therefore the state consists of the seed of the episode
     and the actions since the reset. Each reset has a seed, because an environment may have random generators that
     cannot be read. The seeds follow from that of the first episode.
+
+    The replay of the last complete episode shows whether episodes depend on earlier ones.
 
     Args:
         env: The environment.
@@ -129,9 +132,11 @@ class RestorableEnv(CheckedEnv):
         super().__init__(env)
         self.first_seed = 0  # seed of the last reset with a seed
         self.episodes = 0  # episodes since the first seed
-        self._actions: list[NDArray[Any]] = []
+        self._actions: Any = []
         self._return = 0.0
+        self._previous: dict[str, Any] | None = None  # the last complete episode
         self.obs: NDArray[Any] = np.empty(0)  # the last observation
+        self.info: dict[str, Any] = {}  # that of the last complete episode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset with a seed; without one, with the next seed that follows from the first. The info is empty."""
@@ -151,6 +156,7 @@ class RestorableEnv(CheckedEnv):
         self._return += reward  # type: ignore[operator]  # a float
         if terminated or truncated:
             self.obs = np.array(obs)  # the environment may reuse its array in the next reset
+            self.info, self._previous = info, self._episode()
             report = scalar_info(info) | {"return": self._return, "length": float(self.steps)}
             return self.obs, reward, terminated, truncated, report
         self.obs = obs
@@ -161,26 +167,65 @@ class RestorableEnv(CheckedEnv):
         return self.steps
 
     def state(self) -> dict[str, Any]:
-        """Return the running episode as arrays and Python numbers."""
-        actions, obs = np.array(self._actions), np.array(self.obs)
-        origin = {"seed": self.seed, "first_seed": self.first_seed, "episodes": self.episodes}
-        return {**origin, "actions": actions, "obs": obs, "return": self._return}
+        """Return the running episode and the history as arrays and Python numbers."""
+        running = {"first_seed": self.first_seed, "episodes": self.episodes, **self._episode()}
+        return {**running, "actions": np.array(self._actions), "obs": np.array(self.obs), **self.history()}
 
-    def restore(self) -> tuple[bool, NDArray[Any]]:
-        """Replay the episode in `saved`.
+    def history(self) -> dict[str, Any]:
+        """Return the last complete episode, if there is one, and the states of the global random generators."""
+        generators = {"generators": generator_states()}
+        if self._previous is None:
+            return generators
+        return generators | {"previous": {**self._previous, "actions": np.array(self._previous["actions"])}}
+
+    def _episode(self) -> dict[str, Any]:
+        return {"seed": self.seed, "actions": self._actions, "obs": self.obs, "return": self._return}
+
+    def restore(self) -> tuple[str, NDArray[Any]]:
+        """Replay the episodes in `saved`.
 
         Returns:
-            Whether the result is bit-identical, and the last observation. If not, the environment starts a new episode.
+            What is different, or an empty text if all results are bit-identical, and the last observation. After a
+            difference, the environment starts a new episode.
         """
         state, self.saved = self.saved or {}, None
-        self.reset(seed=state.get("seed", 0))
+        difference = self.difference(state) if "seed" in state else "its actions are unknown"
         self.first_seed, self.episodes = state.get("first_seed", 0), state.get("episodes", 1)
-        ended = any(any(self.step(action)[2:4]) for action in state["actions"])
-        same = "seed" in state and not ended and np.array_equal(self.obs, state["obs"], equal_nan=True)
-        same = same and self._return == state["return"]
-        if not same:
+        if difference:
             self.reset()
-        return bool(same), np.array(self.obs)
+        return difference, np.array(self.obs)
+
+    def difference(self, state: dict[str, Any]) -> str:
+        """Replay the last complete episode and the running one, as far as a state has them.
+
+        The global random generators get their saved states. A generator that the replay uses must reach that state.
+
+        Args:
+            state: A result of `state` or `history`.
+
+        Returns:
+            What is different, or an empty text if all results are bit-identical.
+        """
+        before, previous = generator_states(), state.get("previous")
+        saved = state.get("generators", before)
+        episodes = [each for each in (previous, state) if each and "seed" in each]
+        wrong = next((each for each in episodes if not self._repeats(each, each is previous)), None)
+        after = generator_states()
+        set_generators(saved)
+        used = [name for name in changed(after, before) if name in changed(after, saved)]
+        if used or wrong:
+            self._previous = previous  # the next comparison finds the same
+        if used:
+            return f"{self.name} draws random numbers from the global generator of {used[0]}"
+        cause = "keeps state of earlier episodes, draws from a generator that reset(seed) does not seed, or has changed"
+        return f"{self.name} does not repeat its episode with seed {wrong['seed']}: it {cause}" if wrong else ""
+
+    def _repeats(self, episode: dict[str, Any], is_complete: bool) -> bool:
+        """Replay an episode. Return whether its length, its last observation and its return are bit-identical."""
+        self.reset(seed=episode["seed"])
+        ended = any(any(self.step(action)[2:4]) for action in episode["actions"])
+        same = ended == is_complete and self.steps == len(episode["actions"]) and self._return == episode["return"]
+        return bool(same and np.array_equal(self.obs, episode["obs"], equal_nan=True))
 
 
 def episode_seed(first_seed: int, number: int) -> int:

@@ -10,7 +10,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
-from td3_lightning.envs.checked import CheckedEnv
+from td3_lightning.envs.checked import CheckedEnv, RestorableEnv
 from td3_lightning.envs.reports import info_values
 from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.seeding import isolated_modes
@@ -32,7 +32,7 @@ class Episode:
     """
 
     def __init__(self, env: gym.Env, seed: int) -> None:
-        self.env, self.seed = env, seed
+        self.env, self.seed = env if isinstance(env, RestorableEnv) else RestorableEnv(env), seed
 
     def play(self, policy: Policy) -> dict[str, float]:
         """Play the episode to its end.
@@ -43,18 +43,18 @@ class Episode:
         Returns:
             `return`, `length` in steps, and the numbers and booleans in the last `info`.
         """
-        env = CheckedEnv(self.env)
+        env = self.env
         with isolated_modes():
-            obs, info = env.reset(seed=self.seed)
-        total, length, ended = 0.0, 0, False
+            obs, _ = env.reset(seed=self.seed)
+        ended = False
         while not ended:
-            if length == MAX_EPISODE_STEPS:
+            if env.steps == MAX_EPISODE_STEPS:
                 _check_has_time_limit(env)
             action = policy(obs)
             with isolated_modes():
-                obs, reward, terminated, truncated, info = env.step(action)
-            total, length, ended = total + float(reward), length + 1, terminated or truncated
-        return info_values(info) | {"return": total, "length": float(length)}
+                obs, _, terminated, truncated, report = env.step(action)
+            ended = terminated or truncated
+        return info_values(env.info) | {name: report[name] for name in ("return", "length")}
 
 
 def _check_has_time_limit(env: CheckedEnv) -> None:

@@ -110,7 +110,8 @@ class TrainingVectorEnv:
         self.num_envs = vector.num_envs
         self.is_stepping = False  # a step has begun, and `finish` has not returned it
         self._finished: Step | None = None  # this step, if a checkpoint contains it
-        self._is_restorable = isinstance(vector, EnvList | Workers)
+        self.is_restorable = isinstance(vector, EnvList | Workers)
+        self.difference = ""  # what the last `load_state_dict` has found
         self.obs = self._action = np.empty((0, 0), np.float32)  # obs (num_envs, obs_dim) is the input of the actions
 
     @property
@@ -211,7 +212,7 @@ class TrainingVectorEnv:
                 self._finished = self._finish()
             no_actions = np.empty((0, *(self.vector.single_action_space.shape or ())), np.float32)
             lost = [{"actions": no_actions, "obs": obs} for obs in self.obs]
-            episodes = self.vector.call("state") if self._is_restorable else lost
+            episodes = self.vector.call("state") if self.is_restorable else lost
         except EnvError:
             self.discard_episodes()
             raise
@@ -229,14 +230,16 @@ class TrainingVectorEnv:
         episodes = [as_arrays(episode) for episode in state["episodes"]]
         if not episodes:  # they were discarded
             return []
-        if not self._is_restorable or not any("seed" in episode for episode in episodes):
+        if not self.is_restorable or not any("seed" in episode for episode in episodes):
+            self.difference = "a vector environment cannot replay them"
             return list(range(self.num_envs))  # the next call is `reset`
         self.vector.set_attr("saved", episodes)
-        same, obs = zip(*self.vector.call("restore"), strict=True)
+        differences, obs = zip(*self.vector.call("restore"), strict=True)
         self.obs = np.array(obs, np.float32)
+        self.difference = next(filter(None, differences), "")
         if "step" not in state:
-            return [index for index, is_same in enumerate(same) if not is_same]
-        if not all(same):
+            return [index for index, difference in enumerate(differences) if difference]
+        if self.difference:
             return list(range(self.num_envs))
         self._finished, self.is_stepping = Step(**as_arrays(state["step"])), True
         return []

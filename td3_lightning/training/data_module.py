@@ -11,7 +11,7 @@ import lightning as L
 import torch
 
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, world_size
-from td3_lightning.envs.checked import name_of
+from td3_lightning.envs.checked import RestorableEnv, name_of
 from td3_lightning.envs.episode import Episodes, check_keeps_no_statistics
 from td3_lightning.envs.goals import Goals
 from td3_lightning.envs.make import EnvId, Wrapper, close_env, env_name, make_wrapped
@@ -26,6 +26,7 @@ from td3_lightning.replay.hindsight import Hindsight, HindsightReplay
 from td3_lightning.replay.pixels import PixelReplay, Pixels
 from td3_lightning.schedules import Schedule, as_schedule
 from td3_lightning.seeding import isolated_seed, run_seed
+from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.training.dataset_source import Dataset, DatasetSource
 from td3_lightning.training.saved_replay import (
     RESUME_HINT,
@@ -124,6 +125,7 @@ class ReplayData(L.LightningDataModule):
         self.vector_env = self._checked_vector_env(vector_env)
         self.is_overlapped = vector_env == "overlapped" and not self.offline  # environments step during the update
         self.eval_env = self._make_checked_eval_env()
+        self.restorable_eval_env = RestorableEnv(self.eval_env)  # records the episodes of evaluations
         self.replay = self._replay_maker(her)(
             action_dim=len(self.action_low),
             capacity=capacity,
@@ -221,7 +223,7 @@ class ReplayData(L.LightningDataModule):
 
     def val_dataloader(self) -> Episodes:
         """Return the evaluation episodes, which have the same seeds in every evaluation."""
-        return Episodes(self.eval_env, self.eval_seeds)
+        return Episodes(self.restorable_eval_env, self.eval_seeds)
 
     def test_dataloader(self) -> Episodes:
         """Return the test episodes, whose seeds differ from those of the evaluations."""
@@ -254,6 +256,7 @@ class ReplayData(L.LightningDataModule):
             return {}
         episodes = self._last_episodes if self._envs is None else self._envs.state_dict()
         state = {"replay": replay, **({} if self.dataset is None else self.dataset.state_dict())}
+        state["evaluation"] = to_primitives(self.restorable_eval_env.history(), "the evaluation environment")
         return state if episodes is None else {**state, "envs": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -274,8 +277,7 @@ class ReplayData(L.LightningDataModule):
         restore_replay(self.replay, own["replay"], Path(path or ""))
         if self.dataset is not None:
             self.dataset.load_state_dict(own, self.replay)
-        if "envs" in own:
-            restore_episodes(self.envs, own["envs"], self.replay, self.env_id)
+        restore_episodes(self.envs, self.restorable_eval_env, own, self.replay, self.env_id)
 
 
 def test_seeds(seed: int, episodes: int) -> range:

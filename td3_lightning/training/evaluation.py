@@ -69,7 +69,8 @@ class StopWhenSolved(Callback):
         """
         data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # set without a type
         while trainer.is_global_zero and self.played < pl_module.episodes and not self.solved:
-            report = Episode(data.eval_env, EVAL_SEED + self.played % (TEST_SEED - EVAL_SEED)).play(pl_module.act)
+            seed = EVAL_SEED + self.played % (TEST_SEED - EVAL_SEED)
+            report = Episode(data.restorable_eval_env, seed).play(pl_module.act)
             self.played += 1
             self.returns = [*self.returns, report["return"]][-self.window :]
             values = {"eval/episode_return": report["return"], "eval/running_mean": float(np.mean(self.returns))}

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from td3_lightning.envs.checked import RestorableEnv
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
+from td3_lightning.seeding import isolated_modes
 from td3_lightning.serialization.checkpoint_file import refusal
+from td3_lightning.serialization.primitives import as_arrays
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
 
 log = logging.getLogger(__name__)
@@ -16,6 +19,9 @@ log = logging.getLogger(__name__)
 RESUME_HINT = (
     "Use a last.ckpt in the folder of its run, or start with an empty replay buffer, which the policy fills first "
     "(--data.empty_replay true)."
+)
+RESET_HINT = (
+    "Draw random numbers from self.np_random, and rebuild in reset what an episode changes, if necessary in a wrapper."
 )
 SavedReplay = Callable[[Replay], dict[str, Any] | None]  # returns the saved part of a replay, or None for nothing
 
@@ -35,16 +41,34 @@ def restore_replay(replay: Replay, state: dict[str, Any], path: Path) -> None:
         raise refusal(unfit, path) from None
 
 
-def restore_episodes(envs: TrainingVectorEnv, state: dict[str, Any], replay: Replay, env_id: str) -> None:
-    """Restore the running episodes. Truncate the others in the restored replay, and log a warning."""
-    lost = envs.load_state_dict(state)
+def restore_episodes(
+    envs: TrainingVectorEnv, eval_env: RestorableEnv, state: dict[str, Any], replay: Replay, env_id: str
+) -> None:
+    """Restore the running episodes, and compare the last evaluation episode. Log a warning if anything differs.
+
+    Episodes that cannot be restored are truncated in the restored replay.
+
+    Args:
+        envs: Training environments.
+        eval_env: Environment of the evaluations, which has played no episode.
+        state: Saved state, with the entries "envs" and "evaluation" unless an earlier version has saved it.
+        replay: Replay buffer.
+        env_id: Name of the environment in the warning.
+    """
+    with isolated_modes():
+        lost = envs.load_state_dict(state["envs"]) if "envs" in state else []
+        difference = eval_env.difference(as_arrays(state.get("evaluation", {})))
     for env in lost:
         replay.rings[env].truncate_episode()
-    if lost:
-        reason = (
-            "it has changed or is not deterministic" if len(envs.obs) else "a vector environment cannot replay them"
-        )
-        log.warning(
-            f"{len(lost)} running episode(s) of {env_id} could not be restored and count as truncated, because "
-            f"{reason}. The run resumes, but its results differ from those of an uninterrupted run."
-        )
+    if not lost and not difference:
+        return
+    what = f"{len(lost)} running episode(s) of {env_id} could not be restored and count as truncated"
+    if not lost:
+        what = f"The evaluations of {env_id} do not continue exactly"
+    steps = replay.steps_before + replay.steps_stored
+    since = f"step {steps:,}" if steps else "the resume"
+    hint = RESET_HINT if envs.is_restorable else ""
+    log.warning(
+        f"{what}, because {envs.difference or difference}. From {since} on, the results differ from those of an "
+        f"uninterrupted run. {hint}".strip()
+    )

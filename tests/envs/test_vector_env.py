@@ -207,7 +207,7 @@ def test_episode_is_independent_of_earlier_episodes(world: str) -> None:
 
 def restored(env: RestorableEnv, state: Any) -> bool:
     env.saved = state
-    return env.restore()[0]
+    return not env.restore()[0]
 
 
 def through_a_file(state: dict[str, Any]) -> Any:
