@@ -8,7 +8,7 @@ OBJECTS = {"model", "datamodule", "checkpoint", "ckpt_path", "weights_only", "ve
 COMMANDS = {
     "fit": OBJECTS | {"train_dataloaders", "val_dataloaders"},
     **dict.fromkeys(("validate", "test"), OBJECTS | {"dataloaders"}),
-    **dict.fromkeys(("record", "collect", "plot", "robustness", "export", "import"), OBJECTS),
+    **dict.fromkeys(("record", "collect", "plot", "robustness", "export", "import", "check-env"), OBJECTS),
 }
 
 # Commands without a Trainer: module and function. They have their own options, and are imported when they run.

@@ -85,7 +85,7 @@ class Precedence:
         if self._path is None or self.checkpoint is None:
             if self._printing:
                 self._parse(parser, files, self._printing)
-            if self._command not in ("fit", "import"):
+            if self._command not in ("fit", "import", "check-env"):
                 example = "for example lightning_logs/car/version_0/checkpoints/last.ckpt"
                 raise UsageError(f"{self._command} requires --ckpt_path, {example}.")
             return self._parse(parser, files)

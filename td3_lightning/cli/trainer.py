@@ -43,7 +43,7 @@ class NullProfiler(PassThroughProfiler):
 
 
 class Trainer(L.Trainer):
-    """Lightning's Trainer with the commands `record`, `collect`, `plot`, `robustness`, `export` and `import`.
+    """Lightning's Trainer with further commands, from `record` to `check-env`.
 
     Args:
         float32_matmul_precision: Precision in which this process multiplies float32 matrices from now on, see
@@ -238,6 +238,20 @@ class Trainer(L.Trainer):
         adam = "Adam state" if states else "no Adam state"
         print(f"{shown(path, self.start)}: weights and {adam}, after {model.updates:,} updates")
 
+    def check_env(self, model: TD3, datamodule: ReplayData, episodes: int = 3, steps: int = 1000) -> None:
+        """Play random actions, and print whether runs in this environment can be resumed exactly, and what they cost.
+
+        Args:
+            model: Not used.
+            datamodule: Data module that makes the environments.
+            episodes: Number of episodes that one environment plays before its last one is compared, at least 2.
+            steps: Steps after which an episode without an end is left.
+        """
+        from td3_lightning.reporting.env_report import env_report  # no other command compares environments
+
+        for line in env_report(datamodule, episodes, steps):
+            echo(line)
+
 
 def check_trainer(settings: Mapping[str, Any]) -> None:
     """Raise `UsageError` for Trainer settings that TD3 does not support."""
@@ -280,5 +294,6 @@ def export_target(format: str, output: str | None, files: str | None) -> str:
     return target
 
 
-# `import` is a keyword, so the method cannot be defined under this name.
+# Methods cannot be defined under these names.
 setattr(Trainer, "import", Trainer.import_weights)
+setattr(Trainer, "check-env", Trainer.check_env)

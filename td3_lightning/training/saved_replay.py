@@ -67,7 +67,7 @@ def restore_episodes(
         what = f"The evaluations of {env_id} do not continue exactly"
     steps = replay.steps_before + replay.steps_stored
     since = f"step {steps:,}" if steps else "the resume"
-    hint = RESET_HINT if envs.is_restorable else ""
+    hint = f"{RESET_HINT} `td3-lightning check-env` shows what differs." if envs.is_restorable else ""
     log.warning(
         f"{what}, because {envs.difference or difference}. From {since} on, the results differ from those of an "
         f"uninterrupted run. {hint}".strip()

@@ -358,7 +358,7 @@ def test_fit_continues_after_stdout_is_closed(folder):
 
 INVALID_LINES = {  # beside those of the FAQ
     "": "td3-lightning requires a command, got none. Use one of fit, ",
-    "xyz": "use one of fit, validate, test, record, collect, plot, robustness, export, import, curves, sweep",
+    "xyz": "use one of fit, validate, test, record, collect, plot, robustness, export, import, check-env, curves, s",
     "fit --config": "--config requires a value, got none",
     "fit --config nowhere.yaml": 'There is no configuration "nowhere.yaml" in',
     "fit --config car": "did you mean car.yaml",
