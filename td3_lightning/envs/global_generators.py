@@ -33,9 +33,7 @@ def set_generators(states: Mapping[str, NDArray[Any]]) -> None:
         random.setstate((VERSION, tuple(map(int, numbers)), gauss if has_gauss else None))
     if "NumPy" in states:
         *key, position, has_gauss, gauss = states["NumPy"].tolist()
-        place = min(
-            max(int(position), 0), LENGTH
-        )  # NumPy reads beyond the numbers if a damaged file names such a place
+        place = min(max(int(position), 0), LENGTH)  # NumPy does not check it
         np.random.set_state((NUMPY, np.array(key, np.uint32), place, int(has_gauss), gauss))  # noqa: NPY002
     if "PyTorch" in states and "torch" in sys.modules:
         torch = sys.modules["torch"]
