@@ -133,7 +133,7 @@ def attempts(row: Result, folder: Path) -> Iterator[tuple[str, Any]]:
             raise FailedError(last_line(logs[-1]))
         yield "fit", "yes"
         equal = same(folder / saved(f"whole_{collect}", "last"), folder / saved(f"resumed_{collect}", "last"))
-        warned = "warned" if "could not be restored" in logs[1] else "silent"
+        warned = "warned" if "uninterrupted run" in logs[1] else "silent"
         yield f"resume {collect}", "bit-equal" if equal else f"differs, {warned}"
         if collect == 1:
             yield "video", "yes" if not codes[2] else f"no: {last_line(logs[2])}"
