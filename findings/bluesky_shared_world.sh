@@ -18,9 +18,10 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -qq --no-deps bluesky-gym==0.2.0 bluesky-simulator==1.1.1 bluesky-navdata==1.0.0 gymnasium==1.4.0
+"$folder/venv/bin/pip" install -qq --no-deps bluesky-gym==0.2.0 bluesky-simulator==1.1.1 bluesky-navdata==1.0.0 gymnasium==1.4.0 \
+  stable-baselines3==2.9.2 # which bluesky-gym imports
 "$folder/venv/bin/pip" install -qq numpy==2.2.6 cloudpickle==3.1.3 farama-notifications==0.0.6 typing-extensions==4.16.0 \
-  matplotlib==3.11.2 msgpack==1.2.4 openap==2.6.2 pandas==3.1.1 scipy==1.17.1 pyzmq==27.3.0 pygame-ce==2.5.8 pyyaml==6.0.4
+  matplotlib==3.11.2 msgpack==1.2.4 openap==2.6.2 pandas==3.1.1 scipy==1.17.1 pyzmq==27.3.0 pygame-ce==2.5.8 pyyaml==6.0.4 torch==2.13.0
 cd "$folder"
 HOME=$folder "$folder/venv/bin/python" - 2>/dev/null <<'PYTHON'
 import contextlib
