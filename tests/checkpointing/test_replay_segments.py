@@ -281,7 +281,7 @@ def test_run_keeps_two_last_with_rows_and_one_best_without(make_trainer: Any, tm
         for replay in replays:
             check_rows(replay, tmp_path / "replay")
     assert files(tmp_path / "replay").keys() == names_in(named[0]) | names_in(named[1])
-    assert (tmp_path / "last.ckpt").stat().st_size - (tmp_path / "steps_50_updates_30.00.ckpt").stat().st_size < 12_000
+    assert (tmp_path / "last.ckpt").stat().st_size - (tmp_path / "steps_50_updates_30.00.ckpt").stat().st_size < 50_000
 
 
 def test_resume_from_best_keeps_the_other_checkpoints(make_trainer: Any, tmp_path: Path) -> None:
