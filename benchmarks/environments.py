@@ -206,6 +206,8 @@ def cells(result: Result) -> list[str]:
     data = yaml.safe_dump(row["data"], default_flow_style=True, width=1000, sort_keys=False).strip()
     rate = result.get("traits", {}).get("steps_per_second")
     video = result.get("video", "").split(":")[0]
+    if video == "no" and "render_modes" not in result["video"]:
+        video = "not finished"  # an error, or more than LIMIT
     return [
         ", ".join(row["packages"]).replace("==", " "),
         f"`{data}`",
