@@ -145,8 +145,9 @@ def saved(name: str, file: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of an output that is not empty."""
-    return (text.strip() or "no output").splitlines()[-1][:500]
+    """Return the last line of an output that is not empty, without the folders of this machine."""
+    line = (text.strip() or "no output").splitlines()[-1].strip()
+    return re.sub(r"/[^\s()]*/(?=site-packages/|lib/python)", "", line)[:500]  # the folders of this machine
 
 
 def run(command: Sequence[str], folder: Path) -> str:
