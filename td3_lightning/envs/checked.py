@@ -217,7 +217,7 @@ class RestorableEnv(CheckedEnv):
             self._previous = previous  # the next comparison finds the same
         if used:
             return f"{self.name} draws random numbers from the global generator of {used[0]}"
-        cause = "keeps state of earlier episodes, draws from a generator that reset(seed) does not seed, or has changed"
+        cause = "has other arguments or versions, keeps state of earlier episodes, or draws from an unseeded generator"
         return f"{self.name} does not repeat its episode with seed {wrong['seed']}: it {cause}" if wrong else ""
 
     def _repeats(self, episode: dict[str, Any], is_complete: bool) -> bool:

@@ -1,4 +1,4 @@
-"""States of the global random generators, which an environment may use instead of its own."""
+"""States of the global random generators, which an environment may use instead of `np_random`."""
 
 import random
 import sys

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -164,3 +165,11 @@ def test_resumed_run_warns_in_one_sentence(
             what, since = "The evaluations of {} do not continue exactly, because", "the resume"
         assert said[0].startswith(what.format(kind.__name__))
         assert f" From {since} on, the results differ from those of an uninterrupted run. Draw random" in said[0]
+
+
+def test_other_arguments_are_the_first_cause_that_is_named() -> None:
+    env, other = (RestorableEnv(gym.make("Pendulum-v1", g=g)) for g in (9.8, 3.0))
+    env.reset(seed=1)
+    env.step(np.zeros(1, np.float32))
+    other.saved = env.state()
+    assert "does not repeat its episode with seed 1: it has other arguments" in other.restore()[0]
