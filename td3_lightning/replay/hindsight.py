@@ -129,13 +129,14 @@ class HindsightReplay(Replay):
             if not self._is_checked:
                 self._check_rewards(windows)
             later = self.later_rows(starts.numpy()[:n])
-            goals = self.rows.numpy().take(later, axis=0)[:, self.goals.achieved]  # faster than taking a part of rows
+            rows = self.rows.numpy().take(later, axis=0)  # faster than taking a part of rows
+            goals = np.asfortranarray(rows[:, self.goals.achieved])  # halves the time of a reward such as FetchReach's
             self._relabel(windows[:n], goals, reward[:n], discount[:n])
         return windows, reward, discount, steps
 
     def _relabel(self, windows: Array, goals: Array, reward: Array, discount: Array) -> None:
         """Replace the goals of windows (n, 2, row), and their rewards and discounts (n,), in place."""
-        achieved, desired = windows[:, 1, self.goals.achieved], windows[:, :, self.goals.desired]
+        achieved, desired = np.asfortranarray(windows[:, 1, self.goals.achieved]), windows[:, :, self.goals.desired]
         if self.goals.terminated is not None:
             terminated = self.goals.terminated(achieved, goals)
             if not discount.all():  # an episode may also end for another reason than its goal, such as a fall
