@@ -27,7 +27,7 @@ def flat(value: Any) -> NDArray[Any]:
     return np.asarray(value, np.float64).ravel()
 
 
-def play(env: gym.Env[Any, Any], seed: int, steps: int) -> tuple[NDArray[Any], list[NDArray[Any]], bool, str]:
+def play(env: gym.Env[Any, Any], seed: int, steps: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]], bool, str]:
     """Play an episode with random actions. Return it, its rewards, whether it stays in its space, and its end."""
     actions = copy.deepcopy(env.action_space)  # some environments make a new one at each reset
     actions.seed(seed)
@@ -41,10 +41,10 @@ def play(env: gym.Env[Any, Any], seed: int, steps: int) -> tuple[NDArray[Any], l
         if terminated or truncated:
             end = f"{'terminated' if terminated else 'truncated'} at {number}"
             break
-    return np.array([*rows, *rewards], object), rewards, inside, end
+    return [*rows, *rewards], rewards, inside, end
 
 
-def same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def same(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
     """Return whether two episodes are equal to the last bit."""
     return len(one) == len(other) and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
 

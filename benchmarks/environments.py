@@ -55,8 +55,9 @@ def main(args: Sequence[str] | None = None) -> int:
         PAGE.write_text(TABLE.sub(lambda _: table(), PAGE.read_text()))
         return 0
     limit_cores(1)
+    conditions = {"date": date.today().isoformat(), "commit": commit(), "cpu": cpu()}  # before the first result
     for name in options.names or ROWS:
-        store({"name": name, "date": date.today().isoformat(), "commit": commit(), "cpu": cpu(), **examine(name)})
+        store({"name": name, **conditions, **examine(name)})
         if not options.keep:
             shutil.rmtree(BUILD / name, ignore_errors=True)
     return 0
