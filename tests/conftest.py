@@ -1,7 +1,5 @@
 """What every test wants: one thread, no screen, quiet logs, known seeds, and a short way to train."""
 
-import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -63,13 +61,6 @@ def _seeded() -> Iterator[None]:
 def _own_datasets(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep Minari out of the home directory."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-
-
-@pytest.fixture(autouse=True)
-def _reset_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test the full number of traces; td3_lightning.fast is optional."""
-    with contextlib.suppress(ModuleNotFoundError):
-        monkeypatch.setattr(importlib.import_module("td3_lightning.fast.traced"), "_traces", 0)
 
 
 @pytest.fixture(autouse=True)

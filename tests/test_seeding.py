@@ -38,7 +38,13 @@ class Seeding(gym.Wrapper):
 def weights(seed: int, make_trainer: Any, wrappers: Any, **data_settings: Any) -> torch.Tensor:
     L.seed_everything(seed, verbose=False)
     data = ReplayData(
-        "Pendulum-v1", batch_size=8, steps_per_epoch=10, eval_episodes=1, wrappers=wrappers, **data_settings
+        "Pendulum-v1",
+        env_kwargs={"max_episode_steps": 30},
+        batch_size=8,
+        steps_per_epoch=10,
+        eval_episodes=1,
+        wrappers=wrappers,
+        **data_settings,
     )
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
     trainer = make_trainer(callbacks=[Collector(10)], num_sanity_val_steps=1)
