@@ -135,8 +135,13 @@ class HindsightReplay(Replay):
         return windows, reward, discount, steps
 
     def _relabel(self, windows: Array, goals: Array, reward: Array, discount: Array) -> None:
-        """Replace the goals of windows (n, 2, row), and their rewards and discounts (n,), in place."""
+        """Replace the goals of windows (n, 2, row), and their rewards and discounts (n,), in place.
+
+        What a reward contains besides that of its goal is kept, such as a cost of the action or a penalty for a fall.
+        """
         achieved, desired = np.asfortranarray(windows[:, 1, self.goals.achieved]), windows[:, :, self.goals.desired]
+        change = self.goals.reward(achieved, goals) - self.goals.reward(achieved, np.asfortranarray(desired[:, 1]))
+        reward += self.reward_scale * change
         if self.goals.terminated is not None:
             terminated = self.goals.terminated(achieved, goals)
             if not discount.all():  # an episode may also end for another reason than its goal, such as a fall
@@ -144,7 +149,6 @@ class HindsightReplay(Replay):
                 terminated = np.logical_or(terminated, (discount == 0) & np.logical_not(by_goal))
             discount[:] = np.where(terminated, 0, self.gamma)
         desired[:] = goals[:, None]
-        reward[:] = self.reward_scale * self.goals.reward(achieved, goals)
 
     def _check_rewards(self, windows: Array) -> None:
         """Warn if the stored rewards are not those of the stored goals, as after a wrapper that changes rewards."""
@@ -155,8 +159,8 @@ class HindsightReplay(Replay):
         if other.mean() > MOST_OTHER_REWARDS:
             rank_zero_warn(
                 f"{other.mean():.0%} of the rewards of {self.goals.name} are not those of its compute_reward, for "
-                f"example {stored[other][0]:g} instead of {expected[other][0]:g}. data.her uses compute_reward, which "
-                "does not depend on actions and wrappers."
+                f"example {stored[other][0]:g} instead of {expected[other][0]:g}. data.her keeps the difference, which "
+                "is right for costs and penalties, but not for a wrapper that scales or clips rewards."
             )
 
     def position(self) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class World:
         self.function = kind()
         self.lives: list[list[list[Any]]] = [[[]] for _ in range(num_envs)]  # observations of each episode
         self.ends: dict[float, bool] = {}  # whether each step has terminated, for a reason other than the goal
+        self.costs: dict[float, float] = {}  # part of each step's reward that does not depend on the goal
         self.names: dict[float, tuple[int, int, int]] = {}
 
     def obs(self, env: int) -> Any:
@@ -60,7 +61,9 @@ class World:
         after, fell = self.obs(env), bool(self.rng.random() < 0.05)
         reached = bool(self.function.compute_terminated(after[:2], after[2:4], {}))
         self.ends[float(before[-1])] = fell and not reached
-        reward, truncated = self.function.compute_reward(after[:2], after[2:4], {}), bool(self.rng.random() < 0.05)
+        self.costs[float(before[-1])] = cost = 5.0 * fell
+        reward = self.function.compute_reward(after[:2], after[2:4], {}) - cost
+        truncated = bool(self.rng.random() < 0.05)
         self.replay.add(env, before, before[:2], float(reward), fell or reached, truncated, after)
         lost = self.rng.random() < 0.03
         if lost and not (fell or reached or truncated):
@@ -81,7 +84,8 @@ class World:
                 assert tuple(goal) in (later if self.replay.her.strategy == "future" else later[-1:])
             for got, stored in ((obs, life[index]), (next_obs, life[index + 1])):
                 np.testing.assert_array_equal(got, [*stored[:2], *goal, *stored[4:]])
-            assert reward == SCALE * self.function.compute_reward(next_obs[:2], goal, {})
+            expected = self.function.compute_reward(next_obs[:2], goal, {}) - self.costs[float(obs[-1])]
+            assert reward == SCALE * expected
             terminated = self.function.compute_terminated(next_obs[:2], goal, {}) or self.ends[float(obs[-1])]
             assert discount == np.float32(0 if terminated else GAMMA)
 
