@@ -17,6 +17,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -qq flycraft==0.2.0 gymnasium==1.4.0 numpy==2.4.6
+cd "$folder" # the environment writes f16trace.csv into the working directory
 "$folder/venv/bin/python" - 2>/dev/null <<'PYTHON'
 import contextlib
 import os

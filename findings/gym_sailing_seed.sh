@@ -4,8 +4,8 @@
 # Versions: gym-sailing 0.2.1, Gymnasium 1.4.0, NumPy 2.4.6.
 #
 # One expects of a Gymnasium environment that reset(seed=0) fixes the initial state. gym-sailing places the boat before it passes the seed
-# on: the heading is drawn from the generator of the previous seed, and position, speed and rotation from np.random. Two environments that
-# are reset with the seeds 0 and 5 have the headings of the seeds before them: an arbitrary one, and that of seed 0.
+# on: the heading is drawn from the generator of the previous seed, and position, speed and rotation from np.random. If two environments
+# were reset with seed 0, their next resets with the seeds 0 and 5 give one heading, which seed 0 determines.
 # Consequence: evaluations with fixed seeds play other episodes each time. A seed for every reset shifts the headings by one episode, and
 # a library that draws from np.random, or seeds it, changes the episodes.
 #

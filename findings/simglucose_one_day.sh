@@ -5,7 +5,7 @@
 #
 # One expects that each reset draws a new day, and that reset(seed=...) fixes it. In T1DSimGymnaisumEnv, the constructor draws the hour of
 # the start, the meals, the first glucose level and the noise of the sensor. A reset starts the same day again, with the same noise, and
-# ignores its seed. Only the constructor's argument `seed` has an effect. The older class for gym creates a new day at each reset.
+# ignores its seed. Only the constructor's argument `seed` has an effect.
 # Consequence: an agent learns one day by heart, and the standard deviation over its evaluation episodes is 0. A new environment has
 # another day, so the policy is tested on one day that it has never seen.
 #

@@ -6,8 +6,8 @@
 # One expects of a heating task in winter (5 degrees outside on average) that no heating is a bad policy. The people, the appliances and the
 # sun keep the building near its target: over the ten recorded seeds, the constant action -1 has a mean return of 379, and the PID controller
 # whose returns come with the package 378. No episode is terminated. Random actions end at 35 degrees after about a fifth of an episode.
-# Consequence: a learned policy with the return of the PID controller may have learned to do nothing. Two of two TD3 agents with a
-# learning rate of 0.001 did: their actions were -1 in all evaluations after 5,000 updates. Compare with a constant action first.
+# Consequence: a learned policy with the return of the PID controller may have learned to do nothing. Compare with a constant
+# action first.
 #
 # Output:
 #   mean return over 10 seeds: heater off 379.2, recorded PID 377.7, recorded MPC 401.0; steps of an episode 720
@@ -29,5 +29,5 @@ pid, mpc = np.mean(recorded["pid_returns"]), np.mean(recorded["mpc_returns"])
 steps = {len(rewards) for rewards in episodes}
 print(f"mean return over 10 seeds: heater off {off:.1f}, recorded PID {pid:.1f}, recorded MPC {mpc:.1f}; ", end="")
 print(f"steps of an episode {', '.join(map(str, steps))}")
-raise SystemExit(not (bool(off > 0.98 * pid) and steps == {720}))
+raise SystemExit(not (bool(off > pid) and steps == {720}))
 PYTHON
