@@ -113,7 +113,7 @@ build/robotics/installed: .venv/installed-for-tests constraints-robotics.txt
 	rm -rf build/robotics
 	$(BIN)/python -m venv --without-pip build/robotics
 	$(BIN)/python -c $(SITE) > $$(build/robotics/bin/python -c $(SITE))/venv.pth
-	build/robotics/bin/python -m pip install --quiet --constraint constraints-robotics.txt --editable '.[robotics]'
+	build/robotics/bin/python -m pip install --quiet --no-compile --constraint constraints-robotics.txt --editable '.[robotics]'
 	@touch $@
 
 .venv/torch: | $(BIN)/pip

@@ -1,11 +1,13 @@
 """What every test wants: one thread, no screen, quiet logs, known seeds, and a short way to train."""
 
+import gc
 import logging
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 os.environ.update(MPLBACKEND="Agg", SDL_VIDEODRIVER="dummy", SDL_AUDIODRIVER="dummy")
@@ -23,29 +25,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 
 
-def constants() -> dict[tuple[str, str], Any]:
-    """Return the constants of each imported module of the package, by the module's name and their name."""
-    found = {}
-    for module_name, module in list(sys.modules.items()):
-        if module_name.split(".")[0] == "td3_lightning":
-            found.update({(module_name, name): value for name, value in vars(module).items() if name.isupper()})
-    return found
+CONSTANTS: dict[ModuleType, dict[str, Any]] = {}  # of each module of the package, when it was first seen
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # the imported modules, which a collection and the end of a forked process would search
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: Any) -> None:
-    item.constants = constants()
+def pytest_runtest_setup() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("td3_lightning") and module not in CONSTANTS:
+            CONSTANTS[module] = {each: value for each, value in vars(module).items() if each.isupper()}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: Any) -> Iterator[None]:
+def pytest_runtest_teardown() -> Iterator[None]:
     """Fail a test that leaves a constant of the package replaced, which later tests of this process would use."""
     yield
-    now = constants()
-    replaced = [name for name, value in item.constants.items() if now.get(name, value) is not value]
-    for where, name in replaced:
-        setattr(sys.modules[where], name, item.constants[where, name])
-    assert not replaced, f"replaced without monkeypatch: {replaced}"
+    all_of = ((module, name, value) for module, values in CONSTANTS.items() for name, value in values.items())
+    replaced = [(module, name, value) for module, name, value in all_of if getattr(module, name, value) is not value]
+    for each in replaced:
+        setattr(*each)
+    assert not replaced, f"replaced without monkeypatch: {[(module.__name__, name) for module, name, _ in replaced]}"
 
 
 @pytest.fixture(autouse=True)

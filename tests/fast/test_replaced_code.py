@@ -28,7 +28,7 @@ RUN_BY_BOTH = {  # code of algorithm/ that the fast update calls, too
 }
 # Train the copy of the package in the working directory after each edit. Forks share the imports.
 TRAIN = """
-import json, os, pathlib, sys
+import gc, json, os, pathlib, sys
 import gymnasium.envs.classic_control, torch.profiler
 import lightning as L
 
@@ -44,6 +44,7 @@ def train(agent_class):
     print("rule", type(agent.update_rule).__name__)
     print("weights", *[float(weight.double().sum()) for weight in agent.parameters()])
 
+gc.freeze()
 for number, (agent_class, file, before, after) in enumerate(json.load(sys.stdin)):
     path = pathlib.Path("td3_lightning/algorithm", file)
     original = path.read_text()
@@ -55,7 +56,8 @@ for number, (agent_class, file, before, after) in enumerate(json.load(sys.stdin)
         os.dup2(output, 2)
         sys.dont_write_bytecode = True
         train(agent_class)
-        sys.exit()
+        sys.stdout.flush()
+        os._exit(0)  # without the end of the interpreter, which takes seconds
     os.wait()
     path.write_text(original)
 """

@@ -25,20 +25,3 @@ def test_resume_after_random_kills_is_bit_exact(tmp_path: Path) -> None:
     counts = json.loads(ended.stdout.splitlines()[-1])
     assert [counts[kind] for kind in STATUS] == [1] * 5
     assert counts["runs"] >= 5  # runs that finished
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.timeout(600)
-def test_resume_after_random_kills_of_ranks_is_bit_exact(tmp_path: Path) -> None:
-    program = Path(__file__).parents[1] / "support" / "rank_crash_test.py"
-    ended = subprocess.run(
-        [sys.executable, program, "1", "--seed", "14", "--folder", tmp_path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    counts = json.loads(ended.stdout.splitlines()[-1])
-    assert counts["signals"] == 1
-    assert counts["runs"] >= 1

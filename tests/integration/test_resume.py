@@ -5,6 +5,7 @@ resumes from each of them and reports differences, and `serve` starts a new proc
 """
 
 import copy
+import gc
 import json
 import os
 import shutil
@@ -345,5 +346,6 @@ def test_resume_after_signals_is_bit_exact(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # a process, and each of its forks, would search the imports for seconds at its end
     os.fsync = lambda descriptor: None  # a killed process loses nothing that it wrote
     {"record": record, "resume": resume, "serve": serve}[sys.argv[1]](Path(sys.argv[2]))
