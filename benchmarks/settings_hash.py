@@ -14,7 +14,7 @@ LENGTH = 12  # hexadecimal digits
 
 def config_of(task: str) -> Path:
     """Return the configuration file of a task in index.csv."""
-    folder = next((each for each in ("original", "td7") if task.startswith(f"{each}_")), "")
+    folder = next((each for each in ("environments", "original", "td7") if task.startswith(f"{each}_")), "")
     return ROOT / "configs" / folder / f"{task.removeprefix(f'{folder}_')}.yaml"
 
 

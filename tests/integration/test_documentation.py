@@ -52,6 +52,7 @@ STAGES = {"walker_fine.yaml"}
 EXTRAS = {  # packages that may be missing, and the configurations that require them
     "pybullet_envs_gymnasium": {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"},
     "gymnasium_robotics": {"fetch_reach.yaml"},
+    "target_gym": {"environments/altitude.yaml", "environments/cstr.yaml"},
 }
 DIRECTIVES = re.findall(
     r"^```\{settings\} (\S+)\n(?::skip: (.*)\n)?```$", PAGES[ROOT / "docs" / "configuration.md"], re.MULTILINE
