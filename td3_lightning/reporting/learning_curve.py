@@ -62,7 +62,7 @@ def draw_curve(series: Mapping[str, Points], title: str, axis: str = "env_steps"
         steps, returns = training.T
         window, size = max(10, len(returns) // 50), 6 if len(returns) <= 1000 else 3
         axes.plot(steps, returns, ".", color=PALE_BLUE, ms=size, mew=0, alpha=0.8, label="training episode")
-        label = f"training, mean of {window} episodes"
+        label = f"mean of {window} episodes"
         axes.plot(steps, running_mean(returns, window), color=BLUE, lw=1.6, label=label)
     if len(mean):
         steps, returns = mean.T
@@ -91,7 +91,8 @@ def _style(axes: Axes, title: str, axis: str) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=4, frameon=False, fontsize="small")
+        narrow = {"columnspacing": 1.2, "handlelength": 1.4, "handletextpad": 0.5}
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=4, frameon=False, fontsize="small", **narrow)
 
 
 def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:

@@ -65,7 +65,7 @@ def test_the_curve_shows_the_series_and_marks_the_best() -> None:
     (axes,), drawn = figure.axes, lines(figure)
     np.testing.assert_array_equal(drawn["training episode"], training)
     np.testing.assert_array_equal(drawn["evaluation, mean (best 20.0 at 200)"], mean)
-    smooth = drawn["training, mean of 10 episodes"]
+    smooth = drawn["mean of 10 episodes"]
     np.testing.assert_allclose(smooth[[0, 1, 9, 29]], [[10, 1], [20, 1.5], [100, 5.5], [300, 25.5]])
     band = {tuple(point) for point in axes.collections[0].get_paths()[0].vertices}
     assert band == {tuple(map(float, point)) for point in low + high}
@@ -74,6 +74,13 @@ def test_the_curve_shows_the_series_and_marks_the_best() -> None:
     bottom, top = axes.get_ylim()
     assert bottom < 1
     assert top > 30
+
+
+def test_the_legend_fits_into_the_picture() -> None:
+    training, evaluation = [[n, -10_000.5] for n in range(0, 3_000_000, 300)], [[2_985_000, -10_530.2]]
+    figure = draw_curve(a_series(training, *[evaluation] * 3), "x")
+    figure.canvas.draw()
+    assert figure.axes[0].get_legend().get_window_extent().x1 < figure.bbox.width
 
 
 def test_outliers_do_not_flatten_the_curve() -> None:
