@@ -398,6 +398,7 @@ INVALID_FILES = {
     "": "bad.yaml must be a mapping with sections such as data and trainer, got None. Add them.",
     "data: {env_id: Pendulum-v1}\ntrainer: {max_epoch: 3}": "did you mean trainer.max_epochs",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.Nope}]}": "does not accept td3_lightning.Nope",
+    "data: {env_id: Pendulum-v1, wrappers: [{class_path: absent.Other}]}": "Python cannot find absent. Add its folder",
     "data: {env_id: Pendulum-v1, wrappers: [{class_path: td3_lightning.ActionRepeat}]}": "requires repeat",
     "data: {env_id: Pendulum-v1}\nmodel: {actor_lr: {class_path: td3_lightning.Linear, init_args: {start: 1}}}": (
         "requires end"
