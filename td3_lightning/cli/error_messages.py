@@ -88,10 +88,10 @@ def _about_value(key: str, message: str) -> str | None:
         return None
     if accepted == ["null"]:  # or a class, which jsonargparse does not name
         name = _first(r"class_path(?:=|': )'([\w.]+)'", got) or got
-        module, _, last = name.rpartition(".")
-        close = get_close_matches(last, td3_lightning.__all__, n=1)
-        if module and not close and find_spec(module.split(".")[0]) is None:
-            return f"{key} does not accept {name}: Python cannot find {module}. Add its folder to PYTHONPATH."
+        close = get_close_matches(name.split(".")[-1], td3_lightning.__all__, n=1)
+        package = _first(r"^([A-Za-z_]\w*)\.[\w.]+$", name)
+        if package and not close and find_spec(package) is None:
+            return f"{key} does not accept {name}: Python cannot find {package}. Add its folder to PYTHONPATH."
         return f"{key} does not accept {name}{_mean(f'td3_lightning.{close[0]}') if close else '; see --help.'}"
     return f"{key} must be {' or '.join(accepted)}, got {got or 'nothing'}. Use {accepted[0]}."
 

@@ -380,6 +380,8 @@ INVALID_LINES = {  # beside those of the FAQ
             "--model.hidden_dims 256,256": "model.hidden_dims must be a list, got 256,256.",
             "--model.critic_loss l1": "model.critic_loss must be one of mse, huber, got l1.",
             "--model.encoder Trunkk": "model.encoder does not accept Trunkk; did you mean td3_lightning.Trunk?",
+            "--model.encoder 0.5": "model.encoder does not accept 0.5; see --help.",
+            "--model.encoder ./absent.Other": "model.encoder does not accept ./absent.Other; see --help.",
             "--trainer.precision fp3": "got fp3",
             "--trainer.max_steps 1000": "must be -1, got 1000. Use --trainer.max_epochs: an epoch has",
             "--trainer.gradient_clip_val=1.0": "must be None, got 1.0. Use --model.max_grad_norm",
