@@ -3,9 +3,8 @@
 #
 # Versions: Lightning 2.6.6, PyTorch 2.13.0, Python 3.11.
 #
-# One expects that a program ends when its last line has run. Python's finalization then runs the garbage collector several times over
-# everything that is left, and `import lightning.pytorch` leaves 360,000 tracked objects (`import torch` alone: 170,000). `gc.freeze()`
-# after the import takes them out of these collections. Each child of `os.fork()` that ends with `sys.exit` pays again.
+# One expects that a program ends when its last line has run. Python then collects garbage among all objects that the imports have left.
+# `gc.freeze()` after the import takes them out of these collections. Each forked child that ends without `os._exit` pays again.
 # Consequence: a sweep, a test suite or a launcher of many short processes spends a second or more per process after the work is done.
 #
 # Output (a busy core; the numbers vary, the ratios less):

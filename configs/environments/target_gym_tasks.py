@@ -1,8 +1,8 @@
 """Tasks of target-gym 0.6 for Gymnasium, such as `target_gym_tasks:cstr-v0`.
 
-The environments that the package has for Gymnasium repeat one initial state unless each reset has a seed, and take
-240 steps/s. These draw an initial state, and compile the step, so they take 2,000. Each step has the random key of the
-reset, and an episode as many steps, as in the package's records of its controllers (`data/baseline_returns.json`).
+The environments that the package has for Gymnasium repeat one initial state unless each reset has a seed, and do not
+compile the step. These draw an initial state, and compile it. As in the package's records of its controllers
+(`data/baseline_returns.json`), each step has the random key of the reset, and episodes have the recorded length.
 
     python configs/environments/target_gym_tasks.py cstr 200000 100
 
@@ -27,7 +27,7 @@ RECORDED = json.loads(files("target_gym").joinpath("data", "baseline_returns.jso
 class Task(gym.Env[NDArray[Any], NDArray[Any]]):
     """A task of target-gym's registry with its default parameters and without its time limit."""
 
-    def __init__(self, name: str, render_mode: str | None = None) -> None:
+    def __init__(self, name: str) -> None:
         task, params = REGISTRY[name].env_factory(), REGISTRY[name].params_cls()
         actions = task.action_space(params)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, task.obs_shape, np.float32)
@@ -54,7 +54,8 @@ class WithError(gym.ObservationWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]
     def __init__(self, env: gym.Env[NDArray[Any], NDArray[Any]], value: int, target: int, scale: float) -> None:
         super().__init__(env)
         self.value, self.target, self.scale = value, target, scale
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (len(env.observation_space.sample()) + 1,), np.float32)
+        size = gym.spaces.flatdim(env.observation_space) + 1
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
     def observation(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return the observation with the error."""
@@ -62,7 +63,7 @@ class WithError(gym.ObservationWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 def pid_return(name: str, seed: int) -> float:
-    """Return that of the package's PID controller in the episode of a seed."""
+    """Return the sum of rewards of the package's PID controller in the episode of a seed."""
     env, controller = gym.make(f"{name}-v0"), REGISTRY[name].make_pid()
     controller.reset()
     obs, _ = env.reset(seed=seed)
