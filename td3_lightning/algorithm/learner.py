@@ -1,6 +1,7 @@
 """Optimization of an agent's networks: gradients, Adam, learning rates and clipping."""
 
 import copy
+import platform
 from typing import Any, cast
 
 import torch
@@ -96,6 +97,10 @@ class Learner(Agent):
                 "Precision bf16-true keeps 8 significant bits of each weight: most steps of Adam and of the Polyak "
                 "average round to zero. Use bf16-mixed."
             )
+        if trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu" and emulates_bfloat16():
+            rank_zero_warn(
+                "This CPU has neither AVX512-BF16 nor AMX, and emulates bfloat16 slowly. Use trainer.precision 32-true."
+            )
         if self.settings.max_grad_norm is not None and trainer.precision == "16-mixed":
             raise UsageError(
                 "model.max_grad_norm requires unscaled gradients, got precision 16-mixed, which scales them. Use "
@@ -141,3 +146,8 @@ class Learner(Agent):
         optimizer = cast(list[LightningOptimizer], self.optimizers())[index]
         self.prepare_step(optimizer, lr)
         optimizer.step()
+
+
+def emulates_bfloat16() -> bool:
+    """Return whether this CPU is an x86 without products of bfloat16 numbers. AMX CPUs have AVX512-BF16 as well."""
+    return platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_avx512_bf16_supported()

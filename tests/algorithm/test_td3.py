@@ -1,6 +1,7 @@
 """The module beyond its arithmetic: acting, evaluating, checkpoints, resuming."""
 
 import contextlib
+import platform
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,16 @@ def test_weights_in_16_bits_are_refused_or_warned_of(make_trainer: Any, monkeypa
     monkeypatch.setattr(L.Trainer, "precision", "16-true")
     with pytest.raises(UsageError, match=r"got 16-true\. Use bf16-mixed or 32-true"):
         fit(new_data(), new_module(new_data()), make_trainer)
+
+
+@pytest.mark.parametrize(("supported", "warnings"), [(False, 1), (True, 0)])
+def test_emulated_bfloat16_is_warned_of(
+    supported: bool, warnings: int, make_trainer: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+    fit(new_data(), new_module(new_data()), make_trainer, precision="bf16-mixed")
+    assert sum("emulates bfloat16" in str(each.message) for each in recwarn) == warnings
 
 
 @pytest.mark.usefixtures("update_rule")
