@@ -8,7 +8,8 @@
 Each run is a process with one thread. It stops after the last of `--minutes` of CPU time, which counts imports and
 training, but not evaluations. Every minute of CPU time, or as soon as an agent can be evaluated after it, the policy
 plays 10 episodes with seeds that no run trains or selects on. The table has the mean return of the last evaluation
-before each time. The agents take turns seed by seed. A repeated command keeps the runs that have ended.
+before each time, and curve.png has all of them. The agents take turns seed by seed. A repeated command keeps the runs
+that have ended.
 """
 
 import argparse
@@ -20,11 +21,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.arguments import interpreter, positive_float, positive_int
 from benchmarks.cpu_score_run import RIVALS, TASKS
-from benchmarks.machine import commit, cpu
 from benchmarks.records import markdown_table
-from benchmarks.time_to_score import Points, environment, read
+from benchmarks.time_to_score import Points, conditions, environment, read, record_conditions, results
+from td3_lightning.reporting.pictures import write_picture
+from td3_lightning.reporting.seed_curves import draw_seed_curves
 
 SHIPPED = {  # the configuration of a task, and flags
     "td3": "{task}.yaml",
@@ -65,9 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda run: train(options, agents[run[0]], *run), runs))
     print(f"{TASKS[options.task].env_id}, mean return of 10 episodes; all seeds after the median")
-    print(f"{cpu()}; {commit()}; runs at a time: {options.jobs}\n")
+    print("".join(f"- {line}\n" for line in conditions(options, runs)))
     points = {name: [read(results(options, name, seed)) for seed in options.seeds] for name in agents}
     print(table(points, options.minutes))
+    draw(points, TASKS[options.task].env_id, Path(options.output, options.task, "curve.png"))
     return 0
 
 
@@ -94,6 +99,7 @@ def train(options: argparse.Namespace, command: list[str], name: str, seed: int)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
+    record_conditions(path, options.jobs)
     python, agent, *words = command
     with path.with_name("output.txt").open("w") as output:
         subprocess.run(
@@ -105,11 +111,6 @@ def train(options: argparse.Namespace, command: list[str], name: str, seed: int)
         )
 
 
-def results(options: argparse.Namespace, name: str, seed: int) -> Path:
-    """Return the file with the evaluations of a run."""
-    return Path(options.output, options.task, f"{name}_{seed}", "evaluations.jsonl")
-
-
 def table(runs: dict[str, list[Points]], minutes: Sequence[float]) -> str:
     """Return a table with one row per agent: the last return before each time, and the frames at the end."""
     rows = []
@@ -118,6 +119,16 @@ def table(runs: dict[str, list[Points]], minutes: Sequence[float]) -> str:
         frames = cell([points[-1]["frames"] if points else None for points in seeds])
         rows.append([name, *columns, frames])
     return markdown_table(("agent", *(f"after {each:g} min" for each in minutes), "frames"), rows)
+
+
+def draw(runs: dict[str, list[Points]], title: str, path: Path) -> None:
+    """Draw the returns of all runs against CPU time, and their mean for each agent."""
+    curves = {
+        name: [np.array([(point["seconds"] / 60, point["return"]) for point in points]) for points in seeds if points]
+        for name, seeds in runs.items()
+    }
+    shown = {name: seeds for name, seeds in curves.items() if seeds}
+    write_picture(path, lambda: draw_seed_curves(shown, "return", title, "minutes of CPU time on one core"))
 
 
 def last_return(points: Points, seconds: float) -> float | None:

@@ -71,11 +71,16 @@ def train(options: argparse.Namespace, name: str, seed: int) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    (folder / "conditions.txt").write_text(f"{cpu()}; {commit()}; runs at a time: {options.jobs}")
+    record_conditions(path, options.jobs)
     python = sys.executable if name == "ours" else options.baselines_python
     with (folder / "output.txt").open("w") as output:
         command = [python, "-m", "benchmarks.score_run", name, options.task, str(seed), str(path)]
         subprocess.run(command, cwd=folder, env=environment(), stdout=output, stderr=output)
+
+
+def record_conditions(path: Path, jobs: int) -> None:
+    """Write the CPU and the commit beside the file with the evaluations of a run."""
+    path.with_name("conditions.txt").write_text(f"{cpu()}; {commit()}; runs at a time: {jobs}")
 
 
 def conditions(options: argparse.Namespace, runs: Sequence[tuple[str, int]]) -> list[str]:

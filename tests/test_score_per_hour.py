@@ -1,5 +1,6 @@
 """Tests of benchmarks.score_per_hour, and of other checkouts in benchmarks.speed."""
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,9 @@ import pytest
 from benchmarks import cpu_score_run
 from benchmarks.cpu_score_run import CpuScorer
 from benchmarks.interleaved import measure
-from benchmarks.score_per_hour import cell, commands, last_return, parse
+from benchmarks.score_per_hour import cell, commands, last_return, main, parse
 from benchmarks.speed import checkouts
-from benchmarks.time_to_score import read
+from benchmarks.time_to_score import read, record_conditions
 
 
 def test_clock_excludes_evaluations_and_blocks_around_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +39,22 @@ def test_table_has_the_last_evaluation_before_a_time() -> None:
     assert last_return(points, 900.0) == 891.0
     assert last_return(points, 1800.0) is None
     assert cell([1.0, None, 3000.0]) == "1,500 (1, -, 3,000)"
+
+
+def test_kept_runs_give_the_table_and_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("td3_1", "td7_1"):
+        path = tmp_path / "lander" / name / "evaluations.jsonl"
+        path.parent.mkdir(parents=True)
+        points = [{"frames": 10 * minute, "seconds": 60.0 * minute, "return": 2.0 * minute} for minute in (1, 2, 3)]
+        path.write_text("".join(f"{json.dumps(point)}\n" for point in points))
+        record_conditions(path, jobs=2)
+    flags = ["--task", "lander", "--agents", "td3", "td7", "--minutes", "2", "--output", str(tmp_path)]
+    assert main([*flags, "--seeds", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "- td3_1, td7_1: " in printed
+    assert "; runs at a time: 2" in printed
+    assert "| td3 | 4 (4) | 30 (30) |" in printed
+    assert (tmp_path / "lander" / "curve.png").stat().st_size > 10_000
 
 
 def test_variant_trains_with_its_flags_until_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
