@@ -1,7 +1,7 @@
 """Tests of benchmarks.time_to_score."""
 
+import dataclasses
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +14,7 @@ from benchmarks import score_run, time_to_score
 from benchmarks.score_run import START, TASKS, Scorer, mean_return
 from benchmarks.time_to_score import table
 from benchmarks.workloads import ROOT
+from td3_lightning.cli.app import main
 
 LANDER = TASKS["lander"]
 
@@ -94,24 +95,19 @@ def test_kept_run_has_the_conditions_of_its_measurement(
     assert "- ours_1: not recorded\n" in capsys.readouterr().out
 
 
-SHORT_RUN = """
-import dataclasses
-from benchmarks import score_run
-from td3_lightning.cli.app import main
+def test_our_run_is_scored_until_its_last_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
 
-lander = score_run.TASKS["lander"]
-score_run.TASKS["lander"] = dataclasses.replace(lander, episodes=1, interval=90, max_frames=180)
-callback = '{"class_path": "benchmarks.score_callback.ScoreCallback", "init_args": {"path": "scores.jsonl"}}'
-settings = ["--collector.warmup_steps=10", "--data.eval_episodes=1", "--data.batch_size=8", "--trainer.callbacks=[]"]
-main(["fit", "--config=lander.yaml", *settings, f"--trainer.callbacks+={callback}"])
-"""
-
-
-def test_our_run_is_scored_until_its_last_frame(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), START: str(time.time()), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SHORT_RUN]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(START, str(time.time()))
+    monkeypatch.setitem(TASKS, "lander", dataclasses.replace(LANDER, episodes=1, interval=90, max_frames=180))
+    monkeypatch.setattr(score_run, "os", SimpleNamespace(environ=os.environ, getppid=lambda: 1, _exit=leave))
+    callback = '{"class_path": "benchmarks.score_callback.ScoreCallback", "init_args": {"path": "scores.jsonl"}}'
+    words = ["--config=lander.yaml", "--collector.warmup_steps=10", "--data.eval_episodes=1", "--data.batch_size=8"]
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *words, "--trainer.callbacks=[]", f"--trainer.callbacks+={callback}"])
+    assert ended.value.code == 0
     assert [each["frames"] for each in time_to_score.read(tmp_path / "scores.jsonl")] == [90.0, 180.0]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from td3_lightning import UsageError
+from td3_lightning.cli.app import main
 from td3_lightning.envs.make import make_wrapped
 from td3_lightning.envs.vector_env import EnvList, Step, TrainingVectorEnv
 from td3_lightning.envs.workers import Workers
@@ -175,23 +176,17 @@ gymnasium.register("Dying-v0", Dying, disable_env_checker=True)
 """
 
 
-def test_run_with_a_killed_worker_saves_and_exits_with_1(tmp_path: Path) -> None:
+def test_run_with_a_killed_worker_saves_and_exits_with_1(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     (tmp_path / "dying.py").write_text(DYING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     words = ["--data.env_id=dying:Dying-v0", "--data.num_envs=2", "--data.vector_env=overlapped", "--data.batch_size=4"]
     words += ["--model.hidden_dims=[8]", "--data.steps_per_epoch=100", "--data.eval_episodes=1"]
     words += ["--collector.warmup_steps=20", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "td3_lightning", "fit", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    said = "of dying:Dying-v0 is lost, because its process was killed by SIGKILL. This step is not stored."
-    assert ended.returncode == 1, ended.stderr
-    assert said in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert main(["fit", *words]) == 1
+    said = capfd.readouterr().err
+    assert "of dying:Dying-v0 is lost, because its process was killed by SIGKILL. This step is not stored." in said
+    assert "Traceback" not in said
     (last,) = tmp_path.rglob("last.ckpt")
     assert read_checkpoint(last)["clocks"]["env_steps"] == 60
 

@@ -3,8 +3,7 @@
 import csv
 import os
 import shutil
-import subprocess
-import sys
+import signal
 import threading
 from pathlib import Path
 
@@ -339,19 +338,20 @@ def test_checkpoint_is_read_once_unless_a_newer_one_is_saved(monkeypatch):
     assert count(*FIT, *SMALL, "--trainer.max_epochs=3") == 2
 
 
-def test_lock_ends_with_the_process(folder):
-    words = ["fit", "--config", "here.yaml", *SMALL, "--trainer.max_epochs=100000"]
-    program = f"from td3_lightning.__main__ import run; run({words})"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, env=environment)
+def test_lock_ends_with_the_process():
+    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
+    if not (process := os.fork()):
+        try:
+            fit(epochs=100_000)
+        finally:
+            os._exit(1)
     try:
-        last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
         wait_for(last.exists)
         with pytest.raises(UsageError, match="in use"):
             RunLock(last.parents[1], timeout=0.0)
     finally:
-        process.kill()
-        process.wait()
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
     RunLock(last.parents[1]).release()
 
 

@@ -2,16 +2,12 @@
 
 import re
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nodes import LIMIT
-from processes import wait_for
 from td3_lightning.cli.app import main
 from td3_lightning.reporting.summary import command, read_best
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
@@ -19,7 +15,7 @@ from td3_lightning.serialization.checkpoint_file import read_checkpoint
 FIT = [
     *("fit", "--config", "here.yaml", "--data.steps_per_epoch=4", "--data.batch_size=4", "--data.capacity=1000"),
     *("--collector.warmup_steps=10", "--model.hidden_dims=[8]", "--trainer.accelerator=cpu"),
-    *("--trainer.enable_progress_bar=false", "--data.test_episodes=1"),
+    *("--trainer.enable_progress_bar=false", "--data.test_episodes=1", "--data.env_kwargs={max_episode_steps: 20}"),
 ]
 NAMES = "return_mean,eval/return_std,eval/return_min,eval/return_max,eval/lap,eval/frames"
 METRICS = f"""env_steps,train/return,eval/{NAMES}
@@ -122,22 +118,14 @@ def test_printed_commands_of_a_run_with_code_name_its_config(capsys: pytest.Capt
     assert main([words[0], *words[3:]]) == 2
 
 
-def test_ctrl_c_prints_a_command_that_resumes(folder: Path) -> None:
-    program = f"import sys; from td3_lightning.__main__ import run; sys.exit(run({[*FIT, '--trainer.max_epochs=-1']}))"
-    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{program}"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    wait_for(lambda: any(folder.rglob("last.ckpt")), LIMIT)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == 130, error
-    *_, purpose, resume = out.splitlines()
+def test_ctrl_c_prints_a_command_that_resumes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stops = "{class_path: run_comparison.Stops, init_args: {moment: on_train_batch_start, updates: 6, number: 2}}"
+    with pytest.raises(SystemExit) as ended:
+        main([*FIT, f"--trainer.callbacks+={stops}", "--trainer.max_epochs=-1"])
+    assert ended.value.code == 130
+    *_, purpose, resume = capsys.readouterr().out.splitlines()
     assert purpose == "To resume:"
-    words = shlex.split(resume)[3:]
-    last = next(folder.rglob("last.ckpt"))
-    progress = read_checkpoint(last)["loops"]["fit_loop"]["epoch_progress"]["current"]
-    epochs = progress["processed"]
-    assert main([*words, f"--trainer.max_epochs={epochs + 2}"]) == 0
-    progress = read_checkpoint(last)["loops"]["fit_loop"]["epoch_progress"]["current"]
-    assert progress["processed"] == epochs + 2
+    (last,) = folder.rglob("last.ckpt")
+    assert read_checkpoint(last)["clocks"]["updates"] == 7
+    assert main([*shlex.split(resume)[3:], "--trainer.max_epochs=3"]) == 0
+    assert read_checkpoint(last)["clocks"]["updates"] == 12
