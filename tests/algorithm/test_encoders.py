@@ -131,17 +131,6 @@ def test_all_parts_are_trained_and_averaged_and_saved(encoder: Encoder, make_tra
     np.testing.assert_array_equal(loaded.act(obs), module.act(obs))
 
 
-def test_a_checkpoint_runs_no_code_that_is_not_imported(make_trainer: Any, tmp_path: Path) -> None:
-    _, trainer = train(Cubes(5), make_trainer)
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    for evil in ("subprocess.Popen", "this.that", "torch.nn.Linear"):
-        checkpoint["hyper_parameters"]["encoder"] = {"class_path": evil, "init_args": {"args": "true"}}
-        torch.save(checkpoint, tmp_path / "evil.ckpt")
-        with pytest.raises(UsageError, match="import it as an Encoder"):
-            TD3.load_from_checkpoint(tmp_path / "evil.ckpt")
-
-
 def test_a_configuration_names_it_and_the_checkpoint_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(

@@ -44,14 +44,6 @@ def names(folder: Path) -> list[str]:
 # Writing.
 
 
-def test_saved_checkpoint_loads_and_leaves_no_other_file(tmp_path: Path) -> None:
-    save(tmp_path / "runs" / "last.ckpt")
-    loaded = AtomicCheckpointIO().load_checkpoint(tmp_path / "runs" / "last.ckpt")
-    assert loaded["clocks"] == CONTENT["clocks"]
-    assert torch.equal(loaded["weights"], CONTENT["weights"])
-    assert names(tmp_path / "runs") == ["last.ckpt"]
-
-
 def test_file_is_synced_before_its_rename_and_its_folder_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 

@@ -451,14 +451,3 @@ def test_failed_last_save_is_repeated_at_the_end(make_trainer: Any, tmp_path: Pa
     with pytest.warns(UserWarning, match="last.ckpt could not be saved"):
         trainer.fit(module, datamodule=data)
     assert read_checkpoint(tmp_path / "last.ckpt")["clocks"]["updates"] == 20
-
-
-def test_run_goes_on_after_its_folder_was_deleted(make_trainer: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    module, warned = log_and_fit(make_trainer, folder, At(22, lambda: shutil.rmtree(folder)))
-    assert module.updates == 40
-    assert any("Cannot write part of the log" in said for said in warned)
-    (replay,) = replays_in(read_checkpoint(folder / "last.ckpt"))
-    check_rows(replay, folder / "replay")
-    module, _ = fit(make_trainer, folder, 5, ckpt_path=folder / "last.ckpt")
-    assert module.updates == 50

@@ -254,62 +254,6 @@ def test_restored_episode_is_bit_exact(world: str, seeded: bool) -> None:
     assert episodes or "lander" not in world
 
 
-def test_episode_is_restored_before_first_step_and_twice() -> None:
-    one, two = RestorableEnv(Seeded()), RestorableEnv(Seeded())
-    one.reset(seed=3)
-    one.reset()
-    state = through_a_file(one.state())
-    assert restored(two, state)
-    assert restored(two, through_a_file(two.state()))  # a restored episode can be saved again
-    one.step(ACTION)
-    two.step(ACTION)
-    assert one.state()["return"] == two.state()["return"]
-
-
-class Own(Counter):
-    """Have a generator that Gymnasium does not know, and that only a seeded reset creates."""
-
-    rng: Any = None
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset()
-        self.episode = self.total = 0  # nothing of an earlier episode is left
-        if seed is not None:
-            self.rng = np.random.default_rng(seed)
-        self.goal = self.rng.normal()
-        return self._obs(), {}
-
-    def step(self, action: Any) -> Any:
-        obs, _, *others = super().step(action)
-        return obs, float(self.goal), *others  # only the rewards depend on the generator
-
-
-@pytest.mark.parametrize("kind", [Own])
-def test_episode_with_another_generator_is_restored(kind: type[Counter]) -> None:
-    one, two = RestorableEnv(kind()), RestorableEnv(kind())
-    one.reset(seed=3)
-    one.reset()
-    one.step(ACTION)
-    assert restored(two, through_a_file(one.state()))
-    assert restored(two, through_a_file(two.state()))
-    for _ in range(3):
-        np.testing.assert_array_equal(one.obs, two.obs)
-        assert one.step(ACTION)[1] == two.step(ACTION)[1]
-        one.reset()
-        two.reset()
-
-
-def test_nondeterministic_episode_is_discarded() -> None:
-    env, again = RestorableEnv(Restless()), RestorableEnv(Restless())
-    env.reset(seed=1)
-    for _ in range(4):
-        env.step(ACTION)
-    assert restored(again, through_a_file(env.state())) is False
-    assert again.obs[1] == 0  # a new episode has started
-    again.step(ACTION)
-    assert again.steps == 1
-
-
 def test_vector_env_returns_indices_of_lost_episodes() -> None:
     makers = iter([Seeded, Restless, Seeded] * 2)
     envs, again = (TrainingVectorEnv(EnvList(lambda: next(makers)(), 3)) for _ in range(2))

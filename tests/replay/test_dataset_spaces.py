@@ -25,12 +25,6 @@ ALL = {**SPACES, "goal": GOAL, "precise": spaces.Dict({"a": NUMBERS, "b": spaces
 ACTIONS = spaces.Box(-1.0, 1.0, (1,))
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the datasets of a test in its own folder."""
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-
-
 def observations(space: Any) -> list[Any]:
     space.seed(3)
     return [space.sample() for _ in range(5)]

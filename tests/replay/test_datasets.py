@@ -18,7 +18,7 @@ from one_sentence import refused
 from td3_lightning import Linear, UsageError
 from td3_lightning.replay.buffer import Replay
 from td3_lightning.replay.dataset_reader import find_dataset, read_dataset
-from td3_lightning.replay.dataset_writer import new_dataset_id, write_dataset
+from td3_lightning.replay.dataset_writer import write_dataset
 from td3_lightning.replay.episodes import RecordedEpisode, fill
 
 h5py = pytest.importorskip("h5py")
@@ -218,12 +218,6 @@ def test_dataset_larger_than_the_replay_is_refused(data: Path) -> None:
         fill(replay, [*recorded.episodes(), *recorded.episodes()])
 
 
-def test_missing_dataset_is_refused(tmp_path: Path) -> None:
-    with refused("data.dataset", "'gone-v0'", fix="collect"):
-        read("gone-v0")
-    assert not (tmp_path / "datasets").exists()
-
-
 def test_environment_of_a_dataset_is_never_made(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hostile_environment.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -234,22 +228,6 @@ def test_environment_of_a_dataset_is_never_made(data: Path, tmp_path: Path, monk
     with pytest.raises(UsageError, match=r"^data\.dataset must be"):
         read()
     assert "hostile_environment" not in sys.modules
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("../up-v0", "'../up-v0'"), ("two words", "'two words'"), ("a\0b", repr("a\0b"))]
-)
-def test_name_of_a_new_dataset_must_be_an_id(name: str, value: str) -> None:
-    assert find_dataset(name) is None
-    with refused("dataset", value):
-        new_dataset_id(name)
-
-
-def test_new_dataset_must_not_exist(data: Path) -> None:
-    assert new_dataset_id("recorded-v1") == "recorded-v1"
-    assert new_dataset_id("other/recorded") == "other/recorded-v0"
-    with refused("dataset", "recorded-v0", fix="another version"):
-        new_dataset_id("recorded")
 
 
 @pytest.mark.parametrize("moment", ["before the attempt", "in the attempt"])

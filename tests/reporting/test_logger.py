@@ -10,32 +10,14 @@ from typing import Any
 import lightning as L
 import numpy as np
 import pytest
-import torch
 import yaml
-from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import toys  # noqa: F401
 from td3_lightning import TD3, Collector, Linear, ReplayData
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import MetricsFile, read_metrics
-
-
-class Notebook(Logger):
-    """Store every call."""
-
-    name, version = "notebook", 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[int, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        assert step is not None
-        self.calls.append((step, dict(metrics)))
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        pass
+from tests.training.test_collector import Kept
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -49,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_every_call_writes_a_row_and_events(make_trainer: Any, tmp_path: Path) -> None:
-    logger, notebook = RunLogger(str(tmp_path), "counter"), Notebook()
+    logger, notebook = RunLogger(str(tmp_path), "counter"), Kept()
     data = ReplayData("toys/Counter-v0", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=2)
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), actor_lr=Linear(1e-3, 0, 50))
     trainer: L.Trainer = make_trainer(
@@ -59,11 +41,11 @@ def test_every_call_writes_a_row_and_events(make_trainer: Any, tmp_path: Path) -
 
     expected = [
         {"env_steps": float(step)} | {name: float(value) for name, value in metrics.items()}
-        for step, metrics in notebook.calls
+        for step, metrics in notebook.lines
     ]
     written = rows(logger.metrics.path)
     assert [{name: float(cell) for name, cell in row.items() if cell} for row in written] == expected
-    assert len(written) == logger.metrics.rows == len(notebook.calls)
+    assert len(written) == logger.metrics.rows == len(notebook.lines)
     assert logger.metrics.path == tmp_path / "counter" / "version_0" / "metrics.csv"
 
     # Episodes have 5 steps with the rewards 10 * episode + 1, 2, ... 5. The first training episode is number 0.
@@ -98,18 +80,6 @@ def test_nothing_is_written_before_the_first_metric(tmp_path: Path) -> None:
     assert (folder / "hparams.yaml").read_text() == "tau: 0.005\n"
     assert (folder / "metrics.csv").read_text() == "env_steps,x\n3,1\n"
     assert RunLogger(str(tmp_path / "logs"), "a").version == 1
-
-
-def test_failed_start_leaves_no_folder(make_trainer: Any, tmp_path: Path) -> None:
-    data = ReplayData("toys/Counter-v0", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=1)
-    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
-    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    trainer = make_trainer(logger=RunLogger(str(tmp_path / "logs")), callbacks=[Collector(7)])
-    with pytest.raises(Exception):  # noqa: B017, PT011  # any error
-        trainer.fit(module, datamodule=data, ckpt_path=tmp_path / "other.ckpt")
-    assert os.listdir(tmp_path) == ["other.ckpt"]
-    with pytest.raises(AttributeError, match="Call log_metrics before"):
-        _ = trainer.logger.experiment
 
 
 def test_only_a_new_column_rewrites_the_file(path: Path) -> None:

@@ -56,13 +56,6 @@ def test_each_action_has_a_histogram_over_its_range() -> None:
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [7, 7]
 
 
-def test_pictures_are_written(tmp_path: Path) -> None:
-    data = ReplayData("Pendulum-v1")
-    paths = list(write_policy_plots(agent(data), data, 2, tmp_path / "plots"))
-    assert [path.name for path in paths] == ["values.png", "actions.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-
-
 def test_line_of_the_car_is_drawn(tmp_path: Path) -> None:
     wrappers = [Pedals, functools.partial(ActionRepeat, repeat=50), lambda env: gym.wrappers.TimeLimit(env, 6)]
     data = ReplayData("td3_lightning/CarRacing-v0", {"track_seed": 123}, wrappers=wrappers)

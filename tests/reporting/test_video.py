@@ -105,15 +105,6 @@ def test_car_is_recorded_without_a_display(tmp_path: Path, monkeypatch: pytest.M
     assert (yellow.sum() > 100) == draw_rays
 
 
-def test_interrupted_recording_leaves_no_partial_video(tmp_path: Path) -> None:
-    data = ReplayData("toys/Painter-v0", {"length": 5}, capacity=10)
-    policy = policy_for(data)
-    policy.act = lambda obs: (_ for _ in ()).throw(KeyboardInterrupt) if obs[1] == 3 else np.zeros(1)  # type: ignore
-    with pytest.raises(KeyboardInterrupt):
-        list(record_each(policy, data, 1, tmp_path))
-    assert os.listdir(tmp_path) == []
-
-
 def test_environment_without_rgb_array_is_refused(tmp_path: Path) -> None:
     data = ReplayData("toys/Counter-v0", capacity=10)
     with pytest.raises(

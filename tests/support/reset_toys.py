@@ -84,5 +84,21 @@ class OwnModule(Global):
         return float(self.generator.random())
 
 
+class OwnInstance(Seeded):
+    """Draw the rewards from a generator that Gymnasium does not know, and that only a seeded reset creates."""
+
+    rng: Any = None
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.goal = self.rng.normal()
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, reward + float(self.goal), *rest
+
+
 for kind in (Heavy, Global, GlobalTorch, Hidden, Late, SeedsGlobal, OwnModule):
     gym.register(id=f"reset_toys/{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

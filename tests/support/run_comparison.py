@@ -32,6 +32,13 @@ class Stops(Callback):
             signal.raise_signal(self.number)
 
 
+class SavesAtEnd(Callback):
+    """Save a checkpoint after the last evaluation."""
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        trainer.save_checkpoint(f"{trainer.default_root_dir}/last.ckpt")
+
+
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield the name and the exact bits of every number in a checkpoint."""
     if isinstance(value, dict):

@@ -120,8 +120,6 @@ class Talkative(Counter):
             "dotted": {"TimeLimit.truncated": True},
             "own names": {"return": -1.0, "length": -2.0},
             "sometimes": {"first_only": 1.0} if self.episode == 0 else {},
-            "attribute": {"training": 1.0, "items": 2.0},
-            "nan": {"lap_time": float("nan")},
             "nested": {"episode": {"r": 1.0, "l": 2}},
         }[self.awkward]
 

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 
 import toys  # noqa: F401  # registers them
 from one_sentence import refused
+from run_comparison import SavesAtEnd
 from td3_lightning import TD3, Collector, Linear, ReplayData, UsageError
 from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
 
@@ -70,11 +71,6 @@ def test_symmetric_bounds_make_unbounded_actions_usable(action: str, make_traine
     bounded = [functools.partial(SymmetricActionBounds, bound=0.25)]
     data = new_data("toys/Spaces-v0", env_kwargs={"action": action}, wrappers=bounded)
     assert data.action_high[0] == 0.25
-
-
-@pytest.mark.parametrize(("observation", "obs_dim"), [("multi_discrete", 5), ("dict", 1)])
-def test_other_spaces_are_flattened(observation: str, obs_dim: int) -> None:
-    assert new_data("toys/Spaces-v0", env_kwargs={"observation": observation}).obs_dim == obs_dim
 
 
 @pytest.mark.parametrize("observation", ["int", "float64"])
@@ -254,17 +250,6 @@ def test_episodes_after_exception_are_not_saved() -> None:
         assert ("envs" in data.state_dict()["ranks"][0]) is saved
 
 
-def test_loaded_policy_fills_empty_replay_first(make_trainer: Any, tmp_path: Any) -> None:
-    data = new_data()
-    trainer = make_trainer(callbacks=[Collector(10)])
-    trainer.fit(TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,)), datamodule=data)
-    trainer.save_checkpoint(tmp_path / "policy.ckpt")
-    policy, fresh = TD3.load_from_checkpoint(tmp_path / "policy.ckpt"), new_data()
-    make_trainer(callbacks=[Collector(10)]).fit(policy, datamodule=fresh)
-    assert (policy.updates, policy.env_steps) == (40, 60)
-    assert fresh.replay.steps_stored == 30
-
-
 @pytest.mark.parametrize("source", ["resumed with an empty replay", "loaded", "imported"])
 def test_saved_weights_go_on_without_random_steps(source: str, make_trainer: Any, tmp_path: Any) -> None:
     def collect(module: TD3, collector: Collector, max_epochs: int, **kwargs: Any) -> tuple[ReplayData, float]:
@@ -315,15 +300,7 @@ def test_lost_episode_is_truncated_and_run_continues(
     data, again = (new_data("toys/Restless-v0", env_kwargs={"length": 7}, n_step=2) for _ in range(2))
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
 
-    class Save(Collector):
-        def on_train_end(self, trainer: Any, *_: Any) -> None:
-            trainer.save_checkpoint(tmp_path / "last.ckpt")
-
-        @property
-        def state_key(self) -> str:
-            return "Collector"
-
-    make_trainer(callbacks=[Save(10)]).fit(module, datamodule=data)
+    make_trainer(callbacks=[Collector(10), SavesAtEnd()]).fit(module, datamodule=data)
     assert data.replay.num_transitions == 30 - 1  # the last transition lacks its second reward
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
     collector = Collector(10)

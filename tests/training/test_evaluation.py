@@ -1,6 +1,5 @@
 """Check StopWhenSolved, SaveEvaluations and AveragedWeights."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, LambdaCall
 
 import toys  # noqa: F401  # registers them
 from td3_lightning import TD3, Collector, ReplayData, UsageError
-from td3_lightning.cli.app import main
 from td3_lightning.envs.episode import Episode
 from td3_lightning.interop.policy_file import write_policy
 from td3_lightning.reporting.logger import RunLogger
@@ -212,24 +210,3 @@ def test_incompatible_callbacks_are_rejected(make_trainer: Any) -> None:
     ):
         with pytest.raises(UsageError, match=said):
             make_trainer(callbacks=others, enable_checkpointing=True).fit(new_module(data), datamodule=data)
-
-
-class StopsInTheTenth(Callback):
-    """Send a signal to this process in the tenth update."""
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        if pl_module.updates == 9:
-            signal.raise_signal(signal.SIGTERM)
-
-
-def test_stopped_cli_run_keeps_averaged_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = "fit --data.env_id toys/Seeded-v0 --data.steps_per_epoch 20 --data.batch_size 4 --collector.warmup_steps 10"
-    kinds = f"{__name__}.StopsInTheTenth", "td3_lightning.AveragedWeights"
-    with pytest.raises(SystemExit) as ended:
-        main([*words.split(), *(f"--trainer.callbacks+={kind}" for kind in kinds), "--model.hidden_dims=[4]"])
-    assert ended.value.code == 143
-    (last,) = tmp_path.rglob("last.ckpt")
-    saved = torch.load(last, weights_only=True)
-    assert saved["clocks"]["updates"] == 10
-    assert saved["averaging_state"]["n_averaged"] == 1

@@ -161,15 +161,6 @@ def test_study_survives_a_process_that_is_killed_while_it_writes(plan: Plan) -> 
     assert states(plan) == {f"trial {number}": "finished" for number in range(3)}
 
 
-def test_killed_run_continues_from_its_checkpoint(plan: Plan) -> None:
-    Path("plan.txt").write_text("trial_0 kill 2\n")
-    run_study(plan, dataclasses.replace(SEARCH, trials=1))
-    first, second = starts(plan, 0)
-    assert "--ckpt_path" not in first
-    assert second.endswith(fit_stub.resume_words(plan.folder / "trial_0"))
-    assert states(plan) == {"trial 0": "finished"}
-
-
 def test_failed_trial_is_shown_and_not_repeated(plan: Plan) -> None:
     Path("plan.txt").write_text("trial_0 fail diverged\n")
     run_study(plan, SEARCH)
