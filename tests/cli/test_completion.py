@@ -72,10 +72,3 @@ def test_bash_completes_flags_and_configurations(tmp_path: Path, capsys: pytest.
     assert completions(script, "td3-lightning", "curves", "--gr") == ["--group"]
     for command in (*COMMANDS, *OTHER_COMMANDS):
         assert not [word for word in completions(script, "td3-lightning", command, "-") if word[2:3] in ("-", ">", "")]
-
-
-@pytest.mark.parametrize(("words", "got"), [(["fish"], "fish"), ([], "none")])
-def test_other_shells_are_refused(words: list[str], got: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--print_completion", *words]) == 2
-    expected = f"--print_completion must be one of bash, zsh, got {got}. Use --print_completion bash.\n"
-    assert capsys.readouterr().err == expected

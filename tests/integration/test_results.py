@@ -198,15 +198,6 @@ def test_mean_of_frames_is_rounded() -> None:
     assert summarize([evaluation | {"eval/tiles": "3.5", "eval/tiles_total": "5"}])[1] == "756"
 
 
-@pytest.mark.parametrize("content", [None, "env_steps,train/return\n3,1\n", "env_steps,eval/return_mean\n3,1\n"])
-def test_metrics_without_laps_are_refused(content: str | None, tmp_path: Path) -> None:
-    metrics = tmp_path / "metrics.csv"
-    if content:
-        metrics.write_text(content)
-    with pytest.raises(SystemExit, match=r"metrics\.csv must be a file with evaluations of the car, got none\. Use"):
-        main([str(metrics)])
-
-
 def test_index_follows_from_the_metrics() -> None:
     assert read_index() == [complete(row) for row in read_index()]
 

@@ -128,28 +128,6 @@ def test_file_of_another_kind_is_refused(
         Policy.load("a.pt2")
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "shape", "metadata"),
-    [
-        *(("x", "FLOAT", ["batch", 3], "{}"), ("obs", "FLOAT", [3], "{}"), ("obs", "FLOAT", ["batch", 3], "no JSON")),
-        *(("obs", "FLOAT", ["batch", "size"], "{}"), ("obs", "DOUBLE", ["batch", 3], "{}")),
-    ],
-)
-def test_onnx_file_of_another_program_is_refused(
-    name: str, kind: str, shape: list[Any], metadata: str, tmp_path: Path
-) -> None:
-    onnx = pytest.importorskip("onnx")
-    element = onnx.TensorProto.DataType.Value(kind)
-    ends = [onnx.helper.make_tensor_value_info(each, element, shape) for each in (name, "action")]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", [name], ["action"])], "g", ends[:1], ends[1:])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
-    model.metadata_props.add(key="env_id", value=metadata)
-    onnx.save(model, tmp_path / "a.onnx")
-    got = f"the inputs and outputs [({name!r}," if metadata == "{}" else "another file (Expecting value"
-    with refused("a.onnx", got, "another file"):
-        Policy.load(tmp_path / "a.onnx")
-
-
 def test_missing_onnxruntime_names_the_extra(onnx_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with refused("ONNX policy", "none", "pip install -c constraints.txt -e '.[export]'"):

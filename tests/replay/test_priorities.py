@@ -221,18 +221,6 @@ def test_replay_saved_without_priorities_starts_with_equal_ones() -> None:
     world.replay.load_state_dict(prioritized.state_dict())  # uniform sampling ignores priorities
 
 
-def test_update_without_a_batch_is_one_sentence() -> None:
-    world = PrioritizedWorld(1, 1, 1, 30)
-    for _ in range(20):
-        world.step(0)
-    errors = torch.ones(BATCH)
-    with refused("update_priorities", "(32,)"):
-        world.replay.priorities.update(errors)
-    world.draw()
-    with refused("update_priorities", "(32, 1)"):
-        world.replay.priorities.update(errors[:, None])
-
-
 def test_alpha_out_of_range_is_one_sentence() -> None:
     with refused("priority_alpha", "1.5"):
         Replay(1, 1, capacity=10, priority_alpha=1.5)

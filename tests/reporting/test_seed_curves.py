@@ -84,22 +84,6 @@ def test_values_that_are_not_finite_leave_gaps(tmp_path: Path) -> None:
     write_seed_curves({"runs": [tmp_path, tmp_path]}, "eval/return_mean", "title", tmp_path / "curves.png")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("text.csv", b"env_steps,eval/return_mean\nabc,1\n", "could not convert string to float: 'abc'"),
-        ("binary.csv", bytes(range(256)), "codec can't decode byte 0x80"),
-        ("short.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:30], "ended before the end-of-stream marker"),
-        ("changed.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-8] + bytes(8), "CRC check failed"),
-    ],
-)
-def test_damaged_metrics_are_refused(name: str, content: bytes, reason: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match=f"{name} must be the metrics of a run, got an error: .*{reason}") as error:
-        read_curves([tmp_path / name], "eval/return_mean")
-    assert str(error.value).endswith(". Use a metrics.csv.")
-
-
 def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:
     runs, reference = [curve((0, 0), (10, 2)), curve((0, 2), (10, 4))], [curve((0, 5), (10, 5))]
     (axes,) = draw_seed_curves({"runs": runs, "reference": reference}, "eval/return_mean", "$").axes
@@ -112,16 +96,6 @@ def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_group_is_in_the_legend_with_its_own_line() -> None:
-    names = ["_a", "$x$", "", *map(str, range(12))]
-    points = np.array([[0.0, 1.0], [1.0, 2.0]])
-    axes = draw_seed_curves({name: [points] for name in names}, "eval/return_mean", "t").axes[0]
-    legend = axes.get_legend()
-    shown = [text.get_text().replace(r"\$", "$") for text in legend.get_texts()]
-    assert shown == [f"{name}, mean of 1" for name in names]
-    assert len({(line.get_color(), line.get_linestyle()) for line in legend.get_lines()}) == len(names)
-
-
 def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:
     (tmp_path / "online.csv").write_text(CSV)
     (tmp_path / "offline.csv.gz").write_bytes(gzip.compress(CSV.replace("env_steps", "updates").encode()))
@@ -131,9 +105,3 @@ def test_runs_with_different_clocks_are_refused(tmp_path: Path) -> None:
     ):
         write_seed_curves(groups, "eval/return_mean", "title", tmp_path / "curves.png")
     assert not (tmp_path / "curves.png").exists()
-
-
-def test_runs_without_common_steps_are_refused() -> None:
-    parts = [curve((0, 1), (10, 2)), curve((11, 3), (20, 4))]
-    with pytest.raises(UsageError, match=r"^The runs of car must have env_steps in common, got none\. Use --group"):
-        draw_seed_curves({"car": parts}, "eval/return_mean", "title")

@@ -11,7 +11,7 @@ import fit_stub
 from td3_lightning.errors import RunError, UsageError
 from td3_lightning.reporting.metrics_csv import MetricsFile
 from td3_lightning.tuning.node import newest_last
-from td3_lightning.tuning.pool import Result, print_changes
+from td3_lightning.tuning.pool import Result
 from td3_lightning.tuning.run import LocalProcess, Plan, Run
 from td3_lightning.tuning.seeds import run_seeds, summary
 
@@ -54,19 +54,6 @@ def test_summary_is_over_the_ended_seeds() -> None:
     lowest = summary([dataclasses.replace(each, mode="min") for each in results])
     assert lowest[4].endswith(": 15.00 at 100")
     assert summary(results[2:]) == ["No result yet: none of 2 seeds has ended with an evaluation."]
-
-
-def test_each_change_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {"seed 0": result(0, 1).row()}  # of an earlier start
-    print_changes([result(0, 1), result(1, state="running")], rows, METRIC)
-    for _ in range(2):
-        print_changes([result(0, 1), result(1, 5, 3, state="running")], rows, METRIC)
-    print_changes([result(1, 5, 3, state="failed", error="the reward is not finite")], rows, METRIC)
-    assert capsys.readouterr().out.splitlines() == [
-        "seed 1     running",
-        "seed 1     running  200 env_steps  eval/return_mean 3.00, best 5.00",
-        "seed 1     failed: the reward is not finite 200 env_steps  eval/return_mean 3.00, best 5.00",
-    ]
 
 
 def test_picture_does_not_end_the_report(
