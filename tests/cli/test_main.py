@@ -99,3 +99,28 @@ def test_imports_no_other_command_and_no_extra(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], env=env, capture_output=True, text=True, check=True)
     others = {f"td3_lightning.{name}" for name in ("cli.curves", "cli.sweep", "interop", "tuning.study")}
     assert not {*OPTIONAL, *others} & set(done.stdout.split())
+
+
+COMPILE = """
+import sys
+import torch
+from td3_lightning.cli.deferred_compiler import defer_compiler
+defer_compiler()
+layer = torch.nn.Linear(2, 2)
+optimizer = torch.optim.Adam(layer.parameters())
+layer(torch.ones(2)).sum().backward()
+optimizer.step()
+deferred = torch._dynamo
+assert "torch._dynamo.eval_frame" not in sys.modules
+import torch._dynamo.config
+assert torch._dynamo is sys.modules["torch._dynamo"] is deferred and type(deferred) is type(sys)
+compiled = torch.compile(layer, backend="eager")
+assert torch.equal(compiled(torch.ones(2)), layer(torch.ones(2)))
+optimizer.step()
+"""
+
+
+def test_first_use_imports_the_compiler() -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

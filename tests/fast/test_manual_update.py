@@ -233,8 +233,6 @@ class Rebuilt(TD3):
             actor.layers[2] = actor.layers[0]
         elif self.changed == "another container":
             actor.layers = Residual(*actor.layers)
-        elif self.changed == "a compiled container":
-            actor.layers = torch.compile(actor.layers)  # type: ignore[assignment]
         else:
             critics = Critics(8, 3, (33, 17), encoder=nn.Sequential(nn.Linear(4, 8), nn.Tanh()))
         return actor, critics
@@ -243,7 +241,7 @@ class Rebuilt(TD3):
 NETWORKS = [
     *("no ReLU", "a ReLU at the end", "layer norm", "an encoder of the actor", "an encoder of the critics"),
     *("a layer beside the others", "a weight beside the layers", "a layer that is used twice"),
-    *("another container", "a compiled container"),
+    "another container",
 ]
 
 

@@ -97,25 +97,14 @@ def test_config_is_missing_beside_checkpoints_in_another_folder(folder):  # noqa
     assert torch.load("elsewhere/last.ckpt", weights_only=True)["clocks"]["updates"] == 12
 
 
-@pytest.mark.parametrize("change", ["swapped", "lost"])
-def test_segments_that_are_not_what_was_saved_are_one_sentence(change, folder, capsys):  # noqa: F811
+def test_lost_segment_is_one_sentence(folder, capsys):  # noqa: F811
     fit(epochs=1)
-    fit("--ckpt_path=last", epochs=2)
-    one, other = sorted(LAST.parent.glob("replay/*.rows"))
-    content, others = one.read_bytes(), other.read_bytes()
-    assert content != others
-    if change == "swapped":
-        one.write_bytes(others)
-        other.write_bytes(content)
-    else:
-        one.unlink()
+    next(LAST.parent.glob("replay/*.rows")).unlink()
     before = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main([*WORDS, "--trainer.max_epochs=3", "--ckpt_path=last"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert ".rows " in said
-    assert ("cannot be read" if change == "lost" else "is truncated") in said or "is damaged" in said
+    assert ".rows cannot be read" in said
     assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == before
-    for command in ("test", "record"):  # they use no replay
-        run(command, f"--ckpt_path={LAST}", *(["--episodes=1"] if command == "record" else []))
+    run("test", f"--ckpt_path={LAST}")  # it uses no replay

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from td3_lightning.cli.app import main
+from tests.integration.test_documentation import SMALL
 
 ROOT = Path(__file__).parents[2]
 ROWS = [
@@ -21,10 +22,6 @@ ROWS = [
     for line in (ROOT / "docs" / "faq.md").read_text().splitlines()
     if line.startswith("| ") and " | `" in line
 ]
-SMALL = shlex.split(
-    "--trainer.max_epochs 1 --data.steps_per_epoch 4 --data.batch_size 8 --collector.warmup_steps 20 "
-    "--data.eval_episodes 1 --trainer.enable_progress_bar false"
-)
 MY_PACKAGE = """
 import gymnasium as gym
 import numpy as np

@@ -226,9 +226,8 @@ def test_pixel_policy_resumes_bit_exactly(make_trainer: Any, tmp_path: Path) -> 
     pixels = Pixels(stack=2, height=44, width=44, shift=3)
     ends = []
     for resumed in (False, True):
-        data = ReplayData(
-            "CarRacing-v3", {"max_episode_steps": 4}, pixels=pixels, batch_size=4, capacity=60, steps_per_epoch=4
-        )
+        sizes: dict[str, Any] = {"batch_size": 4, "capacity": 60, "steps_per_epoch": 4, "eval_episodes": 1}
+        data = ReplayData("CarRacing-v3", {"max_episode_steps": 4}, pixels=pixels, **sizes)
         module = TD3(
             data.obs_dim,
             data.action_low,

@@ -3,45 +3,21 @@
 import os
 from pathlib import Path
 
-import gymnasium as gym
 import pytest
 import yaml
 
 from td3_lightning import ReplayData, UsageError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.paths import absolute, expand, shown
+from td3_lightning.reporting.video import record_each
 from tests.cli.test_app import FIT, SMALL, error_of, folder, run  # noqa: F401  # the fixtures
-from tests.reporting.test_video import Painter, policy_for
+from tests.reporting.test_video import policy_for
 
 DATA = "data: {{env_id: toys/{}-v0, env_kwargs: {{low: [-1.0], high: [1.0]}}}}\n"
 
 
-class Wanderer(Painter):
-    """Change the working directory in the constructor and in reset."""
-
-    elsewhere = Path()
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        os.chdir(self.elsewhere)
-
-    def reset(self, **kwargs):
-        os.chdir(self.elsewhere)
-        return super().reset(**kwargs)
-
-
-gym.register("toys/Wanderer-v0", Wanderer, disable_env_checker=True)
-
-
 def files(where):
     return {path.relative_to(where).as_posix() for path in where.rglob("*") if path.is_file()}
-
-
-@pytest.fixture
-def elsewhere(tmp_path_factory, monkeypatch):
-    made = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.setattr(Wanderer, "elsewhere", made)
-    return made
 
 
 def test_home_directory_is_expanded_in_every_path(folder, tmp_path_factory, monkeypatch):  # noqa: F811
@@ -77,19 +53,20 @@ def test_run_logger_stays_in_its_folder(setting, value, tmp_path):
     assert not tmp_path.joinpath("logs").exists()
 
 
-def test_folder_of_a_recording_is_that_of_the_call(folder, elsewhere):  # noqa: F811
-    from td3_lightning.reporting.video import record_each
-
-    data = ReplayData("toys/Wanderer-v0", {"length": 3}, capacity=10)
+def test_folder_of_a_recording_is_that_of_the_call(folder, tmp_path_factory):  # noqa: F811
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    wrappers = [lambda env: os.chdir(elsewhere) or env]
+    data = ReplayData("toys/Painter-v0", {"length": 3}, wrappers=wrappers, capacity=10)
     os.chdir(folder)
     (video,) = record_each(policy_for(data), data, 1, "films")
+    assert Path.cwd() == elsewhere
     assert video.path.parent == folder / "films"
     assert os.listdir(elsewhere) == []
 
 
-def test_logger_keeps_its_folder_when_the_directory_changes(folder, elsewhere):  # noqa: F811
+def test_logger_keeps_its_folder_when_the_directory_changes(folder, tmp_path_factory):  # noqa: F811
     logger = RunLogger("logs", "a")
-    os.chdir(elsewhere)
+    os.chdir(elsewhere := tmp_path_factory.mktemp("elsewhere"))
     logger.log_metrics({"x": 1.0}, 1)
     logger.finalize("success")
     assert "logs/a/version_0/metrics.csv" in files(folder)
