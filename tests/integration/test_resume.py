@@ -1,17 +1,17 @@
 """A run that is stopped at any point and resumed in another process is bit-identical to an uninterrupted run.
 
-The file is also the program of those processes. `record` trains to the end and saves checkpoints on its way, `resume`
-resumes from each of them and reports differences, and `serve` starts a new process for each requested run.
+The file is also the program of that process, which forks for each request. `resume` resumes from all checkpoints that
+the test has recorded on its way, and reports differences. `fit` trains until a signal.
 """
 
 import copy
 import gc
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -183,8 +183,9 @@ def record(root: Path) -> None:
         Run(case, root / case, callbacks=(Snapshots(case, root / case / "snapshots"),)).fit()
 
 
-def resume(root: Path) -> None:
+def resume(folder: str) -> None:
     """Resume from every snapshot, and write the differences to report.json."""
+    root = Path(folder)
     report: dict[str, list[str]] = {}
     for case in DATA:
         whole, end = rows(root / case), values(root / case / "last.ckpt")
@@ -198,29 +199,43 @@ def resume(root: Path) -> None:
     (root / "report.json").write_text(json.dumps(report))
 
 
-def serve(_: Path) -> None:
-    """Run each request on standard input in a new process, and print its exit status."""
+def fit(folder: str, ckpt_path: str | None, number: int, updates: int) -> None:
+    """Train or resume until a signal."""
+    run = Run("short", Path(folder), callbacks=(Stops("on_train_batch_start", updates, number),))
+    run.fit(Path(ckpt_path) if ckpt_path else None)
+
+
+def serve() -> None:
+    """Run each request on standard input in a fork, and print its exit status."""
     for line in sys.stdin:
-        folder, ckpt_path, number, updates = json.loads(line)
+        name, *arguments = json.loads(line)
         process = os.fork()
         if process == 0:
-            run = Run("short", Path(folder), callbacks=(Stops("on_train_batch_start", updates, number),))
-            run.fit(ckpt_path)
+            {"resume": resume, "fit": fit}[name](*arguments)
             return
         print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 
 
-def program(*arguments: str, **kwargs: Any) -> "subprocess.Popen[str]":
-    """Start this file in a new process."""
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Callable[..., int]]:
+    """Return a function that makes a request of another process, and returns the exit status."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, __file__, *arguments], env=environment, text=True, **kwargs)
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, __file__], env=environment, **pipes) as server:
+
+        def request(*words: str | int | None) -> int:
+            print(json.dumps(words), file=server.stdin, flush=True)
+            return int(server.stdout.readline())  # type: ignore[union-attr]
+
+        yield request
+        server.stdin.close()  # type: ignore[union-attr]
 
 
-@pytest.mark.timeout(400)
-def test_resume_in_another_process_is_bit_exact(tmp_path: Path) -> None:
-    for name in ("record", "resume"):
-        _, stderr = (process := program(name, str(tmp_path), stderr=subprocess.PIPE)).communicate()
-        assert process.returncode == 0, stderr
+@pytest.mark.timeout(900)  # 15 s on a free core
+@pytest.mark.filterwarnings("ignore:.*of the observations of data.dataset")
+def test_resume_in_another_process_is_bit_exact(tmp_path: Path, ask: Callable[..., int]) -> None:
+    record(tmp_path)
+    assert ask("resume", str(tmp_path)) == 0
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(report) == len(DATA) * 2
     assert {name: found for name, found in report.items() if found} == {}
@@ -320,24 +335,15 @@ def test_resume_is_exact_with_evaluations_by_total_updates(updates: int, tmp_pat
     assert len([row for row in rows(tmp_path / "whole") if "eval/return_mean" in row]) == 5
 
 
-def test_resume_after_signals_is_bit_exact(tmp_path: Path) -> None:
+SIGNALS = [(signal.SIGINT, 4, 130), (signal.SIGTERM, EPOCH + 7, 143), (signal.SIGUSR1, 2 * EPOCH + 3, 75), (0, -1, 0)]
+
+
+def test_resume_after_signals_is_bit_exact(tmp_path: Path, ask: Callable[..., int]) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    with program("serve", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
-
-        def fit(folder: Path, number: int = 0, updates: int = -1) -> int:
-            """Train or resume in a new process; return its exit status."""
-            last = folder / "last.ckpt"
-            if not last.exists():  # a new run requires a new folder
-                shutil.rmtree(folder, ignore_errors=True)
-            request = [str(folder), str(last) if last.exists() else None, number, updates]
-            print(json.dumps(request), file=server.stdin, flush=True)
-            return int(server.stdout.readline())  # type: ignore[union-attr]
-
-        assert fit(whole) == 0
-        stops = [(signal.SIGINT, 4), (signal.SIGTERM, EPOCH + 7), (signal.SIGUSR1, 2 * EPOCH + 3)]
-        assert [fit(stopped, *stop) for stop in stops] == [130, 143, 75]
-        assert fit(stopped) == 0
-        server.stdin.close()  # type: ignore[union-attr]
+    assert ask("fit", str(whole), None, 0, -1) == 0
+    for number, updates, status in SIGNALS:
+        last = stopped / "last.ckpt"
+        assert ask("fit", str(stopped), str(last) if last.exists() else None, number, updates) == status
     assert rows(whole)
     assert events(whole)
     assert rows(stopped) == rows(whole)
@@ -346,6 +352,6 @@ def test_resume_after_signals_is_bit_exact(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    gc.freeze()  # a process, and each of its forks, would search the imports for seconds at its end
+    gc.freeze()  # a fork would search the imports for seconds at its end
     os.fsync = lambda descriptor: None  # a killed process loses nothing that it wrote
-    {"record": record, "resume": resume, "serve": serve}[sys.argv[1]](Path(sys.argv[2]))
+    serve()
