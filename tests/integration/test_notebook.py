@@ -9,8 +9,8 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 SHORT = (
-    "fit --config car.yaml --data.steps_per_epoch 100 --collector.warmup_steps 100 --data.eval_episodes 1 "
-    "--data.env_kwargs.max_episode_steps 300"
+    "fit --config car.yaml --data.steps_per_epoch 20 --collector.warmup_steps 30 --data.eval_episodes 1 "
+    "--data.env_kwargs.max_episode_steps 100"
 )
 
 

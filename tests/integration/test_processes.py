@@ -6,7 +6,6 @@ This file is also the program of those processes.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader
 
 import conftest  # noqa: F401  # no screen, one thread
+from processes import free_port
 from td3_lightning import TD3, Batch, Collector, ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
 
@@ -103,9 +103,7 @@ def solve(number: int, folder: Path) -> None:
 def pair(folder: Path, work: Callable[..., None], *further: Any) -> dict[str, Any]:
     """Run two processes. Return their exit codes and the seconds between their ends."""
     folder.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     processes: dict[int, int] = {}
     for number in (0, 1):
         process = os.fork()

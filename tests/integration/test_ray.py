@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 import td3_lightning
-from processes import wait_for
+from processes import free_port, wait_for
 from td3_lightning.cli.app import main
 from td3_lightning.tuning.run import Run
 
@@ -82,9 +81,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     Path("tiny.yaml").write_text(TINY)
     Path("space.yaml").write_text("model.actor_lr: {low: 1e-5, high: 1e-3, log: true}\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:  # sockets need a short path
         address, started = f"127.0.0.1:{port}", []
         head = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", "--no-monitor"]

@@ -13,7 +13,6 @@ import os
 import random
 import select
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ from torch.distributed.launcher import LaunchConfig, elastic_launch
 
 from crash_test import COMMON, WORLDS, compare, start_of, warm_up
 from faults import ANY_TIME, WRITING, run
-from processes import kill
+from processes import free_port, kill
 
 LIMIT = 60.0  # seconds from a signal to the end of all processes
 START_LIMIT = 400.0  # seconds for a run without a signal
@@ -93,9 +92,7 @@ def fit(folder: Path, fault: Fault) -> dict[int, int | None]:
     ckpt_path = start_of(folder)
     os.chdir(folder)
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), FAULT: json.dumps(fault)}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     reader, writer = os.pipe()
     pid = start(port, ckpt_path, writer)
     os.close(writer)

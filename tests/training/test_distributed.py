@@ -5,7 +5,6 @@ This file is also the program that forks the processes.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 import conftest  # noqa: F401  # no screen, one thread
 import toys  # noqa: F401
+from processes import free_port
 from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.checkpointing.io import AtomicCheckpointIO
@@ -54,9 +54,7 @@ def main() -> None:
     """Run the requests from standard input, each in its own processes, and print the exit codes."""
     for line in sys.stdin:
         folder, epochs, ckpt_path, devices, seed = json.loads(line)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         children = []
         for rank in range(devices):
             child = os.fork()
