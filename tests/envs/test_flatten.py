@@ -9,14 +9,17 @@ from gymnasium.spaces import (
     Box,
     Dict,
     Discrete,
+    Graph,
     MultiBinary,
     MultiDiscrete,
+    Sequence,
     Space,
+    Text,
     Tuple,
     flatten,
 )
 
-from td3_lightning import TD3, Collector, ReplayData
+from td3_lightning import TD3, Collector, ReplayData, UsageError
 from td3_lightning.errors import EnvError
 from toys import Counter
 
@@ -80,6 +83,22 @@ def test_goals_are_trained_stored_and_evaluated(make_trainer: Any) -> None:
     goal = Goal()
     obs = flatten(goal.observation_space, goal.reset()[0])
     assert module.act(obs).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        *(Text(3), Sequence(Discrete(2)), Graph(VECTOR, None), Dict()),
+        *(Dict({"a": VECTOR, "frames": Box(0, 255, (8, 8, 3), np.uint8)}), Tuple([VECTOR, Dict({"text": Text(3)})])),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_other_spaces_are_one_sentence(space: Space) -> None:
+    with pytest.raises(
+        UsageError, match=r"^observations of Nested must be a Box, .*, got .*\. Add a wrapper"
+    ) as caught:
+        new_data(partial(Nested, space))
+    assert len(str(caught.value)) <= 300
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def paper_actions(agent: TD3, obs: NDArray[np.float32]) -> NDArray[np.float64]:
 # The same actions.
 
 
-@pytest.mark.parametrize(("name", "suffix"), [*((name, ".pt2") for name in AGENTS), ("TD3", ".onnx")])
+@pytest.mark.parametrize(("name", "suffix"), [*((name, ".pt2") for name in AGENTS), ("TD3", ".onnx"), ("TD7", ".onnx")])
 def test_file_has_the_actions_of_the_agent(name: str, suffix: str, tmp_path: Path) -> None:
     agent, path = AGENTS[name](), tmp_path / f"policy{suffix}"
     assert write_policy(agent, path, METADATA) < 1e-5

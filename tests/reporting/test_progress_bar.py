@@ -76,6 +76,13 @@ def test_the_curve_shows_the_series_and_marks_the_best() -> None:
     assert top > 30
 
 
+def test_the_legend_fits_into_the_picture() -> None:
+    training, evaluation = [[n, -10_000.5] for n in range(0, 3_000_000, 300)], [[2_985_000, -10_530.2]]
+    figure = draw_curve(a_series(training, *[evaluation] * 3), "x")
+    figure.canvas.draw()
+    assert figure.axes[0].get_legend().get_window_extent().x1 < figure.bbox.width
+
+
 def test_outliers_do_not_flatten_the_curve() -> None:
     training = [[n, 100.0] for n in range(999)] + [[999, -1e6]]
     evaluation = [[500, 200], [999, 250]]
@@ -191,6 +198,17 @@ def test_bar_counts_updates_of_the_whole_run(make_trainer: Any, counter: Any, mo
         r"100%\|\S+\| 47 env_steps, best 140\.0, last 415\.0, 00:00 left, [\d,]+/s, episodes 9", bars[-1]
     )
     assert sum("the best so far" in text for text in drawn) == 2
+
+
+def test_bar_fits_a_terminal(make_trainer: Any, counter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = 60
+    monkeypatch.setenv("COLUMNS", str(columns))
+    module, data = counter()
+    trainer = make_trainer(enable_progress_bar=True, max_epochs=2, callbacks=[Progress(0.0), Collector(7)])
+    out = shown(trainer.fit, module, datamodule=data)
+    bars = [text for text in re.split(r"[\r\n]", out) if "%|" in text]
+    assert max(len(bar.rstrip()) for bar in bars) <= columns
+    assert min(bar.count("|") and len(bar.split("|")[1]) for bar in bars) >= 10
 
 
 def test_progress_shows_episodes_of_test(make_trainer: Any, counter: Any) -> None:
