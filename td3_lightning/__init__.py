@@ -5,30 +5,41 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from td3_lightning.algorithm.encoders import Encoder, Trunk
-    from td3_lightning.algorithm.networks import Actor, Critics
-    from td3_lightning.algorithm.pixel_encoder import Convolutions
-    from td3_lightning.algorithm.td3 import TD3
-    from td3_lightning.algorithm.td7 import TD7
-    from td3_lightning.envs.car_racing import Pedals
-    from td3_lightning.envs.noise import ActionNoise, ObservationNoise
-    from td3_lightning.envs.wrappers import ActionRepeat, FlattenAction, SymmetricActionBounds
-    from td3_lightning.errors import EnvError, LearnerError, RunError, UsageError
-    from td3_lightning.interop.policy import Policy
-    from td3_lightning.replay.batch import Batch
-    from td3_lightning.replay.buffer import Replay
-    from td3_lightning.replay.hindsight import Hindsight
-    from td3_lightning.replay.pixels import Pixels
-    from td3_lightning.reporting.learning_curve import Curve
-    from td3_lightning.reporting.progress_bar import Progress
-    from td3_lightning.schedules import Constant, Linear, Schedule
-    from td3_lightning.training.collector import Collector
-    from td3_lightning.training.data_module import ReplayData
-    from td3_lightning.training.dataset_source import Dataset
-    from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
-    from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
-    from td3_lightning.training.weight_averaging import AveragedWeights
+if TYPE_CHECKING:  # `as` makes a name public for type checkers
+    from td3_lightning.algorithm.encoders import Encoder as Encoder
+    from td3_lightning.algorithm.encoders import Trunk as Trunk
+    from td3_lightning.algorithm.networks import Actor as Actor
+    from td3_lightning.algorithm.networks import Critics as Critics
+    from td3_lightning.algorithm.pixel_encoder import Convolutions as Convolutions
+    from td3_lightning.algorithm.td3 import TD3 as TD3
+    from td3_lightning.algorithm.td7 import TD7 as TD7
+    from td3_lightning.envs.car_racing import Pedals as Pedals
+    from td3_lightning.envs.noise import ActionNoise as ActionNoise
+    from td3_lightning.envs.noise import ObservationNoise as ObservationNoise
+    from td3_lightning.envs.wrappers import ActionRepeat as ActionRepeat
+    from td3_lightning.envs.wrappers import FlattenAction as FlattenAction
+    from td3_lightning.envs.wrappers import SymmetricActionBounds as SymmetricActionBounds
+    from td3_lightning.errors import EnvError as EnvError
+    from td3_lightning.errors import LearnerError as LearnerError
+    from td3_lightning.errors import RunError as RunError
+    from td3_lightning.errors import UsageError as UsageError
+    from td3_lightning.interop.policy import Policy as Policy
+    from td3_lightning.replay.batch import Batch as Batch
+    from td3_lightning.replay.buffer import Replay as Replay
+    from td3_lightning.replay.hindsight import Hindsight as Hindsight
+    from td3_lightning.replay.pixels import Pixels as Pixels
+    from td3_lightning.reporting.learning_curve import Curve as Curve
+    from td3_lightning.reporting.progress_bar import Progress as Progress
+    from td3_lightning.schedules import Constant as Constant
+    from td3_lightning.schedules import Linear as Linear
+    from td3_lightning.schedules import Schedule as Schedule
+    from td3_lightning.training.collector import Collector as Collector
+    from td3_lightning.training.data_module import ReplayData as ReplayData
+    from td3_lightning.training.dataset_source import Dataset as Dataset
+    from td3_lightning.training.evaluation import SaveEvaluations as SaveEvaluations
+    from td3_lightning.training.evaluation import StopWhenSolved as StopWhenSolved
+    from td3_lightning.training.policy_checkpoint import PolicyCheckpoint as PolicyCheckpoint
+    from td3_lightning.training.weight_averaging import AveragedWeights as AveragedWeights
 
 __version__ = "0.2.0"
 
@@ -69,42 +80,7 @@ _MODULES = {
     "Trunk": "algorithm.encoders",
     "UsageError": "errors",
 }
-__all__ = [
-    "TD3",
-    "TD7",
-    "ActionNoise",
-    "ActionRepeat",
-    "Actor",
-    "AveragedWeights",
-    "Batch",
-    "Collector",
-    "Constant",
-    "Convolutions",
-    "Critics",
-    "Curve",
-    "Dataset",
-    "Encoder",
-    "EnvError",
-    "FlattenAction",
-    "Hindsight",
-    "LearnerError",
-    "Linear",
-    "ObservationNoise",
-    "Pedals",
-    "Pixels",
-    "Policy",
-    "PolicyCheckpoint",
-    "Progress",
-    "Replay",
-    "ReplayData",
-    "RunError",
-    "SaveEvaluations",
-    "Schedule",
-    "StopWhenSolved",
-    "SymmetricActionBounds",
-    "Trunk",
-    "UsageError",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
