@@ -45,24 +45,13 @@ def new_generator(purpose: str) -> torch.Generator:
 @contextmanager
 def isolated_seed() -> Iterator[None]:
     """Restore torch's global state and the seed of the run after code of the user, such as a constructor."""
-    seed = os.environ.get(VARIABLE)
+    seed, device = os.environ.get(VARIABLE), torch.get_default_device()
     try:
-        with isolate_rng(), isolated_modes():
+        with isolate_rng(), torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
     finally:
+        if torch.get_default_device() != device:  # None is faster than the CPU
+            torch.set_default_device(None if device.type == "cpu" else device)
         os.environ.pop(VARIABLE, None)
         if seed is not None:
             os.environ[VARIABLE] = seed
-
-
-@contextmanager
-def isolated_modes() -> Iterator[None]:
-    """Restore torch's gradient mode and default device after code of the user, such as a step of an environment."""
-    has_gradients, device = torch.is_grad_enabled(), torch.empty(0).device  # get_default_device takes 30 us
-    try:
-        yield
-    finally:
-        if torch.is_grad_enabled() is not has_gradients:
-            torch.set_grad_enabled(has_gradients)
-        if torch.empty(0).device != device:  # None is faster than the CPU
-            torch.set_default_device(None if device.type == "cpu" else device)

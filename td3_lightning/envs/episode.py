@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from td3_lightning.envs.checked import CheckedEnv, RestorableEnv
 from td3_lightning.envs.reports import info_values
 from td3_lightning.errors import EnvError, UsageError
-from td3_lightning.seeding import isolated_modes
 
 MAX_EPISODE_STEPS = 100_000  # in an environment without a time limit
 NORMALIZERS = (
@@ -44,15 +43,12 @@ class Episode:
             `return`, `length` in steps, and the numbers and booleans in the last `info`.
         """
         env = self.env
-        with isolated_modes():
-            obs, _ = env.reset(seed=self.seed)
+        obs, _ = env.reset(seed=self.seed)
         ended = False
         while not ended:
             if env.steps == MAX_EPISODE_STEPS:
                 _check_has_time_limit(env)
-            action = policy(obs)
-            with isolated_modes():
-                obs, _, terminated, truncated, report = env.step(action)
+            obs, _, terminated, truncated, report = env.step(policy(obs))
             ended = terminated or truncated
         return info_values(env.info) | {name: report[name] for name in ("return", "length")}
 

@@ -13,7 +13,7 @@ from td3_lightning.envs.make import close_env
 from td3_lightning.envs.spaces import check_are_new, check_same_spaces
 from td3_lightning.envs.workers import Workers
 from td3_lightning.errors import EnvError, UsageError
-from td3_lightning.seeding import derive_seed, isolated_modes
+from td3_lightning.seeding import derive_seed
 from td3_lightning.serialization.primitives import as_arrays, to_primitives
 
 Results = tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -140,8 +140,7 @@ class TrainingVectorEnv:
         first = steps_before * self.num_envs
         numbers = range(first, first + self.num_envs)
         seeds: Any = [derive_seed("training environment", number, seed) for number in numbers]
-        with isolated_modes():
-            obs, _ = self.vector.reset(seed=seeds)
+        obs, _ = self.vector.reset(seed=seeds)
         self.obs = np.asarray(obs, np.float32)
 
     def begin(self, action: NDArray[np.float32]) -> None:
@@ -176,8 +175,7 @@ class TrainingVectorEnv:
     def _finish(self) -> Step:
         before = self.obs
         is_async = isinstance(self.vector, Workers)
-        with isolated_modes():
-            results: Any = self.vector.step_wait() if is_async else self.vector.step(self._action)
+        results: Any = self.vector.step_wait() if is_async else self.vector.step(self._action)
         obs, reward, terminated, truncated, info = results
         last_obs = self.obs = np.asarray(obs, np.float32)
         ends = terminated.tolist(), truncated.tolist()

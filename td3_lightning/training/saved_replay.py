@@ -9,7 +9,6 @@ from td3_lightning.envs.checked import RestorableEnv
 from td3_lightning.envs.vector_env import TrainingVectorEnv
 from td3_lightning.errors import UsageError
 from td3_lightning.replay.buffer import Replay
-from td3_lightning.seeding import isolated_modes
 from td3_lightning.serialization.checkpoint_file import refusal
 from td3_lightning.serialization.primitives import as_arrays
 from td3_lightning.serialization.segment_files import FOLDER, UnfitError, with_rows
@@ -55,9 +54,8 @@ def restore_episodes(
         replay: Replay buffer.
         env_id: Name of the environment in the warning.
     """
-    with isolated_modes():
-        lost = envs.load_state_dict(state["envs"]) if "envs" in state else []
-        difference = eval_env.difference(as_arrays(state.get("evaluation", {})))
+    lost = envs.load_state_dict(state["envs"]) if "envs" in state else []
+    difference = eval_env.difference(as_arrays(state.get("evaluation", {})))
     for env in lost:
         replay.rings[env].truncate_episode()
     if not lost and not difference:
