@@ -40,11 +40,7 @@ class RunningNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, obs: Tensor) -> None:
-        """Add observations (n, obs_dim) of every process, each with its own n. Every process must call this method.
-
-        Raises:
-            RunError: Another process has ended.
-        """
+        """Add observations (n, obs_dim) of every process, each with its own n. Every process must call this method."""
         obs = obs.to(torch.float64)
         mean = obs.mean(dim=0) if len(obs) else torch.zeros_like(self.mean, device=obs.device)
         var = (obs - mean).square().sum(dim=0) / max(len(obs), 1)

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 import td3_lightning
-from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.errors import RunError, UsageError, one_line
 
@@ -24,8 +23,6 @@ def user_message(error: BaseException) -> str | None:
     for cause in _causes(error):
         if isinstance(cause, UsageError | RunError):
             return str(cause)
-        if is_lost_peer(cause):
-            return "Another process of this run has ended, so this one ends too. Read the output of the other process."
         if isinstance(cause, ValueError) and "Union subtypes" in str(cause):
             # jsonargparse keeps only the text of an exception in a constructor, with the errors of other types.
             found = re.search(r"(?m)^  - (?!Expected a)(?:Problem with[^:]*: *)?(.*(?:\n {6}.*)*)", str(cause))
@@ -42,7 +39,7 @@ def user_message(error: BaseException) -> str | None:
 
 def exit_code(error: BaseException) -> int:
     """Return the exit code for an exception that has a message: 1 for a failed run, 2 for an invalid setting."""
-    ours = (each for each in _causes(error) if isinstance(each, UsageError | RunError) or is_lost_peer(each))
+    ours = (each for each in _causes(error) if isinstance(each, UsageError | RunError))
     return 2 if isinstance(next(ours, None), UsageError | None) else 1
 
 

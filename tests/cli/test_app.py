@@ -17,7 +17,6 @@ from nodes import LIMIT
 from processes import wait_for
 from td3_lightning import ReplayData
 from td3_lightning.__main__ import script
-from td3_lightning.algorithm.distributed import is_lost_peer
 from td3_lightning.cli import app as cli
 from td3_lightning.cli import config_files
 from td3_lightning.cli.app import main
@@ -458,27 +457,3 @@ def test_ctrl_c_outside_training_exits_with_130(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(SystemExit) as ended:
         cli.main(["fit"])
     assert ended.value.code == 3
-
-
-LOST = [
-    "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416.\nGood luck!",
-    "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete",
-    "The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29500).",
-    "NCCL communicator was aborted on rank 0.",
-]
-
-
-@pytest.mark.parametrize("text", LOST)
-def test_lost_peer_is_one_sentence(text, monkeypatch, capsys):
-    def lose(words):
-        raise RuntimeError("in a hook") from RuntimeError(text)
-
-    monkeypatch.setattr("td3_lightning.cli.app.CommandLine", lose)
-    assert main(["fit"]) == 1
-    assert capsys.readouterr().err == (
-        "Another process of this run has ended, so this one ends too. Read the output of the other process.\n"
-    )
-
-
-def test_other_errors_are_not_lost_peers():
-    assert not is_lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 4x8)"))
