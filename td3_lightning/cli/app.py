@@ -21,10 +21,9 @@ from td3_lightning.cli.commands import COMMANDS, OTHER_COMMANDS, command_error
 from td3_lightning.cli.error_messages import exit_code, explain_parser_error, user_message
 from td3_lightning.cli.help import command_help, print_completion, program_help
 from td3_lightning.errors import ExitOnSignal, UsageError
-from td3_lightning.reporting.console import discard, discard_unwritable, echo, make_streams_tolerant
+from td3_lightning.reporting.console import discard_unwritable, echo, make_streams_tolerant
 from td3_lightning.tuning.node import SWEEP
 
-CLOSED_PIPE = 141  # 128 + SIGPIPE
 INTERVAL = 1.0  # seconds between two checks of the parent
 GRACE = 30.0  # seconds to save and exit after SIGTERM
 
@@ -52,8 +51,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args: Words after the name of the program; None uses `sys.argv`.
 
     Returns:
-        The exit code: 0, 1 if an environment or the training fails, 2 for an invalid command or setting, 130 after
-        Ctrl-C, or 141 if stdout is closed. One sentence on stderr explains an error.
+        The exit code: 0, 1 if an environment or the training fails, 2 for an invalid command or setting, or 130 after
+        Ctrl-C. One sentence on stderr explains an error.
 
     Raises:
         SystemExit: `--help` was given, or a signal has ended the training.
@@ -69,6 +68,10 @@ def main(args: Sequence[str] | None = None) -> int:
         if started_by_lightning():  # its launcher would kill all ranks before they have saved
             return 0
         raise
+    except BrokenPipeError:  # the reader of stdout, for example `head`, has ended
+        if not discard_unwritable():
+            raise
+        return 0
     except Exception as error:
         message = user_message(error)
         if message is None:
@@ -80,7 +83,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    """Run a command, and convert Ctrl-C and a closed pipe to exit codes."""
+    """Run a command, and convert Ctrl-C to an exit code."""
     if message := command_error(words):
         raise UsageError(message)
     try:
@@ -98,27 +101,11 @@ def _run(words: Sequence[str]) -> int:
         raise UsageError(explain_parser_error(str(error), [])) from error
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        if not stdout_closed():
-            raise
-        return CLOSED_PIPE
     except SystemExit as ended:
         if isinstance(ended.__context__, KeyboardInterrupt):  # Lightning exits with 1 on Ctrl-C outside of training
             return 130
-        if ended.code or not discard_unwritable():
-            raise
-        return CLOSED_PIPE
-    return CLOSED_PIPE if discard_unwritable() else 0
-
-
-def stdout_closed() -> bool:
-    """Return whether the reader of stdout, for example `head`, has ended. If so, discard all further output."""
-    try:
-        print(flush=True)
-    except BrokenPipeError:
-        discard(sys.stdout)
-        return True
-    return False
+        raise
+    return 0
 
 
 def tune_malloc() -> None:

@@ -1,6 +1,5 @@
 """Print text to terminals that cannot encode every character and to pipes that the reader has closed."""
 
-import codecs
 import os
 import sys
 from typing import Any, TextIO
@@ -8,24 +7,11 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.table import Table
 
-ASCII = {"±": "+-", "█": "#", "→": "->", "\u2013": "-", "\u2014": "-", "…": "..."}
-FALLBACK = "td3_lightning.ascii"
 STRICT = ("strict", "surrogateescape")  # the second in the locale C
 
 
-def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace characters that an encoding lacks with ASCII. Those without an equivalent become question marks."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    missing = error.object[error.start : error.end]
-    return "".join(ASCII.get(character, "?") for character in missing), error.end
-
-
-codecs.register_error(FALLBACK, _in_ascii)
-
-
 def make_streams_tolerant() -> None:
-    """Make stdout and stderr replace characters that their encoding lacks, for every print in the process.
+    """Make stdout and stderr print "?" for characters that their encoding lacks, for every print in the process.
 
     Output to a stream that was closed before the start, as by `>&-`, is discarded.
     """
@@ -34,13 +20,13 @@ def make_streams_tolerant() -> None:
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # it stays open
         elif getattr(stream, "errors", None) in STRICT and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=FALLBACK)
+            stream.reconfigure(errors="replace")
 
 
 def printable(text: str) -> str:
-    """Replace the characters of a text that stdout cannot encode."""
+    """Replace the characters of a text that stdout cannot encode with "?"."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, FALLBACK).decode(encoding)
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def echo(*words: Any, **kwargs: Any) -> None:

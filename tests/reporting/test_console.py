@@ -53,10 +53,10 @@ def test_run_and_test_on_a_terminal_without_unicode(folder):  # noqa: F811
     last = "lightning_logs/café ✓/version_0/checkpoints/last.ckpt"
     test = ["test", "--config=here.yaml", "--data.env_id=noisy:Noisy-v0", f"--ckpt_path={last}"]
     shown = program(variables, *fit, "then", *test)
-    assert shown.count(b" +- ") > 1
+    assert shown.count(b" ? ") > 1
     assert b"? reset" in shown
     assert b"lightning_logs/caf?? ???/version_0" in shown  # one for each byte
-    assert b"mean +- std" in shown
+    assert b"mean ? std" in shown
     assert shown.isascii()
     assert (folder / last).is_file()
 
@@ -71,9 +71,8 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
 @pytest.mark.parametrize(
     ("encoding", "text", "expected"),
     [
-        ("ascii", "1.00 ± 0.5 é", "1.00 +- 0.5 ?"),
-        ("latin-1", "1.00 ± 0.5 █", "1.00 ± 0.5 #"),
-        ("cp1252", "1.00 ± 0.5 █", "1.00 ± 0.5 #"),
+        ("ascii", "1.00 ± 0.5 é", "1.00 ? 0.5 ?"),
+        ("latin-1", "1.00 ± 0.5 █", "1.00 ± 0.5 ?"),
         ("utf-8", "1.00 ± 0.5 \udcff", "1.00 ± 0.5 ?"),
         ("utf-16", "±", "±"),
     ],
@@ -92,7 +91,7 @@ def test_strict_streams_become_tolerant_and_others_stay(monkeypatch):
     monkeypatch.setattr(sys, "stderr", other)
     make_streams_tolerant()
     print("± ✓", flush=True)
-    assert raw.getvalue() == b"+- ?\n"
+    assert raw.getvalue() == b"? ?\n"
     assert other.errors == "backslashreplace"
     monkeypatch.setattr(sys, "stdout", None)
     make_streams_tolerant()
