@@ -1,7 +1,6 @@
 """Make environments with their wrappers, and explain why one cannot be made."""
 
 import functools
-import inspect
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +8,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.error import UnregisteredEnv
 from gymnasium.vector import VectorEnv
 
@@ -124,15 +122,14 @@ def _install(name: str, error: Exception) -> str:
 
 
 def wrapped(env: gym.Env, wrapper: Wrapper) -> gym.Env:
-    """Wrap an environment. Lists become arrays if a wrapper of Gymnasium expects arrays.
+    """Wrap an environment.
 
     Raises:
         UsageError: The wrapper does not fit the environment.
     """
-    made_by = wrapper_class(wrapper)
-    name = getattr(made_by, "__name__", type(wrapper).__name__)
+    name = getattr(wrapper_class(wrapper), "__name__", type(wrapper).__name__)
     try:
-        outer = _with_arrays(wrapper, made_by)(env)
+        outer = wrapper(env)
     except Exception as error:
         if is_ours(error):
             raise
@@ -152,19 +149,6 @@ def wrapper_class(wrapper: Wrapper) -> Any:
     """Return the class that a wrapper makes. Configurations contain partial calls of a class."""
     parts = (wrapper, getattr(wrapper, "func", None), *getattr(wrapper, "args", ()))
     return next((part for part in parts if isinstance(part, type)), wrapper)
-
-
-def _with_arrays(wrapper: Wrapper, made_by: Any) -> Wrapper:
-    """Convert lists to arrays in a partial call, for the parameters that expect arrays."""
-    if not isinstance(wrapper, functools.partial) or not isinstance(made_by, type):
-        return wrapper
-    expected = inspect.signature(made_by).parameters
-    arrays = {
-        name: np.array(value, np.float32)
-        for name, value in wrapper.keywords.items()
-        if isinstance(value, list | tuple) and name in expected and "ndarray" in str(expected[name].annotation)
-    }
-    return functools.partial(wrapper, **arrays)
 
 
 def close_env(env: gym.Env | VectorEnv, name: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium as gym
 import lightning as L
-import numpy as np
 import pytest
 import torch
 
@@ -105,12 +104,3 @@ def test_training_environments_must_be_different_objects() -> None:
     data = new_data(lambda: made.pop() if made else shared, num_envs=2)
     with pytest.raises(UsageError, match=r"must return a new environment at each call, got the same Counter twice\."):
         data.setup("fit")
-
-
-# Wrappers
-
-
-def test_lists_become_arrays_for_array_parameters() -> None:
-    wrapper = functools.partial(gym.wrappers.RescaleObservation, min_obs=[-1.0, -2.0, -3.0], max_obs=[1.0, 2.0, 3.0])
-    space: Any = new_data("Pendulum-v1", wrappers=[wrapper]).eval_env.observation_space
-    np.testing.assert_array_equal(space.high, np.float32([1.0, 2.0, 3.0]))
