@@ -1,13 +1,12 @@
 """Callback that saves the configuration beside the logs and in every checkpoint."""
 
 import os
-from collections.abc import Mapping
-from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning_utilities.core.rank_zero import WarningCache
@@ -16,9 +15,6 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.cli.settings import kept, requires_config
 from td3_lightning.errors import UsageError
 from td3_lightning.reporting.run_dir import continues_in, run_exists_error
-from td3_lightning.serialization.stored_settings import plain
-
-LEAVES = (type(None), bool, int, float, str)
 
 
 class SaveConfig(SaveConfigCallback):
@@ -33,17 +29,27 @@ class SaveConfig(SaveConfigCallback):
         self.is_required = False  # by `test`, because the settings name code, which a checkpoint must not import
         self._warnings = WarningCache()
 
+    @cached_property
+    def text(self) -> str:
+        """Return the content of config.yaml."""
+        # Positional arguments, because their names depend on the release of jsonargparse.
+        return str(self.parser.dump(self.config, "parser_mode", False))
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """Return the settings that a resumed run keeps, as plain Python values."""
+        return kept(yaml.safe_load(self.text))
+
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Do nothing, because a run that cannot begin must not create a folder."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Check before the warm-up that config.yaml can be written and does not exist, and check the settings.
+        """Check before the warm-up that config.yaml can be written and does not exist.
 
         Raises:
-            UsageError: The folder cannot be used, or a checkpoint with one of the settings could not be loaded.
+            UsageError: The folder cannot be used.
         """
-        settings = kept({name: plain(value, name) for name, value in storable(self.config.as_dict()).items()})
-        self.is_required = requires_config(settings)
+        self.is_required = requires_config(self.kept)
         log_dir = trainer.log_dir if trainer.loggers else None  # broadcast by Lightning
         if log_dir is None:
             return
@@ -64,7 +70,7 @@ class SaveConfig(SaveConfigCallback):
             raise _not_writable(os.path.dirname(str(self._file)), error.strerror or str(error)) from error
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the settings that a resumed run keeps, as plain Python values.
+        """Add the settings that a resumed run keeps.
 
         Write config.yaml if it is missing: the warm-up failed, or the folder was deleted during the run. Warn if it
         cannot be written, because an exception on rank 0 alone would leave the other ranks in a collective operation.
@@ -73,32 +79,15 @@ class SaveConfig(SaveConfigCallback):
             self._write(trainer)
         except OSError as error:
             self._warnings.warn(f"Cannot write {self._file} ({error.strerror or error}). The run continues.")
-        checkpoint["config"] = storable(kept(self.config.as_dict()))
+        checkpoint["config"] = self.kept
 
     def _write(self, trainer: L.Trainer) -> None:
         if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
             return
-        # Positional arguments, because their names depend on the release of jsonargparse.
-        text = str(self.parser.dump(self.config, "parser_mode", False))
-        atomic_write(self._file, lambda file: file.write(text.encode()))
+        atomic_write(self._file, lambda file: file.write(self.text.encode()))
         self._written = True
 
 
 def _not_writable(folder: str, why: str) -> UsageError:
     fix = "Use another folder with --trainer.default_root_dir."
     return UsageError(f"The run folder {folder} must be writable, got {why}. {fix}")
-
-
-def storable(value: Any) -> Any:
-    """Convert a setting to plain data, for a checkpoint. Classes become their import paths, other objects text."""
-    if isinstance(value, Mapping):
-        return {key if isinstance(key, LEAVES) else str(key): storable(held) for key, held in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [storable(held) for held in value]
-    if isinstance(value, Enum | np.generic):
-        return storable(value.value if isinstance(value, Enum) else value.item())
-    if isinstance(value, LEAVES):
-        return int(value) if isinstance(value, int) and not isinstance(value, bool) else value  # a seed has a subclass
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return str(value)
