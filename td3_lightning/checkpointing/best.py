@@ -2,7 +2,6 @@
 
 import copy
 import re
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,11 +37,6 @@ class BestCheckpoint(ModelCheckpoint):
         self._warnings = WarningCache()
         self._in_own_folder = False  # the loaded checkpoint is in this folder
         self._clock = "env_steps"
-
-    @cached_property
-    def state_key(self) -> str:
-        """Return the name of the state in a checkpoint. It is cached because Lightning reads it at every hook."""
-        return super().state_key
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Resolve the folder, and form the names of the checkpoints."""

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +50,6 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         self._ends_in_evaluation = False  # the run stopped early during its last evaluation
         self._named: set[str] = set()  # segment files that the checkpoint being saved refers to
         self._saved_at = 0  # trainer.global_step at the last save
-
-    @cached_property
-    def state_key(self) -> str:
-        """Return the name of the state. It is cached because Lightning reads it at every hook."""
-        return super().state_key
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Prepare to write in the checkpoint folder."""

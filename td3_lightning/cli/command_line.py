@@ -24,7 +24,7 @@ from td3_lightning.cli.error_messages import explain_parser_error
 from td3_lightning.cli.precedence import Precedence, runs_folder
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import DEFAULT, KEY
-from td3_lightning.cli.trainer import NullProfiler, Trainer, check_pixel_encoder, check_processes, check_trainer
+from td3_lightning.cli.trainer import Trainer, check_pixel_encoder, check_processes, check_trainer
 from td3_lightning.errors import ExitOnSignal, UsageError, one_line
 from td3_lightning.reporting.console import echo
 from td3_lightning.reporting.learning_curve import Curve
@@ -142,7 +142,6 @@ class CommandLine(LightningCLI):
         check_trainer(settings := {**self.objects.trainer, **kwargs})
         settings["callbacks"] = self._callbacks(settings)
         settings["logger"] = self._loggers(settings)
-        settings["profiler"] = settings["profiler"] or NullProfiler()
         plugins = _as_list(settings["plugins"])
         has_io = any(isinstance(plugin, CheckpointIO) for plugin in plugins)
         settings["plugins"] = plugins if has_io else [*plugins, AtomicCheckpointIO(self.sources.already_read)]

@@ -2,14 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.profilers import PassThroughProfiler
 from torch import distributed
 
 from td3_lightning import __version__
@@ -30,16 +28,6 @@ REPLACED_BY = {
     "barebones": (False, "--trainer.logger false and --trainer.enable_progress_bar false"),
     "overfit_batches": (0.0, "--trainer.limit_train_batches for short epochs"),
 }
-
-
-class NullProfiler(PassThroughProfiler):
-    """Measure nothing. Unlike Lightning's, it creates no generator for each of the 40 contexts of an update."""
-
-    _nothing = nullcontext()
-
-    def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]  # Lightning declares a generator
-        """Return a context in which nothing is measured."""
-        return self._nothing
 
 
 class Trainer(L.Trainer):
