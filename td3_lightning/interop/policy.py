@@ -92,27 +92,20 @@ class OnnxAct:
 
 
 def _from_onnx(kind: type[Policy], path: Path) -> Policy:
-    if not path.is_file():
-        raise UsageError(f"path must be an ONNX file or a checkpoint, got {path}, which does not exist. Use its path.")
     try:
         act = OnnxAct(path.read_bytes())
         metadata = {key: json.loads(text) for key, text in act.session.get_modelmeta().custom_metadata_map.items()}
+        obs_dim, parts = int(act.session.get_inputs()[0].shape[1]), metadata.get("observation_parts")
+        if parts is not None and not has_size(parts, obs_dim):
+            raise ValueError(f"observation_parts without {obs_dim} numbers")
     except UsageError:
         raise
     except Exception as error:  # the exceptions of onnxruntime have no common base class
-        raise _no_policy(path, f"another file ({one_line(error)[:120]})") from error
-    arrays = [(each.name, each.type, *each.shape) for each in (*act.session.get_inputs(), *act.session.get_outputs())]
-    match arrays:
-        case [("obs", "tensor(float)", str(), int(obs_dim)), ("action", "tensor(float)", str(), int())]:
-            parts = metadata.get("observation_parts")
-            if parts is not None and not has_size(parts, obs_dim):
-                raise _no_policy(path, f"observation_parts without {obs_dim} numbers")
-            return kind(act, obs_dim, metadata)
-    raise _no_policy(path, f"a model with the inputs and outputs {arrays}")
-
-
-def _no_policy(path: Path, got: str) -> UsageError:
-    return UsageError(f"{path} must be a policy that td3_lightning has exported, got {got}. Use another file.")
+        got = one_line(error)[:120]
+        raise UsageError(
+            f"{path} must be a policy that td3_lightning has exported, got an error: {got}. Use another file."
+        ) from error
+    return kind(act, obs_dim, metadata)
 
 
 def _from_checkpoint(kind: type[Policy], path: Path) -> Policy:

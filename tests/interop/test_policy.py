@@ -117,15 +117,27 @@ def test_file_of_another_kind_is_refused(
     name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with refused(name, "which does not exist" if name == "a.onnx" else "cannot be read"):
+    with refused(name, "No such file or directory"):
         Policy.load(name)
     Path(name).write_bytes(content)
-    said = "another file" if name == "a.onnx" else "is damaged, or not a checkpoint"
+    said = "got an error" if name == "a.onnx" else "is damaged, or not a checkpoint"
     with refused(name, said, "use"):
         Policy.load(name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     with refused("path", "a.pt2", "torch.export.load"):
         Policy.load("a.pt2")
+
+
+@pytest.mark.parametrize(("shape", "metadata"), [([3], "{}"), (["batch", "size"], "{}"), (["batch", 3], "no JSON")])
+def test_onnx_file_of_another_program_is_refused(shape: list[Any], metadata: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    ends = [onnx.helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, shape) for each in ("obs", "action")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["obs"], ["action"])], "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    model.metadata_props.add(key="env_id", value=metadata)
+    onnx.save(model, tmp_path / "a.onnx")
+    with refused("a.onnx", "got an error", "another file"):
+        Policy.load(tmp_path / "a.onnx")
 
 
 def test_missing_onnxruntime_names_the_extra(onnx_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
