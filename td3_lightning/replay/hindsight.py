@@ -1,8 +1,7 @@
 """Replay buffer with Hindsight Experience Replay (HER, Andrychowicz et al., 2017)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_warn
@@ -15,7 +14,6 @@ from td3_lightning.replay.ring import RUNNING
 from td3_lightning.seeding import derive_seed
 
 TOLERANCE = 1e-4  # of a stored float32 reward
-GoalFunction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 MOST_OTHER_REWARDS = 0.05  # share of a batch, above which the environment's reward is not a function of the goals
 
 
@@ -39,22 +37,6 @@ class Hindsight:
         require_choice("data.her.strategy", self.strategy, ("future", "final"))
 
 
-class GoalOutcomes(Protocol):
-    """Locate the goals in observations, and compute the outcomes (n,) of achieved and desired goals (n, goal)."""
-
-    name: str
-    achieved: slice
-    desired: slice
-
-    @property
-    def reward(self) -> GoalFunction:
-        """Return the function that computes rewards."""
-
-    @property
-    def terminated(self) -> GoalFunction | None:
-        """Return the function that computes terminations, if they depend on the goals."""
-
-
 class HindsightReplay(Replay):
     """Relabel a share of each batch. The stored rows keep their goals.
 
@@ -62,7 +44,7 @@ class HindsightReplay(Replay):
     termination of that goal. A running episode has the goals that it has achieved so far.
 
     Args:
-        goals: Goals of the environment.
+        goals: Goals of the environment, see `td3_lightning.envs.goals.Goals`.
         her: Settings.
         obs_dim: Size of an observation.
         **settings: Other arguments of `Replay`.
@@ -71,7 +53,7 @@ class HindsightReplay(Replay):
         UsageError: The settings include n-step returns or priorities.
     """
 
-    def __init__(self, goals: GoalOutcomes, her: Hindsight, obs_dim: int, **settings: Any) -> None:
+    def __init__(self, goals: Any, her: Hindsight, obs_dim: int, **settings: Any) -> None:
         self.goals, self.her, self.her_rng = goals, her, np.random.default_rng(derive_seed("hindsight"))
         self._is_checked = False
         super().__init__(obs_dim, **settings)
