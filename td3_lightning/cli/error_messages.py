@@ -55,16 +55,10 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
         if not unknown.startswith("--"):
             return f'"{unknown}" does not belong to a flag. Write a setting as --data.batch_size 256.'
         return _no_setting(unknown.split("=")[0].removeprefix("--"), [*keys, "config"])
-    if flag := _first(r"argument (\S+): expected", message):
-        return f"{flag.split('/')[-1]} requires a value, got none. Write one after it."
-    if linked := _first(r'Linked "([^"]+)" must be given', message):
-        return f"{linked} is taken from the environment and cannot be set. Remove it."
     if missing := _first(rf"arguments are required: (?:(?:{'|'.join(COMMANDS)})\.)?([\w.]+)", message).rstrip("."):
         if key:
             return f"{key}: requires {missing} under init_args, got none."
         return f"{missing} is required. Set it in a configuration (--config car.yaml) or with --{missing}."
-    if "Not of type Seed" in message:
-        return f"{key} must be an integer from 0 to {2**32 - 1}. Use 0, for example."
     return _about_value(key, message) or f"{one_line(message).rstrip('.')}; see --help."
 
 
