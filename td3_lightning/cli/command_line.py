@@ -234,10 +234,9 @@ class CommandLine(LightningCLI):
         best = next((each for each in keepers if isinstance(each, BestCheckpoint)), None)
         with_config = any(each.is_required for each in trainer.callbacks if isinstance(each, SaveConfig))
         if best is None:
-            return RunSummary(folder, last, None, self.start, with_config=with_config)
+            return RunSummary(folder, last, None, self.start, with_config)
         score = None if best.best_model_score is None else float(best.best_model_score)
-        held = _path(best.best_model_path)
-        return RunSummary(folder, last, held, self.start, str(best.monitor), best.mode, with_config, score)
+        return RunSummary(folder, last, _path(best.best_model_path), self.start, with_config, str(best.monitor), score)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)

@@ -1,6 +1,5 @@
 """Text that `fit` prints at its start and at its end, and the results of `test` and `validate`."""
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -24,13 +23,8 @@ from rich.table import Table
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.reporting.console import show
 from td3_lightning.reporting.logger import RunLogger
-from td3_lightning.reporting.metrics_csv import CLOCKS, READ_ERRORS, axis_of, read_header, read_metrics
 from td3_lightning.reporting.paths import shown
 from td3_lightning.training.data_module import ReplayData
-
-PREFIX, RETURN = "eval/", "eval/return_mean"
-MAX_SHOWN = 8  # numbers besides the return; an environment may report hundreds
-SPREAD = ("return_std", "return_min", "return_max")  # of the returns of several episodes
 
 
 def start_lines(trainer: L.Trainer, model: TD3, data: ReplayData, seed: str, start: Path) -> list[str]:
@@ -63,29 +57,24 @@ class RunSummary:
         last: Path of last.ckpt. None if the run has not saved it.
         best: Path of the best checkpoint. None without one.
         start: Working directory of the command. Paths below it are shown relative to it.
-        monitor: Metric that decides which evaluation is the best.
-        mode: "max" or "min".
         with_config: Whether the other commands require the configuration besides the checkpoint.
-        score: Value of the metric at the best checkpoint. None without one.
+        monitor: Metric that decides which evaluation is the best.
+        score: Its value at the best checkpoint. None without one.
     """
 
     folder: Path | None
     last: Path | None
     best: Path | None
     start: Path
-    monitor: str = RETURN
-    mode: str = "max"
-    with_config: bool = False
+    with_config: bool
+    monitor: str = ""
     score: float | None = None
 
     def lines(self, seconds: float) -> list[str]:
         """Describe the best evaluation, the duration and the files. Files that do not exist are left out."""
-        found, curve = None, self.folder / "curve.png" if self.folder else None
-        with contextlib.suppress(*READ_ERRORS):  # Curve has warned of a damaged file
-            if self.folder:
-                found = read_best(self.folder / "metrics.csv", self.monitor, self.mode, self.score)
+        curve = self.folder / "curve.png" if self.folder else None
         described = {
-            "best": found.describe() if found else None,
+            "best": f"{self.monitor} {self.score:,.2f}" if self.score is not None else None,
             "checkpoint": shown(self.best, self.start) if self.best else None,
             "curve": shown(curve, self.start) if curve and curve.exists() else None,
             "time": str(timedelta(seconds=round(seconds))),
@@ -132,56 +121,6 @@ def command(*words: str) -> str:
     found = shutil.which("td3-lightning")
     is_own = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
     return shlex.join([*(["td3-lightning"] if is_own else [sys.executable, "-m", "td3_lightning"]), *words])
-
-
-class BestEvaluation(NamedTuple):
-    """Numbers of an evaluation by their names without "eval/", and the clock at which it took place."""
-
-    clock: int
-    numbers: dict[str, float]
-    axis: str = CLOCKS[0]  # name of the clock
-
-    def describe(self) -> str:
-        """Describe the evaluation in one line. The mean return comes first, and other means follow.
-
-        The standard deviation is left out if all returns are equal, such as that of one episode.
-        """
-        spread = f" ± {std:,.2f}" if (std := self.numbers.get("return_std")) else ""
-        first = f"return {self.numbers['return_mean']:,.2f}{spread} at {self.clock:,} {self.axis}"
-        others = [name for name in self.numbers if name not in ("return_mean", *SPREAD)][:MAX_SHOWN]
-        shown = {"length_mean": "length"}  # the others may be names of the environment's info
-        return ", ".join([first, *(f"{shown.get(name, name)} {short(self.numbers[name])}" for name in others)])
-
-
-def read_best(
-    metrics: Path, monitor: str = RETURN, mode: str = "max", score: float | None = None
-) -> BestEvaluation | None:
-    """Read the first evaluation with the best value of a metric. Return None if no evaluation was logged.
-
-    Args:
-        metrics: Path of a `metrics.csv`.
-        monitor: Metric to compare. The mean return is compared if the file does not contain it.
-        mode: "max" or "min".
-        score: Value of the metric at the best checkpoint, whose evaluation is read. It is not the best value of the
-            file if earlier checkpoints were chosen by another metric.
-    """
-    header = read_header(metrics)
-    columns, axis = [name for name in header if name.startswith(PREFIX)], axis_of(header)
-    if RETURN not in columns or axis is None:
-        return None
-    if monitor not in columns:
-        monitor, mode, score = RETURN, "max", None
-    points = read_metrics(metrics, columns)
-    steps, values = points[monitor][np.isfinite(points[monitor]).all(axis=1)].T
-    if not len(values):
-        return None
-    at_best = np.isclose(values, np.nan if score is None else score, rtol=1e-6)  # the checkpoint holds 32 bits
-    if not at_best.any():
-        at_best = values == (values.max() if mode == "max" else values.min())
-    clock = steps[at_best.argmax()]
-    rows = {name: series[series[:, 0] == clock] for name, series in points.items()}
-    numbers = {name.removeprefix(PREFIX): float(row[-1, 1]) for name, row in rows.items() if len(row)}
-    return BestEvaluation(int(clock), numbers, axis) if "return_mean" in numbers else None
 
 
 def short(value: float) -> str:

@@ -5,11 +5,10 @@ import shlex
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from td3_lightning.cli.app import main
-from td3_lightning.reporting.summary import command, read_best
+from td3_lightning.reporting.summary import command
 from td3_lightning.serialization.checkpoint_file import read_checkpoint
 
 FIT = [
@@ -17,13 +16,6 @@ FIT = [
     *("--collector.warmup_steps=10", "--model.hidden_dims=[8]", "--trainer.accelerator=cpu"),
     *("--trainer.enable_progress_bar=false", "--data.test_episodes=1", "--data.env_kwargs={max_episode_steps: 20}"),
 ]
-NAMES = "return_mean,eval/return_std,eval/return_min,eval/return_max,eval/lap,eval/frames"
-METRICS = f"""env_steps,train/return,eval/{NAMES}
-50,3,,,,,,
-100,,700.5,3,690,710,0.8,1000
-200,,917.5,2,915,920,1,825
-300,,910,1,909,911,1,820.5
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -31,33 +23,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("here.yaml").write_text("data: {env_id: Pendulum-v1}\n")
     return tmp_path
-
-
-def test_best_evaluation_has_the_numbers_of_its_task(folder: Path) -> None:
-    folder.joinpath("metrics.csv").write_text(METRICS)
-    best = read_best(folder / "metrics.csv")
-    assert best is not None
-    assert best.describe() == "return 917.50 ± 2.00 at 200 env_steps, lap 1, frames 825"
-    single = best._replace(numbers={"return_mean": 1.0, "return_std": 0.0, "length_mean": 3, "info_return_mean": 4})
-    assert single.describe() == "return 1.00 at 200 env_steps, length 3, info_return_mean 4"
-
-
-@pytest.mark.parametrize(
-    ("monitor", "mode", "env_steps"),
-    [("eval/frames", "min", 300), ("eval/lap", "max", 200), ("train/critic_loss", "min", 200)],
-)
-def test_best_evaluation_follows_the_monitor(monitor: str, mode: str, env_steps: int, folder: Path) -> None:
-    folder.joinpath("metrics.csv").write_text(METRICS)
-    best = read_best(folder / "metrics.csv", monitor, mode)
-    assert best is not None
-    assert best.clock == env_steps
-
-
-def test_best_evaluation_is_that_of_the_checkpoint(folder: Path) -> None:
-    folder.joinpath("metrics.csv").write_text(METRICS.replace(",910,", ",910.1,"))  # which float32 rounds
-    best = read_best(folder / "metrics.csv", "eval/return_mean", "min", float(np.float32(910.1)))
-    assert best is not None
-    assert best.clock == 300
 
 
 def test_best_of_a_run_with_another_mode_is_its_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,17 +34,10 @@ def test_best_of_a_run_with_another_mode_is_its_checkpoint(capsys: pytest.Captur
         for epochs, mode in (("4", [f"--checkpoint.mode={then}"]), ("5", [])):
             assert main([*words, "--ckpt_path=last", f"--trainer.max_epochs={epochs}", *mode]) == 0
             out = capsys.readouterr().out
-            (best,) = re.findall(r"best +return (\S+) at (\d+) env_steps", out)
-            (checkpoint,) = re.findall(r"checkpoint +\S+/steps_(\d+)_return_(\S+)\.ckpt", out)
-            assert (best[1], best[0].replace(",", "")) == checkpoint
-            assert int(best[1]) > 10 + 3 * 4
-
-
-@pytest.mark.parametrize("text", [None, "env_steps,train/return\n5,1\n", "env_steps,eval/return_mean\n5,nan\n"])
-def test_run_without_evaluations_has_no_best(text: str | None, folder: Path) -> None:
-    if text is not None:
-        folder.joinpath("metrics.csv").write_text(text)
-    assert read_best(folder / "metrics.csv") is None
+            (best,) = re.findall(r"best +eval/return_mean (\S+)", out)
+            ((steps, value),) = re.findall(r"checkpoint +\S+/steps_(\d+)_return_(\S+)\.ckpt", out)
+            assert best.replace(",", "") == value
+            assert int(steps) > 10 + 3 * 4
 
 
 @pytest.mark.parametrize("is_active", [True, False])
@@ -100,7 +58,7 @@ def test_printed_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FIT, "--name=a b", "--trainer.max_epochs=2", "--data.eval_episodes=1"]) == 0
     out = capsys.readouterr().out
     assert "\ncurve        lightning_logs/a b/version_0/curve.png\ntime         0:0" in out
-    assert "best         return -" in out
+    assert "best         eval/return_mean -" in out
     assert "±" not in out
     commands = {words[3]: words[3:] for words in map(shlex.split, out.splitlines()) if words[1:2] == ["-m"]}
     assert commands.keys() == {"test", "record", "fit"}
