@@ -46,17 +46,17 @@ class SymmetricActionBounds(gym.Wrapper):
     produce the same actions here.
 
     Args:
-        env: The environment to wrap.
+        env: The environment to wrap. Its action space must be a `Box`.
         bound: Largest magnitude of an action, greater than 0.
 
     Raises:
-        UsageError: `bound` is not greater than 0, or the action space is not a `Box`.
+        UsageError: `bound` is not greater than 0.
     """
 
     def __init__(self, env: gym.Env, bound: float = 1.0) -> None:
         super().__init__(env)
         bound = require_float("bound of SymmetricActionBounds", bound, above=0, fix="Use 1, for example.")
-        self.box = _action_box(self)
+        self.box: Any = env.action_space
         self.action_space = Box(-bound, bound, self.box.shape, np.float32)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -69,28 +69,16 @@ class FlattenAction(gym.Wrapper):
 
     Args:
         env: The environment to wrap. Its action space must be a `Box`.
-
-    Raises:
-        UsageError: The action space is not a `Box`.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.box = _action_box(self)
-        self.action_space = Box(self.box.low.ravel(), self.box.high.ravel(), dtype=self.box.dtype.type)
+        box: Any = env.action_space
+        self.box, self.action_space = box, Box(box.low.ravel(), box.high.ravel(), dtype=box.dtype.type)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step with the action in its original shape."""
         return self.env.step(np.reshape(action, self.box.shape))
-
-
-def _action_box(wrapper: gym.Wrapper) -> Box:
-    """Return the action space of the wrapped environment, or raise `UsageError` if it is not a `Box`."""
-    space = wrapper.env.action_space
-    if not isinstance(space, Box):
-        name = type(wrapper).__name__
-        raise UsageError(f"{name} requires actions in a Box, got {space}. Use another environment.")
-    return space
 
 
 class RebuildBox2DWorld(gym.Wrapper):

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from td3_lightning.envs.wrappers import observation_parts
 from td3_lightning.errors import UsageError
 from td3_lightning.training.data_module import ReplayData
@@ -52,15 +50,10 @@ def is_imported(checkpoint: Mapping[str, Any]) -> bool:
     return not any(isinstance(state, dict) and "ranks" in state for state in checkpoint.values())
 
 
-def check_trained(updates: int, weights: Mapping[str, Tensor], imported: bool = False) -> None:
-    """Raise `UsageError` if an agent, given its parameters by name, is untrained or has diverged."""
+def check_trained(updates: int, imported: bool = False) -> None:
+    """Raise `UsageError` if an agent is untrained."""
     if not updates and not imported:
         raise UsageError("export requires a trained agent, got one with 0 updates. Use a checkpoint after the warm-up.")
-    for name, weight in weights.items():
-        if not weight.isfinite().all():
-            raise UsageError(
-                f"export requires finite weights, got others in {name} of a diverged agent. Use an earlier checkpoint."
-            )
 
 
 def _box(low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:

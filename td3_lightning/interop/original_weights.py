@@ -52,12 +52,12 @@ def write_weight_files(checkpoint: Mapping[str, Any], path: str | Path, style: s
         The paths of the files, without those of Adam if the checkpoint contains no optimizers.
 
     Raises:
-        UsageError: The files cannot represent the agent, or it is untrained or has diverged. Nothing is written.
+        UsageError: The files cannot represent the agent, or it is untrained. Nothing is written.
         OSError: A file cannot be written. No file is incomplete.
     """
     settings, algorithm = checkpoint["hyper_parameters"], checkpoint.get("algorithm", "TD3")
     check_exchangeable("export", algorithm, settings, checkpoint["state_dict"])
-    check_trained(checkpoint["clocks"]["updates"], checkpoint["state_dict"], is_imported(checkpoint))
+    check_trained(checkpoint["clocks"]["updates"], is_imported(checkpoint))
     contents: dict[str, Any] = {}
     for name, prefix in NETWORKS.items():
         ours = [value for key, value in checkpoint["state_dict"].items() if key.startswith(f"{prefix}.layers.")]

@@ -45,7 +45,7 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
         The largest difference between the file and the agent on random observations, relative to the action range.
 
     Raises:
-        UsageError: The agent is untrained or has diverged, a package is missing, the path is not a new file of a known
+        UsageError: The agent is untrained, a package is missing, the path is not a new file of a known
             format, or the file differs from the agent. Nothing is written.
     """
     path = Path(path)
@@ -53,7 +53,7 @@ def write_policy(agent: Agent, path: str | Path, metadata: dict[str, Any]) -> fl
         raise UsageError(f"output must end in {' or '.join(FORMATS)}, got {path}. Use {path.stem or 'policy'}.onnx.")
     if path.exists():
         raise UsageError(f"output must be a new file, got {path}, which exists. Use another --output.")
-    check_trained(agent.updates, dict(agent.named_parameters()), metadata.get("imported", False))
+    check_trained(agent.updates, metadata.get("imported", False))
     to_bytes, to_act = FORMATS[path.suffix]
     content, space = to_bytes(_trace(agent), metadata), metadata.get("observation_space", {})
     difference = largest_difference(to_act(content), agent.act, agent, space)

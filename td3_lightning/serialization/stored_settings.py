@@ -158,9 +158,6 @@ def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[
     Raises:
         UsageError: One names a class that is not imported, or is larger than the checkpoint.
     """
-    held, expected = checkpoint.get("algorithm", "TD3"), getattr(kind, "algorithm", None)
-    if expected not in (None, held):
-        raise UsageError(f"The checkpoint must be of {expected}, got one of {shown(held)}. Use its class.")
     stored = without_removed(plain(checkpoint["hyper_parameters"], "hyper_parameters"))
     known = set[str]()
     for constructor in (vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)):

@@ -10,7 +10,7 @@ from td3_lightning.algorithm.exploration import as_noise, with_noise
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.episode import MAX_EPISODE_STEPS
 from td3_lightning.envs.vector_env import Step
-from td3_lightning.errors import EnvError, refuse, require_int
+from td3_lightning.errors import EnvError, require_int
 from td3_lightning.schedules import Schedule
 from td3_lightning.seeding import derive_seed
 from td3_lightning.training.data_module import MAX_STEPS, ReplayData
@@ -24,9 +24,7 @@ class Collection:
     def __init__(self, warmup_steps: int, collect: int | Literal["episode"]) -> None:
         fix = "Use 25000, for example. The first update requires a transition."
         self.warmup_steps = require_int("warmup_steps", warmup_steps, least=1, most=MAX_STEPS, fix=fix)
-        if isinstance(collect, str) and collect != "episode":
-            raise refuse("collect", 'a number of steps or "episode"', collect, "Use 1, for example.")
-        self.collect = "episode" if isinstance(collect, str) else require_int("collect", collect, 1, MAX_STEPS)
+        self.collect = collect if collect == "episode" else require_int("collect", collect, 1, MAX_STEPS)
         self._policy_checkpoint: PolicyCheckpoint | None = None
         self._start = self._episodes = self._changed_at = 0  # env_steps, episodes and env_steps of the last change
 

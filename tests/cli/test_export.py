@@ -108,22 +108,11 @@ def test_mistake_is_one_sentence(
 
 
 @pytest.mark.parametrize("words", [["onnx", "--output", "a.onnx"], ["weights", "--files", "a"]])
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda checkpoint: checkpoint["clocks"].update(updates=0), "export requires a trained agent, got one with 0"),
-        (
-            lambda checkpoint: checkpoint["state_dict"]["actor.layers.0.bias"].fill_(np.nan),
-            "export requires finite weights, got others in actor.layers.0.bias of a diverged agent.",
-        ),
-    ],
-)
-def test_untrained_or_diverged_checkpoint_is_refused(
-    words: list[str], change: Any, expected: str, last_td3: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_untrained_checkpoint_is_refused(words: list[str], last_td3: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = read_checkpoint(last_td3)
-    change(checkpoint)
+    checkpoint["clocks"].update(updates=0)
     torch.save(checkpoint, "changed.ckpt")
+    expected = "export requires a trained agent, got one with 0"
     assert expected in error_of(capsys, "--ckpt_path", "changed.ckpt", "--format", *words)
 
 
