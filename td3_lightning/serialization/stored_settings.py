@@ -23,7 +23,6 @@ from td3_lightning.serialization.configurable import Configurable, known_classes
 
 Named = Callable[[str, str], bool]  # (text, setting): whether the user wrote this text for this setting
 
-MAX_VALUES = 20_000  # values in the settings of a checkpoint
 MAX_SIZE = 30_000_000  # of a setting that is not a width of a layer, such as the numbers in stacked frames
 AGENTS = ("TD3", "TD7")  # other classes of this package may write files when they are made
 MAX_STACK = 1_000  # observations that a wrapper stacks
@@ -65,25 +64,18 @@ def plain(value: Any, name: str) -> Any:
     Tuples become lists, other mappings become dicts.
 
     Raises:
-        UsageError: The value holds something else, or too many values.
+        UsageError: The value holds something else.
     """
-    budget = iter(range(MAX_VALUES))
-
-    def copied(held: Any) -> Any:
-        if next(budget, None) is None:
-            raise UsageError(f"{name} must hold at most {MAX_VALUES:,} values. Save other settings.")
-        if isinstance(held, list | tuple):
-            return [copied(one) for one in held]
-        if isinstance(held, Mapping) and all(isinstance(key, str | int | float | None) for key in held):
-            return {key: copied(one) for key, one in held.items()}
-        if held is None or isinstance(held, bool | int | float | str):
-            return held
-        raise UsageError(
-            f"{name} must be made of numbers, strings, lists and mappings to be saved, got {shown(held)}. Use a list "
-            "instead, or ignore the argument in save_hyperparameters."
-        )
-
-    return copied(value)
+    if isinstance(value, list | tuple):
+        return [plain(one, name) for one in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str | int | float | None) for key in value):
+        return {key: plain(one, name) for key, one in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UsageError(
+        f"{name} must be made of numbers, strings, lists and mappings to be saved, got {shown(value)}. Use a list "
+        "instead, or ignore the argument in save_hyperparameters."
+    )
 
 
 def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
