@@ -1,8 +1,7 @@
 """Base class of the agents: clocks, acting, evaluation and checkpoints."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 import lightning as L
 import numpy as np
@@ -25,13 +24,6 @@ from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.stored_settings import contain_paths, stored_arguments
 
 AgentType = TypeVar("AgentType", bound="Agent")
-
-
-class Episode(Protocol):
-    """An evaluation episode that is played with a policy."""
-
-    def play(self, policy: Callable[[NDArray[Any]], NDArray[np.float32]]) -> dict[str, float]:
-        """Play the episode and return its numbers, `return` and `length` among them."""
 
 
 class Agent(L.LightningModule):
@@ -141,9 +133,9 @@ class Agent(L.LightningModule):
         """Discard the episodes of an interrupted evaluation, and the metrics of the previous one."""
         self.evaluation.begin(self.trainer.callback_metrics)
 
-    def validation_step(self, episode: Episode, batch_idx: int) -> dict[str, float]:
-        """Play an episode without exploration noise and return its numbers."""
-        report = episode.play(self.act)
+    def validation_step(self, episode: Any, batch_idx: int) -> dict[str, float]:
+        """Play an `envs.episode.Episode` without exploration noise and return its numbers."""
+        report: dict[str, float] = episode.play(self.act)
         self.evaluation.update(report)
         return report
 
