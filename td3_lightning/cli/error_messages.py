@@ -55,6 +55,8 @@ def explain_parser_error(message: str, keys: Iterable[str]) -> str:
         if not unknown.startswith("--"):
             return f'"{unknown}" does not belong to a flag. Write a setting as --data.batch_size 256.'
         return _no_setting(unknown.split("=")[0].removeprefix("--"), [*keys, "config"])
+    if linked := _first(r'Linked "([^"]+)" must be given', message):
+        return f"{linked} is taken from the environment and cannot be set. Remove it."
     if missing := _first(rf"arguments are required: (?:(?:{'|'.join(COMMANDS)})\.)?([\w.]+)", message).rstrip("."):
         if key:
             return f"{key}: requires {missing} under init_args, got none."

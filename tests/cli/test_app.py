@@ -363,7 +363,7 @@ INVALID_LINES = {  # beside those of the FAQ
             "--data.capacity 1e6": "data.capacity must be an integer, got 1000000.0. Use an integer.",
             "--data.env_kwargs 3": "data.env_kwargs must be a mapping or null, got 3.",
             "--seed_everything -1": "-1 does not conform to restriction v>=0 and v<4294967296",
-            "--model.obs_dim 3": 'Linked "model.obs_dim" must be given via "data.obs_dim"',
+            "--model.obs_dim 3": "model.obs_dim is taken from the environment",
             "--model.hidden_dims 256,256": "model.hidden_dims must be a list, got 256,256.",
             "--model.critic_loss l1": "model.critic_loss must be one of mse, huber, got l1.",
             "--model.encoder Trunkk": "model.encoder does not accept Trunkk; did you mean td3_lightning.Trunk?",
