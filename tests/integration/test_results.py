@@ -1,16 +1,18 @@
 """Recompute the tables of the documentation from the committed metrics and their index."""
 
 import re
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from benchmarks import robust_laps
+from benchmarks import robust_laps, score_per_hour
 from benchmarks.laps import main, read_evaluations, summarize
 from benchmarks.reference import complete, first_hash, read_index, readme
 from benchmarks.settings_hash import config_of, settings_hash
+from benchmarks.time_to_score import read
 from td3_lightning.cli import app
 from td3_lightning.cli.settings import saved_settings
 from td3_lightning.interop.policy import Policy
@@ -196,6 +198,15 @@ def test_run_without_a_lap_is_summarized(tmp_path: Path, capsys: pytest.CaptureF
 def test_mean_of_frames_is_rounded() -> None:
     evaluation = {"env_steps": "9", "eval/return_mean": "1", "eval/frames": "756.07"}
     assert summarize([evaluation | {"eval/tiles": "3.5", "eval/tiles_total": "5"}])[1] == "756"
+
+
+def test_returns_per_hour_follow_from_the_evaluations() -> None:
+    folder = DOCS.parent / "benchmarks" / "results" / "score_per_hour" / "halfcheetah"
+    files = sorted(folder.glob("*/evaluations.jsonl"))
+    runs = {name: [read(path) for path in group] for name, group in groupby(files, lambda path: path.parent.name[:-3])}
+    page = (DOCS / "results" / "score_per_hour.md").read_text()
+    assert len(runs) == 4
+    assert score_per_hour.table(runs, [10, 15, 20]) in page
 
 
 def test_index_follows_from_the_metrics() -> None:
