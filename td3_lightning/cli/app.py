@@ -68,11 +68,9 @@ def main(args: Sequence[str] | None = None) -> int:
         if started_by_lightning():  # its launcher would kill all ranks before they have saved
             return 0
         raise
-    except BrokenPipeError:  # the reader of stdout, for example `head`, has ended
-        if not discard_unwritable():
-            raise
-        return 0
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and discard_unwritable():  # `head` has closed the pipe
+            return 0
         message = user_message(error)
         if message is None:
             raise

@@ -36,7 +36,7 @@ class SaveConfig(SaveConfigCallback):
         return str(self.parser.dump(self.config, "parser_mode", False))
 
     @cached_property
-    def kept(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, Any]:
         """Return the settings that a resumed run keeps, as plain Python values."""
         return kept(yaml.safe_load(self.text))
 
@@ -49,7 +49,7 @@ class SaveConfig(SaveConfigCallback):
         Raises:
             UsageError: The folder cannot be used.
         """
-        self.is_required = requires_config(self.kept)
+        self.is_required = requires_config(self.stored)
         log_dir = trainer.log_dir if trainer.loggers else None  # broadcast by Lightning
         if log_dir is None:
             return
@@ -79,7 +79,7 @@ class SaveConfig(SaveConfigCallback):
             self._write(trainer)
         except OSError as error:
             self._warnings.warn(f"Cannot write {self._file} ({error.strerror or error}). The run continues.")
-        checkpoint["config"] = self.kept
+        checkpoint["config"] = self.stored
 
     def _write(self, trainer: L.Trainer) -> None:
         if self._file is None or not trainer.is_global_zero or (self._written and self._file.exists()):
