@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from td3_lightning.algorithm.distributed import world_size
 from td3_lightning.algorithm.learner import ACTOR, CRITICS
+from td3_lightning.algorithm.losses import huber
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.fast import autograd_update
 from td3_lightning.fast.adam import FastAdam, supports_fast_step
@@ -42,7 +43,6 @@ def supports(module: TD3) -> bool:
         and module.actor.scale.device.type == "cpu"
         and _autocast_dtype() in (None, torch.bfloat16)
         and torch.get_float32_matmul_precision() == "highest"
-        and module.settings.critic_loss == "mse"
         and module.settings.bc_weight is None
         and world_size() == 1
         and not torch.is_anomaly_enabled()  # it examines the graph of autograd
@@ -109,7 +109,7 @@ class GradientPasses:
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size
-        self.layer_norm = module.settings.layer_norm
+        self.layer_norm, self.huber = module.settings.layer_norm, module.settings.critic_loss == "huber"
         self.actor_gradients = [torch.zeros_like(weight) for weight in module.actor.parameters()]
         self.critic_gradients = [torch.zeros_like(weight) for weight in module.critics.parameters()]
         critics, threads = module.critics.num_critics, torch.get_num_threads()
@@ -158,9 +158,17 @@ class GradientPasses:
             error = q - target
             values.append(q.clone())
             errors.append(error)
-            critics.backward(error * (2 / self.batch_size), gradients)
-        flat = _concatenate(errors).reshape(-1)
-        return flat.dot(flat) / self.batch_size, _concatenate(values)
+            slope = error.clamp(-1, 1) / self.batch_size if self.huber else error * (2 / self.batch_size)
+            critics.backward(slope, gradients)
+        return self._loss(_concatenate(errors)), _concatenate(values)
+
+    def _loss(self, error: Tensor) -> Tensor:
+        """Return the critics' loss for TD errors (N, batch), and store what priorities need."""
+        if self.huber:
+            loss, self.module._td_error = huber(error)
+            return loss
+        flat = error.reshape(-1)
+        return flat.dot(flat) / self.batch_size
 
     def _td_target(self, batch: Batch, noise: Tensor) -> Tensor:
         """Compute `TD3.td_target`, (batch, 1), with noise (batch, action_dim)."""

@@ -47,6 +47,7 @@ FORWARD = {  # functions that those methods call
     "_layer_norm": "d980f4b02a2318f2",
     "at_least_float32": "898d5940b0d5985b",
     "squared_error": "4fda626386b7367f",
+    "huber": "576ed2c22e6cff9e",
 }
 
 
@@ -62,7 +63,8 @@ def forward_functions() -> dict[str, Any]:
     found = {f"{kind.__name__}.{name}": getattr(kind, name) for kind, names in methods.items() for name in names}
     found |= {name: getattr(networks, name) for name in ("compute", "members", "are_separable")}
     found |= {name: getattr(ensemble, name) for name in ("_linear", "_layer_norm")}
-    return found | {"at_least_float32": vars(td3)["at_least_float32"], "squared_error": losses.CRITIC_LOSSES["mse"]}
+    found |= {"squared_error": losses.CRITIC_LOSSES["mse"], "huber": losses.CRITIC_LOSSES["huber"]}
+    return found | {"at_least_float32": vars(td3)["at_least_float32"]}
 
 
 def runs_replaced_steps(agent: Any) -> bool:

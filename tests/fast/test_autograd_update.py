@@ -43,7 +43,7 @@ def state(module: TD3) -> list[Tensor]:
         (TD3, {}),
         (TD3, {"layer_norm": True, "precision": "bf16-mixed"}),
         (TD3, {"max_grad_norm": 0.1, "precision": "64-true"}),
-        (TD3, {"critic_loss": "huber"}),
+        (TD3, {"bc_weight": 0.4}),
         (TD7, {}),
     ],
     ids=["plain", "bf16", "clipped", "manual_unsupported", "td7"],

@@ -105,6 +105,18 @@ def test_gradients_and_losses_are_autograds(
         torch.testing.assert_close(one, other, rtol=close, atol=close)
 
 
+def test_the_huber_loss_has_autograds_gradients_and_td_errors() -> None:
+    module, batch = new_module(critic_loss="huber", layer_norm=True), new_batch(40)
+    ours, our_losses = gradients(module, batch, "manual")
+    our_error = module._td_error["td_error"]
+    expected, losses = gradients(module, batch, "autograd")
+    error = module._td_error["td_error"]
+    assert error.shape == (40,)
+    assert 0 < (error > 1).sum() < 40  # both parts of the loss
+    for one, other in zip([*ours.values(), *our_losses, our_error], [*expected.values(), *losses, error], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("transposed", [False, True])  # as the actor's weights are
 def test_bf16_linear_rounds_its_factors_and_its_products(transposed: bool) -> None:
     torch.manual_seed(1)
@@ -282,8 +294,7 @@ def test_several_processes_use_autograd(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_settings_that_manual_gradients_do_not_support() -> None:
     assert supports(new_module(layer_norm=True))
-    for settings in ({"bc_weight": 0.4}, {"critic_loss": "huber"}):
-        assert not supports(new_module(**settings))
+    assert not supports(new_module(bc_weight=0.4))
     with torch.autocast("cpu", torch.float16):
         assert not supports(new_module())
 
