@@ -51,7 +51,7 @@ SMALL_PYTHON = [
 STAGES = {"walker_fine.yaml"}
 EXTRAS = {  # packages that may be missing, and the configurations that require them
     "pybullet_envs_gymnasium": {"walker.yaml", "walker_fine.yaml", "original/walker.yaml"},
-    "gymnasium_robotics": {"fetch_reach.yaml"},
+    "gymnasium_robotics": {"fetch_reach.yaml", "fetch_push.yaml"},
     "target_gym": {"environments/altitude.yaml", "environments/cstr.yaml"},
 }
 DIRECTIVES = re.findall(
