@@ -129,11 +129,7 @@ class TD3Settings:
 
 @dataclass
 class TD7Settings(TD3Settings):
-    """Validated settings of TD7; `TD7` documents each of them.
-
-    Raises:
-        UsageError: A setting is out of its range.
-    """
+    """Validated settings of TD7; `TD7` documents each of them."""
 
     zs_dim: int = 256
     encoder_lr: Any = 3e-4

@@ -35,27 +35,6 @@ def callbacks(
 
     Returns:
         A new list for the Trainer's `callbacks`.
-
-    Example::
-
-        import lightning as L
-        from td3_lightning import TD3, Collector, ReplayData, checkpointing
-        from td3_lightning.checkpointing.best import BestCheckpoint
-        from td3_lightning.checkpointing.io import AtomicCheckpointIO
-        from td3_lightning.reporting.logger import RunLogger
-
-        data = ReplayData("Pendulum-v1")
-        trainer = L.Trainer(
-            callbacks=checkpointing.callbacks(Collector(), BestCheckpoint()),
-            logger=RunLogger("lightning_logs", "pendulum"),
-            max_epochs=10,
-            num_sanity_val_steps=0,
-            plugins=[AtomicCheckpointIO()],
-        )
-        trainer.fit(TD3(data.obs_dim, data.action_low, data.action_high), datamodule=data)
-
-    To resume, make the same objects with the run's folder, `RunLogger("lightning_logs", "pendulum", "version_0")`, and
-    pass `ckpt_path="lightning_logs/pendulum/version_0/checkpoints/last.ckpt"` to `fit`.
     """
     bars = [each for each in others if isinstance(each, ProgressBar)]
     averages = [each for each in others if isinstance(each, WeightAveraging)]

@@ -66,8 +66,6 @@ class Trainer(L.Trainer):
         """Record episodes without exploration noise as mp4 videos.
 
         Args:
-            model: Agent that acts.
-            datamodule: Data module that creates the environment.
             episodes: Number of episodes, one video for each.
             folder: Folder of the videos.
             env_kwargs: Additional keyword arguments of the environment, for example {draw_rays: true} for the car.
@@ -90,8 +88,6 @@ class Trainer(L.Trainer):
         """Write episodes of a policy in the training environment as a Minari dataset, see `data.dataset`.
 
         Args:
-            model: Agent that acts.
-            datamodule: Data module that makes the environment.
             dataset: Name of the new dataset, for example lander/expert-v0. Its folder is in ~/.minari/datasets, or in
                 the folder that the environment variable MINARI_DATASETS_PATH names.
             episodes: Number of episodes. Their seeds follow from seed_everything.
@@ -114,8 +110,6 @@ class Trainer(L.Trainer):
         The episodes have the seeds of `test`.
 
         Args:
-            model: Agent that acts.
-            datamodule: Data module that makes the environment.
             episodes: Number of episodes.
             folder: Folder of values.png, actions.png and track.png.
         """
@@ -140,8 +134,6 @@ class Trainer(L.Trainer):
         The episodes have the seeds of `test`. The noise of `data.wrappers` is replaced by the given levels.
 
         Args:
-            model: Agent that acts.
-            datamodule: Data module that makes the environment.
             observation_noise: Standard deviation of the relative observation noise at each level.
             action_noise: Standard deviation of the action noise at each level, in units of the range of an action.
             episodes: Number of episodes per level.
@@ -174,9 +166,6 @@ class Trainer(L.Trainer):
         """Write the policy of a checkpoint as a file for deployment, or its weights as files of the original TD3.
 
         Args:
-            model: Agent whose policy is written.
-            datamodule: Data module with the environment.
-            checkpoint: Checkpoint to export.
             format: "onnx" or "pt2" (torch.export) for the deterministic policy, "weights" for files of the original TD3
                 with the Adam state.
             output: File of the policy, for example car.onnx.
@@ -204,8 +193,6 @@ class Trainer(L.Trainer):
         Training starts with a warm-up and an empty replay buffer. The Adam state is imported, except the learning rate.
 
         Args:
-            model: Agent that receives the weights.
-            datamodule: Not used.
             files: Common prefix of the files, for example models/car for models/car_actor.
             output: Path of the checkpoint; by default `files` with the suffix .ckpt.
         """
@@ -230,8 +217,6 @@ class Trainer(L.Trainer):
         """Play random actions, and print whether runs in this environment can be resumed exactly, and what they cost.
 
         Args:
-            model: Not used.
-            datamodule: Data module that makes the environments.
             episodes: Number of episodes that one environment plays before its last one is compared, at least 2.
             steps: Steps after which an episode without an end is left.
         """

@@ -8,14 +8,13 @@ import ast
 import hashlib
 import inspect
 from functools import cache
+from pkgutil import resolve_name
 from textwrap import dedent
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from td3_lightning.algorithm import ensemble, losses, networks, td3
-from td3_lightning.algorithm.ensemble import EnsembleLayerNorm, EnsembleLinear, EnsembleReLU
-from td3_lightning.algorithm.networks import Actor, Critics
+from td3_lightning.algorithm import losses
 
 STEPS = {  # methods of an agent that `autograd_update.py` replaces
     "update_critics": "1e249a44720ba9f1",
@@ -30,41 +29,31 @@ LOSSES = {  # further ones that `manual_update.py` replaces
     "_actor_input": "86ac6c6dcf5ac55a",
 }
 FORWARD = {  # functions that those methods call
-    "Actor.forward": "40fa53280e35c9b8",
-    "Critics.forward": "1ed676b7c4ebed66",
-    "Critics.q1": "2898f92207a63ffa",
-    "Critics._is_batched": "98c482994c5b3875",
-    "Critics.is_separable": "f8cadc2e9d4e8c83",
-    "EnsembleLinear.forward": "45be958f6123850a",
-    "EnsembleLinear.members": "03c4d014533736de",
-    "EnsembleLayerNorm.forward": "fd4ba9a60ee566ab",
-    "EnsembleLayerNorm.members": "a20f858d4e06a8fb",
-    "EnsembleReLU.members": "743fd2a2446edbdf",
-    "compute": "3ff0047cebe9cb2a",
-    "members": "9132a5d874164b11",
-    "are_separable": "ff4716a43a051293",
-    "_linear": "b4a36d093ce3a286",
-    "_layer_norm": "d980f4b02a2318f2",
-    "at_least_float32": "898d5940b0d5985b",
+    "networks:Actor.forward": "40fa53280e35c9b8",
+    "networks:Critics.forward": "1ed676b7c4ebed66",
+    "networks:Critics.q1": "2898f92207a63ffa",
+    "networks:Critics._is_batched": "98c482994c5b3875",
+    "networks:Critics.is_separable": "f8cadc2e9d4e8c83",
+    "ensemble:EnsembleLinear.forward": "45be958f6123850a",
+    "ensemble:EnsembleLinear.members": "03c4d014533736de",
+    "ensemble:EnsembleLayerNorm.forward": "fd4ba9a60ee566ab",
+    "ensemble:EnsembleLayerNorm.members": "a20f858d4e06a8fb",
+    "ensemble:EnsembleReLU.members": "743fd2a2446edbdf",
+    "networks:compute": "3ff0047cebe9cb2a",
+    "networks:members": "9132a5d874164b11",
+    "networks:are_separable": "ff4716a43a051293",
+    "ensemble:_linear": "b4a36d093ce3a286",
+    "ensemble:_layer_norm": "d980f4b02a2318f2",
+    "td3:at_least_float32": "898d5940b0d5985b",
     "squared_error": "4fda626386b7367f",
     "huber": "576ed2c22e6cff9e",
 }
 
 
 def forward_functions() -> dict[str, Any]:
-    """Return the functions of FORWARD."""
-    methods = {
-        Actor: ("forward",),
-        Critics: ("forward", "q1", "_is_batched", "is_separable"),
-        EnsembleLinear: ("forward", "members"),
-        EnsembleLayerNorm: ("forward", "members"),
-        EnsembleReLU: ("members",),
-    }
-    found = {f"{kind.__name__}.{name}": getattr(kind, name) for kind, names in methods.items() for name in names}
-    found |= {name: getattr(networks, name) for name in ("compute", "members", "are_separable")}
-    found |= {name: getattr(ensemble, name) for name in ("_linear", "_layer_norm")}
-    found |= {"squared_error": losses.CRITIC_LOSSES["mse"], "huber": losses.CRITIC_LOSSES["huber"]}
-    return found | {"at_least_float32": vars(td3)["at_least_float32"]}
+    """Return the functions of FORWARD, as `algorithm/` finds them when it runs."""
+    found = {name: resolve_name(f"td3_lightning.algorithm.{name}") for name in FORWARD if ":" in name}
+    return found | {"squared_error": losses.CRITIC_LOSSES["mse"], "huber": losses.CRITIC_LOSSES["huber"]}
 
 
 def runs_replaced_steps(agent: Any) -> bool:
