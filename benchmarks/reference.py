@@ -44,7 +44,7 @@ index.csv                     the table below, with all columns
 - `best return`, `after` and `last return` are the best and the last evaluation, on the fixed evaluation seeds. The best
   one is a maximum and therefore biased upwards.
 - `settings` is the hash of the run's configuration, which a test compares with the configuration that ships. A run
-  with earlier settings, a first stage and an ablation have none.
+  with earlier settings, a first stage, an ablation and another environment have none.
 - `env_steps` counts actions, at the last row of the metrics.
 - An empty cell means that the value was not recorded.
 
@@ -81,7 +81,7 @@ def complete(row: dict[str, str]) -> dict[str, str]:
 
 def first_hash(row: dict[str, str]) -> str:
     """Return the hash of the configuration, or an empty value for earlier settings and for another configuration."""
-    differs = row["path"].startswith("superseded/") or row["note"] in ("first stage", "ablation")
+    differs = row["path"].startswith("superseded/") or row["note"] in ("first stage", "ablation", "another environment")
     return "" if differs else settings_hash(config_of(row["task"]))
 
 
