@@ -6,6 +6,7 @@ logits of 101 atoms in [-5, 5]. One forward pass has (s, a) and (s', a'), so tha
 are divided by the spread of the running discounted returns. One update for four steps.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -86,7 +87,7 @@ class RewardScale:
     """The divisor of the rewards: the deviation of the running discounted returns, or a fifth of the largest one."""
 
     def __init__(self) -> None:
-        self.now, self.count, self.mean, self.square, self.largest = 0.0, 0, 0.0, 0.0, 0.0
+        self.count, self.now, self.mean, self.square, self.largest = 0, 0.0, 0.0, 0.0, 0.0
 
     def add(self, reward: float, has_ended: bool) -> None:
         """Add the reward of a step."""
@@ -101,7 +102,7 @@ class RewardScale:
 
     def value(self) -> float:
         """Return the divisor."""
-        return max((self.square / self.count) ** 0.5, self.largest / BOUND, 1e-8)
+        return max(math.sqrt(self.square / self.count), self.largest / BOUND, 1e-8)
 
 
 class Agent:
@@ -183,7 +184,7 @@ def train(
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     sizes = [env.observation_space.shape[0], env.action_space.shape[0]]
-    high, agent, scale = env.action_space.high, Agent(*sizes, actor_lr), RewardScale()
+    high, agent, scale = env.action_space.high, Agent(sizes[0], sizes[1], actor_lr), RewardScale()
     widths = [sizes[0], sizes[1], sizes[0], 1, 1]
     rows = np.zeros((CAPACITY, sum(widths)), np.float32)
     obs = env.reset(seed=seed)[0]
@@ -196,8 +197,9 @@ def train(
         scale.add(float(reward), terminated or truncated)
         obs = env.reset()[0] if terminated or truncated else next_obs
         if step > RANDOM_STEPS and step % STEPS_PER_UPDATE == 0:
-            batch = torch.from_numpy(rows[rng.integers(min(step, CAPACITY), size=BATCH)]).split(widths, 1)
-            agent.update(*batch[:3], batch[3] / scale.value(), batch[4])
+            batch = torch.from_numpy(rows[rng.integers(min(step, CAPACITY), size=BATCH)])
+            seen, taken, following, rewards, discounts = torch.split(batch, widths, 1)
+            agent.update(seen, taken, following, rewards / scale.value(), discounts)
             agent.decay(elapsed())
         if step % 500 == 0:
             evaluate(step, lambda seen: agent.act(seen) * high)
