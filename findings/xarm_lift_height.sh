@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gym-xarm's lifting task asks for a height of 78 cm instead of 15 cm, which is 13 cm above the highest point that the gripper reaches.
+# gym-xarm's lifting task asks for a lift of 78 cm instead of 15 cm, 13 cm more than the gripper rises in any of 9 constant directions.
 #
 # Versions: gym-xarm 0.1.1, MuJoCo 2.3.7, Gymnasium-Robotics 1.4.2, Gymnasium 1.4.0, NumPy 2.4.6.
 #
@@ -9,7 +9,7 @@
 # for a whole episode, in each of 9 directions, rises to 65 cm above the cube's starting height. The reward for a lifted cube has the same
 # error: it begins at 0.57 m above the table's center. A cube that hangs 15 or 60 cm above its starting position has a lower reward than one
 # on the table, because the arm is farther away.
-# Consequence: no episode terminates and no policy that holds the cube has is_success. The reward only teaches to come near to the cube and
+# Consequence: a policy that lifts the cube by 15 cm never has is_success, and its episodes do not terminate. The reward only teaches to come near to the cube and
 # to close the gripper. Judge a policy by the rise of observation[8], the height of the cube.
 #
 # Output:

@@ -63,7 +63,15 @@ class ObservationNoise(Noise):
 
 
 class ActionNoise(Noise):
-    """Add Gaussian noise to each number of an action, in units of its range, and clip the result to finite bounds."""
+    """Add Gaussian noise to each number of an action, in units of its range, and clip the result to the bounds.
+
+    Args:
+        env: The environment to wrap. Its observation and action spaces must be a `Box`, with finite bounds for actions.
+        std: Standard deviation of the noise, in [0, 1e6].
+
+    Raises:
+        UsageError: The standard deviation is out of range.
+    """
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step with the action with noise."""
