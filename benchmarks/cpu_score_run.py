@@ -20,7 +20,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks import xqc
 from benchmarks.score_run import Policy, learn, mean_return
 
 EPISODES = 10
@@ -183,7 +182,6 @@ RIVALS: dict[str, Callable[[CpuTask], tuple[str, str, dict[str, Any]]]] = {
     "tqc": tqc,
     "td7-author": lambda task: ("TD7", "Agent", {}),
     "xqc": lambda task: ("benchmarks.xqc", "Agent", {}),
-    "xqc-slow": lambda task: ("benchmarks.xqc", "Agent", {}),
 }
 
 
@@ -196,8 +194,8 @@ def main() -> int:
     scorer = CpuScorer(path, float(budget))
     if agent == "td7-author":
         train_author(TASKS[name], int(seed), scorer, words[0])
-    elif agent.startswith("xqc"):
-        xqc.start(TASKS[name].env_id, int(seed), agent, scorer)
+    elif agent == "xqc":
+        import_module("benchmarks.xqc").start(TASKS[name].env_id, int(seed), scorer)
     else:
         train_library(TASKS[name], int(seed), scorer, agent)
     return 0

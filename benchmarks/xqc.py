@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.baselines.process import tune_process
 from benchmarks.score_run import Policy
 
 ATOMS, BOUND, WIDTH = 101, 5.0, 256
 BATCH, GAMMA, RANDOM_STEPS, STEPS_PER_UPDATE, POLICY_FREQ = 256, 0.99, 10_000, 4, 3
 NOISE, TARGET_NOISE, CLIP = 0.1, 0.2, 0.5
-CRITIC_LR, LAST_LR = 1e-3, 0.1  # the second is the share of a learning rate at the end
+LR, LAST_LR = 1e-3, 0.1  # the second is the share of the first at the end
 CAPACITY = 1_000_000
 
 
@@ -111,18 +112,17 @@ class Agent:
     Args:
         obs_dim: Numbers in an observation.
         action_dim: Numbers in an action.
-        actor_lr: Learning rate of the actor at the start.
     """
 
-    def __init__(self, obs_dim: int, action_dim: int, actor_lr: float) -> None:
+    def __init__(self, obs_dim: int, action_dim: int) -> None:
         self.actor = nn.Sequential(
             *(norm(obs_dim, affine=False), nn.Linear(obs_dim, WIDTH), norm(WIDTH), nn.ReLU()),
             *(nn.Linear(WIDTH, WIDTH), norm(WIDTH), nn.ReLU(), nn.Linear(WIDTH, action_dim), nn.Tanh()),
         ).eval()
-        self.critics, self.rates = Critics(obs_dim + action_dim), (actor_lr, CRITIC_LR)
+        self.critics = Critics(obs_dim + action_dim)
         self.adams = [
-            torch.optim.Adam(network.parameters(), rate, betas=(0.5, 0.999), fused=True)
-            for network, rate in zip((self.actor, self.critics), self.rates, strict=True)
+            torch.optim.Adam(network.parameters(), LR, betas=(0.5, 0.999), fused=True)
+            for network in (self.actor, self.critics)
         ]
         self.atoms, self.updates = torch.linspace(-BOUND, BOUND, ATOMS), 0
 
@@ -132,9 +132,9 @@ class Agent:
         return self.actor(torch.as_tensor(np.float32(obs))[None])[0].numpy()
 
     def decay(self, elapsed: float) -> None:
-        """Set the learning rates, which decrease linearly, given the elapsed share of the run."""
-        for adam, rate in zip(self.adams, self.rates, strict=True):
-            adam.param_groups[0]["lr"] = rate * (1 - (1 - LAST_LR) * min(elapsed, 1.0))
+        """Set the learning rate, which decreases linearly, given the elapsed share of the run."""
+        for adam in self.adams:
+            adam.param_groups[0]["lr"] = LR * (1 - (1 - LAST_LR) * min(elapsed, 1.0))
 
     def update(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor) -> None:
         """Update the critics, and less often the actor. Rewards (batch, 1) are scaled."""
@@ -177,14 +177,12 @@ class Agent:
         return target.scatter_add_(1, (low + 1).clamp_(max=ATOMS - 1), chosen * upper)
 
 
-def train(
-    env: Any, seed: int, actor_lr: float, elapsed: Callable[[], float], evaluate: Callable[[int, Policy], None]
-) -> None:
+def train(env: Any, seed: int, elapsed: Callable[[], float], evaluate: Callable[[int, Policy], None]) -> None:
     """Train without end. `elapsed` returns the elapsed share of the run."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     sizes = [env.observation_space.shape[0], env.action_space.shape[0]]
-    high, agent, scale = env.action_space.high, Agent(sizes[0], sizes[1], actor_lr), RewardScale()
+    high, agent, scale = env.action_space.high, Agent(sizes[0], sizes[1]), RewardScale()
     widths = [sizes[0], sizes[1], sizes[0], 1, 1]
     rows = np.zeros((CAPACITY, sum(widths)), np.float32)
     obs = env.reset(seed=seed)[0]
@@ -205,12 +203,8 @@ def train(
             evaluate(step, lambda seen: agent.act(seen) * high)
 
 
-def start(env_id: str, seed: int, name: str, scorer: Any) -> None:
-    """Train one of the agents "xqc" and "xqc-slow", whose actor has a smaller learning rate."""
-    from benchmarks.baselines.process import tune_process
-
+def start(env_id: str, seed: int, scorer: Any) -> None:
+    """Train until the scorer ends the process."""
     tune_process()
-    actor_lr = {"xqc": 1e-3, "xqc-slow": 3e-4}[name]
-    elapsed: Callable[[], float] = lambda: scorer.seconds() / scorer.budget  # noqa: E731
     evaluate: Any = lambda frames, policy: scorer.evaluate(frames, policy, lambda: gym.make(env_id))  # noqa: E731
-    train(gym.make(env_id), seed, actor_lr, elapsed, evaluate)
+    train(gym.make(env_id), seed, lambda: scorer.seconds() / scorer.budget, evaluate)
