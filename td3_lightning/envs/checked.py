@@ -1,6 +1,6 @@
-"""Wrappers of each environment: the check of its results, once per step, and the record that restores an episode."""
+"""Wrapper of each environment: the check of its results, once per step, and the record that restores an episode."""
 
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,16 +18,21 @@ MAX_SEED = 2**31  # some simulators take integers with 32 bits and a sign
 OPENGL = ("opengl", "gladload", "framebuffer", "glfw", "osmesa", "mjr_", "eglerror", "eglquery")  # in MuJoCo's errors
 
 
-class CheckedEnv(gym.Wrapper):
-    """Check that the results of an environment are finite and match its spaces.
+class RestorableEnv(gym.Wrapper):
+    """Check the results of an environment, and record its episodes so that another process can restore or compare them.
 
-    Args:
-        env: The environment.
+    Results must be finite and match the spaces. Simulators cannot be copied, but they are deterministic. Therefore the
+    state consists of the seed of the episode and the actions since the reset. Each reset has a seed, because an
+    environment may have random generators that cannot be read. The seeds follow from that of the first episode.
+
+    The replay of the last complete episode shows whether episodes depend on earlier ones.
 
     Raises:
         EnvError: A result is invalid, or the environment raised an exception. The message names the environment, the
             step and the seed of the episode.
     """
+
+    saved: dict[str, Any] | None = None  # the state that `restore` restores
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -36,100 +41,6 @@ class CheckedEnv(gym.Wrapper):
         self.name = name_of(env)  # first words of an error message
         self.seed: int | None = None  # seed of the running episode
         self.steps = 0  # steps in the running episode
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment, and return the checked observation."""
-        self.seed, self.steps = seed, 0
-        try:
-            obs, info = self.env.reset(seed=seed, options=options)
-        except Exception as error:
-            raise self._failure(error) from error
-        return self._checked_obs(obs), info
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step the environment. Return the reward as a float, and the end of the episode as two booleans."""
-        self.steps += 1
-        try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:
-            raise self._failure(error) from error
-        return self._checked_obs(obs), self._checked_reward(reward), bool(terminated), bool(truncated), info
-
-    def _checked_obs(self, obs: Any) -> NDArray[Any]:
-        try:
-            values = np.asarray(obs)
-        except Exception as error:  # a ragged list, or a tensor on a GPU
-            raise self._failure(error) from error
-        kind = values.dtype.kind
-        if values.shape != self._shape or kind not in "biuf":
-            got, space = f"shape {values.shape} and type {values.dtype}", self.observation_space
-            raise self._fault(f"returned an observation of {got}, expected {space} from its observation_space,")
-        if kind == "f" and not _is_small(values) and not np.abs(values).max() <= MAX_FLOAT32:
-            first = int(np.argmin(np.abs(values.ravel()) <= MAX_FLOAT32))
-            raise self._fault(f"returned an observation that is not finite, {values.flat[first]} at index {first},")
-        # PyTorch has neither other byte orders, as in data from a network, nor long doubles.
-        return values if values.dtype.isnative and values.dtype.char != "g" else values.astype(np.float64)
-
-    def _checked_reward(self, value: Any) -> float:
-        number = float(value) if type(value) in (float, np.float64) else as_float(value)
-        if number is None:
-            raise self._fault(f"returned a reward of {shown(value)}, expected one number,")
-        if not -MAX_REWARD <= number <= MAX_REWARD:
-            raise self._fault(f"returned a reward that is not finite, {number},")
-        return number
-
-    def _failure(self, error: Exception) -> Exception:
-        """Return the error to raise for an exception of the environment."""
-        return error if is_ours(error) else self._fault(f"raised {described(error)}", advice(error))
-
-    def _fault(self, what: str, fix: str = "Correct the environment, or wrap it.") -> EnvError:
-        where = f"step {self.steps} of" if self.steps else "the reset of"
-        return EnvError(
-            f"{self.name} {what} at {where} the episode with seed {self.seed}. This step is not stored. {fix}"
-        )
-
-
-def _is_small(values: NDArray[Any]) -> bool:
-    """Return whether all numbers are finite and far below the bound. This is faster than the exact check."""
-    flat = values.ravel()  # its method `dot` is faster than np.vdot
-    return values.itemsize > 2 and float(flat.dot(flat)) < SAFE_SQUARES
-
-
-def advice(error: Exception, otherwise: str = "Correct the environment, or wrap it.") -> str:
-    """Return advice for an exception of an environment, for example if MuJoCo cannot find a display.
-
-    Args:
-        error: The exception.
-        otherwise: Advice for exceptions of other kinds.
-    """
-    if any(word in described(error).lower() for word in OPENGL):
-        return "To render without a display, set the environment variable MUJOCO_GL=egl, or MUJOCO_GL=osmesa."
-    return otherwise
-
-
-def name_of(env: gym.Env) -> str:
-    """Return the id of an environment, or the name of its class if it has no id."""
-    spec = getattr(env, "spec", None)
-    return str(spec.id) if spec else type(env.unwrapped).__name__
-
-
-class RestorableEnv(CheckedEnv):
-    """Record the running episode and the last complete one, so that another process can restore or compare them.
-
-    Simulators cannot be copied, but they are deterministic. Therefore the state consists of the seed of the episode
-    and the actions since the reset. Each reset has a seed, because an environment may have random generators that
-    cannot be read. The seeds follow from that of the first episode.
-
-    The replay of the last complete episode shows whether episodes depend on earlier ones.
-
-    Args:
-        env: The environment.
-    """
-
-    saved: dict[str, Any] | None = None  # the state that `restore` restores
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
         self.first_seed = 0  # seed of the last reset with a seed
         self.episodes = 0  # episodes since the first seed
         self._actions: Any = []
@@ -142,18 +53,28 @@ class RestorableEnv(CheckedEnv):
         """Reset with a seed; without one, with the next seed that follows from the first. The info is empty."""
         if seed is not None:
             self.first_seed, self.episodes = seed, 0
-        own_seed = seed if seed is not None else episode_seed(self.first_seed, self.episodes)
+        self.seed = seed if seed is not None else episode_seed(self.first_seed, self.episodes)
         self.episodes += 1
-        self._actions, self._return = [], 0.0
-        self.obs, _ = super().reset(seed=own_seed, options=options)
+        self.steps, self._actions, self._return = 0, [], 0.0
+        try:
+            obs, _ = self.env.reset(seed=self.seed, options=options)
+        except Exception as error:
+            raise self._failure(error) from error
+        self.obs = self._checked_obs(obs)
         return self.obs, {}
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step, and record the action and the results. Only the last info has values: the report of the episode."""
         own_action = np.array(action)
         self._actions.append(own_action)
-        obs, reward, terminated, truncated, info = super().step(own_action.copy())
-        self._return += reward  # type: ignore[operator]  # a float
+        self.steps += 1
+        try:
+            result, value, terminated, truncated, info = self.env.step(own_action.copy())
+        except Exception as error:
+            raise self._failure(error) from error
+        obs, reward = self._checked_obs(result), self._checked_reward(value)
+        terminated, truncated = bool(terminated), bool(truncated)
+        self._return += reward
         if terminated or truncated:
             self.obs = np.array(obs)  # the environment may reuse its array in the next reset
             self.info, self._previous = info, self._episode()
@@ -226,6 +147,63 @@ class RestorableEnv(CheckedEnv):
         ended = any(any(self.step(action)[2:4]) for action in episode["actions"])
         same = ended == is_complete and self.steps == len(episode["actions"]) and self._return == episode["return"]
         return bool(same and np.array_equal(self.obs, episode["obs"], equal_nan=True))
+
+    def _checked_obs(self, obs: Any) -> NDArray[Any]:
+        try:
+            values = np.asarray(obs)
+        except Exception as error:  # a ragged list, or a tensor on a GPU
+            raise self._failure(error) from error
+        kind = values.dtype.kind
+        if values.shape != self._shape or kind not in "biuf":
+            got, space = f"shape {values.shape} and type {values.dtype}", self.observation_space
+            raise self._fault(f"returned an observation of {got}, expected {space} from its observation_space,")
+        if kind == "f" and not _is_small(values) and not np.abs(values).max() <= MAX_FLOAT32:
+            first = int(np.argmin(np.abs(values.ravel()) <= MAX_FLOAT32))
+            raise self._fault(f"returned an observation that is not finite, {values.flat[first]} at index {first},")
+        # PyTorch has neither other byte orders, as in data from a network, nor long doubles.
+        return values if values.dtype.isnative and values.dtype.char != "g" else values.astype(np.float64)
+
+    def _checked_reward(self, value: Any) -> float:
+        number = float(value) if type(value) in (float, np.float64) else as_float(value)
+        if number is None:
+            raise self._fault(f"returned a reward of {shown(value)}, expected one number,")
+        if not -MAX_REWARD <= number <= MAX_REWARD:
+            raise self._fault(f"returned a reward that is not finite, {number},")
+        return number
+
+    def _failure(self, error: Exception) -> Exception:
+        """Return the error to raise for an exception of the environment."""
+        return error if is_ours(error) else self._fault(f"raised {described(error)}", advice(error))
+
+    def _fault(self, what: str, fix: str = "Correct the environment, or wrap it.") -> EnvError:
+        where = f"step {self.steps} of" if self.steps else "the reset of"
+        return EnvError(
+            f"{self.name} {what} at {where} the episode with seed {self.seed}. This step is not stored. {fix}"
+        )
+
+
+def _is_small(values: NDArray[Any]) -> bool:
+    """Return whether all numbers are finite and far below the bound. This is faster than the exact check."""
+    flat = values.ravel()  # its method `dot` is faster than np.vdot
+    return values.itemsize > 2 and float(flat.dot(flat)) < SAFE_SQUARES
+
+
+def advice(error: Exception, otherwise: str = "Correct the environment, or wrap it.") -> str:
+    """Return advice for an exception of an environment, for example if MuJoCo cannot find a display.
+
+    Args:
+        error: The exception.
+        otherwise: Advice for exceptions of other kinds.
+    """
+    if any(word in described(error).lower() for word in OPENGL):
+        return "To render without a display, set the environment variable MUJOCO_GL=egl, or MUJOCO_GL=osmesa."
+    return otherwise
+
+
+def name_of(env: gym.Env) -> str:
+    """Return the id of an environment, or the name of its class if it has no id."""
+    spec = getattr(env, "spec", None)
+    return str(spec.id) if spec else type(env.unwrapped).__name__
 
 
 def episode_seed(first_seed: int, number: int) -> int:

@@ -10,7 +10,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers import vector as vector_wrappers
 from numpy.typing import NDArray
 
-from td3_lightning.envs.checked import CheckedEnv, RestorableEnv
+from td3_lightning.envs.checked import RestorableEnv
 from td3_lightning.envs.reports import info_values
 from td3_lightning.errors import EnvError, UsageError
 
@@ -53,7 +53,7 @@ class Episode:
         return info_values(env.info) | {name: report[name] for name in ("return", "length")}
 
 
-def _check_has_time_limit(env: CheckedEnv) -> None:
+def _check_has_time_limit(env: RestorableEnv) -> None:
     if env.spec is None or env.spec.max_episode_steps is None:
         raise EnvError(
             f"{env.name} has not ended its episode of seed {env.seed} after {env.steps:,} steps, and has no time "
