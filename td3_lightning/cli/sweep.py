@@ -99,7 +99,7 @@ def _plan(options: Any, words: list[str], files: Sequence[ConfigFile], corners: 
         mode=settings.checkpoint.mode,
         workers=options.workers,
         clock="updates" if check.datamodule.offline else "env_steps",
-        files=[file.path for file in files],
+        read=lambda name: read_config(name).content,
     )
 
 

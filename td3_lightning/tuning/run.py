@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import yaml
 
 from td3_lightning.atomic_files import atomic_write
 from td3_lightning.errors import UsageError
@@ -36,7 +35,7 @@ class Plan:
         mode: "max" if a larger metric is better, otherwise "min".
         workers: Number of simultaneous runs.
         clock: Unit of the steps of an evaluation: "env_steps", or "updates" for offline runs.
-        files: Paths of the configuration files.
+        read: Reads a configuration file again, given its name in `configs`; None never does.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Plan:
     mode: str = "max"
     workers: int = 1
     clock: str = "env_steps"
-    files: Sequence[Path] = ()
+    read: Callable[[str], Mapping[str, Any]] | None = None
 
     @property
     def words(self) -> list[str]:
@@ -68,10 +67,10 @@ class Plan:
 
     def check_files(self) -> None:
         """Raise `UsageError` if a configuration file has been edited since the start of the sweep."""
-        for file, content in zip(self.files, self.contents, strict=False):
-            if yaml.safe_load(file.read_text(encoding="utf-8")) != content:
+        for name, content in zip(self.configs, self.contents, strict=True):
+            if self.read is not None and self.read(name) != content:
                 raise UsageError(
-                    f"{file} must be as at the start of the sweep, got other settings. Undo the change and repeat the "
+                    f"{name} must be as at the start of the sweep, got other settings. Undo the change and repeat the "
                     "command, or use another --name for the new settings."
                 )
 

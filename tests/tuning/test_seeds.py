@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import fit_stub
 from td3_lightning.errors import RunError, UsageError
@@ -80,7 +81,7 @@ def test_configuration_that_is_edited_ends_the_sweep(plan: Plan) -> None:
         file.write_text("model: {tau: 0.3}")
         return LocalProcess(run, plan)
 
-    plan = dataclasses.replace(plan, files=[file], workers=1)
+    plan = dataclasses.replace(plan, read=lambda name: yaml.safe_load(Path(name).read_text()), workers=1)
     with pytest.raises(UsageError, match=r"^toy\.yaml must be as at the start of the sweep, got other settings\. Undo"):
         run_seeds(plan, [1, 2], start)
     assert Run(plan.folder / "seed_1", ()).finished

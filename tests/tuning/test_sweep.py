@@ -18,7 +18,7 @@ from td3_lightning.reporting.metrics_csv import read_metrics
 TINY = """
 data: {env_id: Pendulum-v1, capacity: 1000, batch_size: 8, steps_per_epoch: 100, eval_episodes: 1}
 collector: {warmup_steps: 50}
-model: {hidden_dims: [8]}
+model: {class_path: TD3, init_args: {hidden_dims: [8]}}
 trainer: {max_epochs: 14, accelerator: cpu}
 """
 
