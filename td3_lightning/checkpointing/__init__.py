@@ -28,7 +28,7 @@ def callbacks(
 
     Args:
         collector: The Collector.
-        best: Callback that keeps the best checkpoints. `last.ckpt` is saved in its folder. None saves no checkpoints.
+        best: Callback that keeps the best checkpoint. `last.ckpt` is saved in its folder. None saves no checkpoints.
         others: Your callbacks, for example an EarlyStopping or AveragedWeights.
         records: Callbacks that must also run when a signal arrives during the warm-up, for example one that writes
             the configuration to the run's folder.

@@ -1,4 +1,4 @@
-"""Callback that keeps the checkpoints with the best evaluations."""
+"""Callback that keeps the checkpoint with the best evaluation."""
 
 import copy
 import re
@@ -14,32 +14,27 @@ from td3_lightning.checkpointing.last import barrier_on_error, same_folder, save
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keep the checkpoints with the best evaluations, without the replay.
+    """Keep the checkpoint with the best evaluation, without the replay.
 
-    The name of a checkpoint has its environment steps, or its updates in an offline run, and the compared value, for
+    The name of the checkpoint has its environment steps, or its updates in an offline run, and the compared value, for
     example `steps_12000_return_231.50.ckpt`.
 
     Args:
         monitor: Metric to compare.
-        mode: "max" keeps the largest values, "min" the smallest.
-        save_top_k: Number of checkpoints to keep; -1 keeps all.
-        dirpath: Folder of the checkpoints; None uses `checkpoints` in the run's folder.
+        mode: "max" keeps the largest value, "min" the smallest.
+        dirpath: Folder of the checkpoint; None uses `checkpoints` in the run's folder.
     """
 
     def __init__(
-        self,
-        monitor: str = "eval/return_mean",
-        mode: Literal["max", "min"] = "max",
-        save_top_k: int = 1,
-        dirpath: str | None = None,
+        self, monitor: str = "eval/return_mean", mode: Literal["max", "min"] = "max", dirpath: str | None = None
     ) -> None:
-        super().__init__(dirpath, None, monitor, save_top_k=save_top_k, mode=mode, auto_insert_metric_name=False)
+        super().__init__(dirpath, None, monitor, mode=mode, auto_insert_metric_name=False)
         self._warnings = WarningCache()
         self._in_own_folder = False  # the loaded checkpoint is in this folder
         self._clock = "env_steps"
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Resolve the folder, and form the names of the checkpoints."""
+        """Resolve the folder, and form the name of the checkpoint."""
         super().setup(trainer, pl_module, stage)
         self._clock = getattr(pl_module, "clock_name", self._clock)
         metric = re.sub(r"\W+", "_", str(self.monitor).removeprefix("eval/").removesuffix("_mean")).strip("_")[:100]
@@ -51,16 +46,15 @@ class BestCheckpoint(ModelCheckpoint):
         self._in_own_folder = same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the list of the best checkpoints. Adjust their paths if the run's folder was moved.
+        """Restore the path of the best checkpoint, and adjust it if the run's folder was moved.
 
-        The list is shortened to `save_top_k`, which may have been larger before. The files stay.
+        An earlier version may have kept several checkpoints. Their files stay.
         """
         super().load_state_dict(self._moved(state_dict) if self._in_own_folder else state_dict)
         ranked = sorted(self.best_k_models.items(), key=lambda entry: entry[1], reverse=self.mode == "max")
-        kept = ranked if self.save_top_k < 0 else ranked[: self.save_top_k]
-        self.best_k_models = dict(kept)
-        if 0 < self.save_top_k == len(kept):  # the next checkpoint replaces the worst one
-            self.kth_best_model_path, self.kth_value = kept[-1]
+        self.best_k_models = dict(ranked[:1])
+        if ranked:  # a better checkpoint replaces it
+            self.kth_best_model_path, self.kth_value = ranked[0]
         self.current_score = state_dict["current_score"]  # Lightning saves it but does not restore it
 
     def _moved(self, state: dict[str, Any]) -> dict[str, Any]:

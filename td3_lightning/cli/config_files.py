@@ -44,6 +44,8 @@ def read_config(name: str) -> ConfigFile:
     content = read_yaml(path)
     if "model" in content:
         content["model"] = _flat(content["model"])
+    if isinstance(best := content.get("checkpoint"), dict) and best.get("save_top_k") == 1:
+        del best["save_top_k"]  # of an earlier version, which could keep several
     # A section whose keys are all commented out must not discard the settings of an earlier file.
     return ConfigFile(path, {key: held for key, held in content.items() if key not in SECTIONS or held is not None})
 

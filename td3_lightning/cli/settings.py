@@ -40,7 +40,7 @@ KEPT: dict[str, Sequence[str] | None] = {
     "model": None,  # all
     "data": tuple(inspect.signature(ReplayData).parameters),
     "collector": tuple(inspect.signature(Collector).parameters),
-    "checkpoint": ("monitor", "mode", "save_top_k"),
+    "checkpoint": ("monitor", "mode"),
     "trainer": (
         *("precision", "float32_matmul_precision", "deterministic", "check_val_every_n_epoch", "val_check_interval"),
         *("limit_train_batches", "limit_val_batches", "log_every_n_steps"),

@@ -77,14 +77,12 @@ def versions():
 
 def test_resume_continues_in_the_run_folder():
     before = torch.load(LAST, weights_only=True)
-    fit("--ckpt_path", LAST, "--checkpoint.save_top_k=-1", epochs=3)
+    fit("--ckpt_path", LAST, epochs=3)
     assert versions() == ["version_0"]
     assert steps() == events() == [14, 18, 22]
-    bests = {path.name.split("_")[1] for path in LAST.parent.glob("steps_*.ckpt")}
-    assert bests == {"14", "18", "22"}
+    (best,) = LAST.parent.glob("steps_*.ckpt")
     (key,) = (key for key in before["callbacks"] if key.startswith("BestCheckpoint"))
-    models = torch.load(LAST, weights_only=True)["callbacks"][key]["best_k_models"]
-    assert {Path(path).name.split("_")[1] for path in models} == {"14", "18", "22"}
+    assert list(torch.load(LAST, weights_only=True)["callbacks"][key]["best_k_models"]) == [str(best.absolute())]
     config = yaml.safe_load(RUNS.joinpath("version_0", "config.yaml").read_text())
     assert config["ckpt_path"] is None
     assert config["trainer"]["max_epochs"] == 3
@@ -104,37 +102,39 @@ def test_resume_keeps_the_seed_unless_it_is_given():
 
 def test_resume_keeps_precision_and_intervals(capsys):
     last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
-    fit("--trainer.precision=bf16-mixed", "--trainer.check_val_every_n_epoch=2", "--checkpoint.save_top_k=3", epochs=2)
+    fit("--trainer.precision=bf16-mixed", "--trainer.check_val_every_n_epoch=2", "--checkpoint.mode=min", epochs=2)
     Path("here.yaml").write_text(f"{PENDULUM}trainer: {{log_every_n_steps: 7}}\n")
     fit("--ckpt_path", last, epochs=6)
     config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
-    assert (config["trainer"]["precision"], config["checkpoint"]["save_top_k"]) == ("bf16-mixed", 3)
+    assert (config["trainer"]["precision"], config["checkpoint"]["mode"]) == ("bf16-mixed", "min")
     assert steps("version_1") == [18, 26, 34]
     assert "trainer.log_every_n_steps None (not 7)" in capsys.readouterr().out
-    fit("--ckpt_path", last, "--checkpoint.save_top_k=1", "--trainer.precision=32", epochs=8)
+    fit("--ckpt_path", last, "--trainer.precision=32", epochs=8)
     config = yaml.safe_load(RUNS.joinpath("version_1", "config.yaml").read_text())
-    assert (config["trainer"]["precision"], config["checkpoint"]["save_top_k"]) == (32, 1)
+    assert (config["trainer"]["precision"], config["checkpoint"]["mode"]) == (32, "min")
     run("test", "--ckpt_path", last)
 
 
-@pytest.mark.parametrize(("first", "then"), [(3, 1), (0, 1)])
-def test_resume_with_another_save_top_k(first, then):
-    last = RUNS / "version_1" / "checkpoints" / "last.ckpt"
-    fit(f"--checkpoint.save_top_k={first}", epochs=2)
-    fit("--ckpt_path", last, f"--checkpoint.save_top_k={then}", epochs=5)
-    states = torch.load(last, weights_only=True)["callbacks"]
-    (state,) = (states[key] for key in states if key.startswith("BestCheckpoint"))
-    returns = {}
-    with RUNS.joinpath("version_1", "metrics.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["eval/return_mean"]:
-                returns[row["env_steps"]] = float(row["eval/return_mean"])
-    known = list(returns)[2 if first == 0 else 0 :]
-    known = sorted(known[:2], key=returns.get, reverse=True)[:first] + known[2:]
-    expected = sorted(known, key=returns.get, reverse=True)[:then]
-    kept = sorted(state["best_k_models"], key=lambda path: -state["best_k_models"][path])
-    assert [Path(path).name.split("_")[1] for path in kept] == expected
-    assert all(Path(path).exists() for path in kept)
+def test_resume_of_an_earlier_version_keeps_one_best(capsys):
+    checkpoint = torch.load(LAST, weights_only=True)
+    (key,) = (key for key in checkpoint["callbacks"] if key.startswith("BestCheckpoint"))
+    state = checkpoint["callbacks"][key]
+    ((best, score),) = state["best_k_models"].items()
+    other = Path(shutil.copy(best, LAST.with_name("other.ckpt"))).absolute()
+    state["best_k_models"][str(other)] = state["kth_value"] = score - 1
+    state["kth_best_model_path"] = str(other)
+    checkpoint["config"]["checkpoint"]["save_top_k"] = 2
+    torch.save(checkpoint, LAST)
+    Path("here.yaml").write_text(f"{PENDULUM}checkpoint: {{save_top_k: 1}}\n")
+    fit("--ckpt_path", LAST, epochs=3)
+    with RUNS.joinpath("version_0", "metrics.csv").open(newline="") as file:
+        returns = {float(row["eval/return_mean"]): row["env_steps"] for row in csv.DictReader(file)}
+    (kept,) = torch.load(LAST, weights_only=True)["callbacks"][key]["best_k_models"]
+    assert Path(kept).name.startswith(f"steps_{returns[max(returns)]}_")
+    assert Path(kept).exists()
+    assert other.exists()
+    Path("here.yaml").write_text(f"{PENDULUM}checkpoint: {{save_top_k: 2}}\n")
+    assert refusal(capsys, "--ckpt_path", LAST).startswith('There is no setting "checkpoint.save_top_k"')
 
 
 def test_other_model_checkpoint_does_not_write_last(capsys):
