@@ -36,10 +36,6 @@ class Step(NamedTuple):
         """Return the indices of the environments that took a step."""
         return range(len(self.reward)) if self.resets is None else np.flatnonzero(~self.resets).tolist()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the step without `resets`, which only other vector environments have."""
-        return {name: value for name, value in self._asdict().items() if name != "resets"}
-
 
 class EnvList(VectorEnv):
     """Step environments in this process in turn, and reset each one in the step that ends its episode.
@@ -214,7 +210,9 @@ class TrainingVectorEnv:
         except EnvError:
             self.discard_episodes()
             raise
-        state = {"episodes": list(episodes), **({"step": self._finished.state_dict()} if self._finished else {})}
+        state: dict[str, Any] = {"episodes": list(episodes)}
+        if self._finished is not None:  # only vector environments of other packages have `resets`
+            state["step"] = {name: value for name, value in self._finished._asdict().items() if name != "resets"}
         return dict(to_primitives(state, "the training environments"))
 
     def load_state_dict(self, state: dict[str, Any]) -> list[int]:

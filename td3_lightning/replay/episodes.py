@@ -78,8 +78,3 @@ def checksum(episodes: Sequence[RecordedEpisode]) -> int:
     for episode in episodes:
         crc = zlib.crc32(episode.rows(reward_scale=1.0).data, crc)
     return crc
-
-
-def checksum_of_rows(replay: Replay) -> int:
-    """Return the CRC32 of all rows of a replay buffer."""
-    return zlib.crc32(replay.rows.numpy().data)

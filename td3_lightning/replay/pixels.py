@@ -104,17 +104,15 @@ class PixelReplay(Replay):
         frames = self.rows.view(torch.uint8)[:, : self.pixels.frame_bytes]
         return frames[numbers.flatten()].view(len(rows), self.pixels.stack, *self.pixels.shape)
 
-    def _corners(self) -> Tensor:
-        """Sample the top left corner (batch, 2) of each stack in its padded version."""
-        return torch.randint(2 * self.pixels.shift + 1, (self.batch_size, 2), generator=self.generator)
-
     def _shifted(self, stacks: Tensor) -> Tensor:
         """Shift each stack at random, with its edge pixels as padding (Kostrikov et al., 2020)."""
         most, (height, width, _) = self.pixels.shift, self.pixels.shape
         if not most:
             return stacks.flatten(1)
-        padded, corners = _pad_edges(stacks, most), self._corners().tolist()
-        moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in zip(padded, corners, strict=True)]
+        padded = _pad_edges(stacks, most)
+        corners = torch.randint(2 * most + 1, (self.batch_size, 2), generator=self.generator)  # top left, (batch, 2)
+        pairs = zip(padded, corners.tolist(), strict=True)
+        moved = [stack[:, y : y + height, x : x + width] for stack, (y, x) in pairs]
         return torch.stack(moved).flatten(1)
 
 

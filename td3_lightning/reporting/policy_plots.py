@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.car_racing import CarRacing
-from td3_lightning.envs.episode import Episode
 from td3_lightning.replay.episodes import RecordedEpisode
 from td3_lightning.reporting.pictures import write_picture
 from td3_lightning.training.data_module import ReplayData
@@ -59,7 +58,7 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
     recorder = LineRecorder(data.make_env())
     try:
         seeds = range(data.test_seeds.start, data.test_seeds.start + episodes)
-        recorded = [play(module, recorder, seed) for seed in seeds]
+        recorded = [recorder.play(module.act, seed) for seed in seeds]
     finally:
         recorder.close()
     pictures: dict[str, Callable[[], Figure]] = {
@@ -71,12 +70,6 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
     for name, draw in pictures.items():
         write_picture(folder / name, draw)
         yield folder / name
-
-
-def play(module: TD3, recorder: LineRecorder, seed: int) -> RecordedEpisode:
-    """Play an episode and return its recording."""
-    Episode(recorder, seed).play(module.act)
-    return recorder.episode(seed)
 
 
 def draw_values(module: TD3, data: ReplayData, episodes: Sequence[RecordedEpisode]) -> Figure:

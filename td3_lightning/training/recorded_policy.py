@@ -8,7 +8,7 @@ import numpy as np
 
 from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.exploration import MAX_NOISE, with_noise
-from td3_lightning.envs.episode import Episode
+from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.spaces import check_same_spaces
 from td3_lightning.envs.wrappers import structured_space
 from td3_lightning.errors import require_float, require_int
@@ -19,11 +19,7 @@ from td3_lightning.training.data_module import MAX_EPISODES, ReplayData
 
 
 class TransitionRecorder(gym.Wrapper):
-    """Record the observations, actions, rewards and the end of the running episode.
-
-    Args:
-        env: The environment.
-    """
+    """Record the observations, actions, rewards and the end of the running episode."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -44,8 +40,9 @@ class TransitionRecorder(gym.Wrapper):
         self._steps.append((own, float(reward), bool(terminated), bool(truncated)))
         return obs, reward, terminated, truncated, info
 
-    def episode(self, seed: int) -> RecordedEpisode:
-        """Return the recording of a complete episode."""
+    def play(self, policy: Policy, seed: int) -> RecordedEpisode:
+        """Play an episode to its end, and return its recording."""
+        Episode(self, seed).play(policy)
         action, reward, terminated, truncated = zip(*self._steps, strict=True)
         return RecordedEpisode(
             np.stack(self._obs), np.stack(action), np.array(reward), terminated[-1], truncated[-1], seed
@@ -80,8 +77,6 @@ def record_episodes(module: Agent, data: ReplayData, episodes: int, noise: float
     try:
         check_same_spaces(recorder.observation_space, recorder.action_space, data.eval_env, data.env_id)
         for number in range(count):
-            seed = derive_seed("episode of a dataset", number)
-            Episode(recorder, seed).play(policy)
-            yield recorder.episode(seed)
+            yield recorder.play(policy, derive_seed("episode of a dataset", number))
     finally:
         recorder.close()

@@ -15,7 +15,6 @@ from td3_lightning.reporting.policy_plots import (
     discounted_returns,
     draw_actions,
     draw_values,
-    play,
     write_policy_plots,
 )
 
@@ -40,7 +39,7 @@ def test_values_are_in_the_units_of_the_environment() -> None:
         for parameter in module.critics.parameters():
             parameter.zero_()
         list(module.critics.parameters())[-1].fill_(-2.0)  # bias of the output
-    episode = play(module, LineRecorder(data.make_env()), 1)
+    episode = LineRecorder(data.make_env()).play(module.act, 1)
     (axes,) = draw_values(module, data, [episode]).axes
     _, points = axes.lines
     assert np.unique(points.get_ydata()) == pytest.approx([-20.0])
