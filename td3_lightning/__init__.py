@@ -43,44 +43,34 @@ if TYPE_CHECKING:  # `as` makes a name public for type checkers
 
 __version__ = "0.2.0"
 
-# Public names and their modules. A module is imported when one of its names is first used.
-_MODULES = {
-    "TD3": "algorithm.td3",
-    "TD7": "algorithm.td7",
-    "ActionNoise": "envs.noise",
-    "ActionRepeat": "envs.wrappers",
-    "Actor": "algorithm.networks",
-    "AveragedWeights": "training.weight_averaging",
-    "Batch": "replay.batch",
-    "Collector": "training.collector",
-    "Constant": "schedules",
-    "Convolutions": "algorithm.pixel_encoder",
-    "Critics": "algorithm.networks",
-    "Curve": "reporting.learning_curve",
-    "Dataset": "training.dataset_source",
-    "Encoder": "algorithm.encoders",
-    "EnvError": "errors",
-    "FlattenAction": "envs.wrappers",
-    "Hindsight": "replay.hindsight",
-    "LearnerError": "errors",
-    "Linear": "schedules",
-    "ObservationNoise": "envs.noise",
-    "Pedals": "envs.car_racing",
-    "Pixels": "replay.pixels",
-    "Policy": "interop.policy",
-    "PolicyCheckpoint": "training.policy_checkpoint",
-    "Progress": "reporting.progress_bar",
-    "Replay": "replay.buffer",
-    "ReplayData": "training.data_module",
-    "RunError": "errors",
-    "SaveEvaluations": "training.evaluation",
-    "Schedule": "schedules",
-    "StopWhenSolved": "training.evaluation",
-    "SymmetricActionBounds": "envs.wrappers",
-    "Trunk": "algorithm.encoders",
-    "UsageError": "errors",
+# Modules and their public names. A module is imported when one of its names is first used.
+_NAMES = {
+    "algorithm.encoders": ("Encoder", "Trunk"),
+    "algorithm.networks": ("Actor", "Critics"),
+    "algorithm.pixel_encoder": ("Convolutions",),
+    "algorithm.td3": ("TD3",),
+    "algorithm.td7": ("TD7",),
+    "envs.car_racing": ("Pedals",),
+    "envs.noise": ("ActionNoise", "ObservationNoise"),
+    "envs.wrappers": ("ActionRepeat", "FlattenAction", "SymmetricActionBounds"),
+    "errors": ("EnvError", "LearnerError", "RunError", "UsageError"),
+    "interop.policy": ("Policy",),
+    "replay.batch": ("Batch",),
+    "replay.buffer": ("Replay",),
+    "replay.hindsight": ("Hindsight",),
+    "replay.pixels": ("Pixels",),
+    "reporting.learning_curve": ("Curve",),
+    "reporting.progress_bar": ("Progress",),
+    "schedules": ("Constant", "Linear", "Schedule"),
+    "training.collector": ("Collector",),
+    "training.data_module": ("ReplayData",),
+    "training.dataset_source": ("Dataset",),
+    "training.evaluation": ("SaveEvaluations", "StopWhenSolved"),
+    "training.policy_checkpoint": ("PolicyCheckpoint",),
+    "training.weight_averaging": ("AveragedWeights",),
 }
-__all__ = list(_MODULES)
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = ["TD3", "TD7", *sorted(_MODULES.keys() - {"TD3", "TD7"})]
 
 
 def __getattr__(name: str) -> Any:
