@@ -16,13 +16,7 @@ Member = Callable[[Tensor], Tensor]  # a layer of one of the networks
 
 
 class EnsembleLinear(nn.Module):
-    """N independent linear layers, computed as one batched product and initialized like `torch.nn.Linear`.
-
-    Args:
-        num_members: Number of layers, N.
-        fan_in: Inputs of each layer.
-        fan_out: Outputs of each layer.
-    """
+    """N independent linear layers, computed as one batched product and initialized like `torch.nn.Linear`."""
 
     def __init__(self, num_members: int, fan_in: int, fan_out: int) -> None:
         super().__init__()
@@ -42,12 +36,7 @@ class EnsembleLinear(nn.Module):
 
 
 class EnsembleLayerNorm(nn.Module):
-    """N independent layer norms over the last axis.
-
-    Args:
-        num_members: Number of layer norms, N.
-        width: Size of the last axis.
-    """
+    """N independent layer norms over the last axis, which has `width` numbers."""
 
     def __init__(self, num_members: int, width: int) -> None:
         super().__init__()

@@ -18,9 +18,6 @@ class RunningNormalizer(nn.Module):
     The statistics are float64 in every precision. Batches of observations are merged by the formula of Chan, Golub and
     LeVeque (1979). Unlike a sum of squares, its error does not grow with the ratio of mean and standard deviation.
     Before the first observation, the mean is 0 and the variance is 1.
-
-    Args:
-        obs_dim: Numbers in an observation.
     """
 
     count: Tensor

@@ -58,17 +58,13 @@ class Convolutions(Encoder):
 
 
 class Planes(nn.Module):
-    """Convert bytes (..., stack * height * width * 3) to planes (..., stack * 3, height, width) in [-0.5, 0.5].
-
-    Args:
-        shape: stack, height, width, 3.
-    """
+    """Convert bytes (..., stack * height * width * 3) to planes (..., stack * 3, height, width) in [-0.5, 0.5]."""
 
     middle: Tensor
 
     def __init__(self, shape: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape = shape  # stack, height, width, 3
         # A buffer follows the parameters to their device and dtype.
         self.register_buffer("middle", torch.tensor(0.5), persistent=False)
 

@@ -26,12 +26,7 @@ def defer_compiler() -> None:
 
 
 class DeferredCompiler(ModuleType):
-    """Stands for `torch._dynamo`, and becomes it when a name is used that it does not define.
-
-    Args:
-        spec: How Python imports the package.
-        loader: Runs the code of the package.
-    """
+    """Stand for `torch._dynamo`, and become it when a name is used that this module does not define."""
 
     def __init__(self, spec: ModuleSpec, loader: Loader) -> None:
         super().__init__(NAME)

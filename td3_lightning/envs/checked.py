@@ -189,12 +189,7 @@ def _is_small(values: NDArray[Any]) -> bool:
 
 
 def advice(error: Exception, otherwise: str = "Correct the environment, or wrap it.") -> str:
-    """Return advice for an exception of an environment, for example if MuJoCo cannot find a display.
-
-    Args:
-        error: The exception.
-        otherwise: Advice for exceptions of other kinds.
-    """
+    """Return advice for an exception of an environment: for MuJoCo without a display, or `otherwise`."""
     if any(word in described(error).lower() for word in OPENGL):
         return "To render without a display, set the environment variable MUJOCO_GL=egl, or MUJOCO_GL=osmesa."
     return otherwise
@@ -207,10 +202,5 @@ def name_of(env: gym.Env) -> str:
 
 
 def episode_seed(first_seed: int, number: int) -> int:
-    """Return the seed of a later episode.
-
-    Args:
-        first_seed: Seed of the first episode.
-        number: Number of episodes before.
-    """
+    """Return the seed of a later episode, given that of the first one and the number of episodes before."""
     return int(np.random.SeedSequence([first_seed, number]).generate_state(1)[0]) % MAX_SEED

@@ -23,21 +23,13 @@ Policy = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Episode:
-    """Play one evaluation episode without exploration noise.
-
-    Args:
-        env: The environment.
-        seed: Seed of the reset.
-    """
+    """Play the evaluation episode of a seed without exploration noise."""
 
     def __init__(self, env: gym.Env, seed: int) -> None:
         self.env, self.seed = env if isinstance(env, RestorableEnv) else RestorableEnv(env), seed
 
     def play(self, policy: Policy) -> dict[str, float]:
-        """Play the episode to its end.
-
-        Args:
-            policy: Maps an observation to an action.
+        """Play the episode to its end with a policy, which maps an observation to an action.
 
         Returns:
             `return`, `length` in steps, and the numbers and booleans in the last `info`.
@@ -62,12 +54,7 @@ def _check_has_time_limit(env: RestorableEnv) -> None:
 
 
 def check_keeps_no_statistics(env: gym.Env | VectorEnv, setting: str = "data.wrappers") -> None:
-    """Raise `UsageError` for a wrapper of Gymnasium that normalizes with running statistics.
-
-    Args:
-        env: An environment or a vector environment with its wrappers.
-        setting: Name of the setting that adds the wrappers.
-    """
+    """Raise `UsageError` for a wrapper, added by `setting`, that normalizes with running statistics."""
     while isinstance(env, gym.Wrapper | VectorWrapper):
         if isinstance(env, NORMALIZERS) and env.update_running_mean:
             raise UsageError(

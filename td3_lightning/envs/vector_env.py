@@ -41,10 +41,6 @@ class EnvList(VectorEnv):
     """Step environments in this process in turn, and reset each one in the step that ends its episode.
 
     Gymnasium's `SyncVectorEnv` does the same, but takes 20 us longer per step.
-
-    Args:
-        make: Function that makes one environment.
-        num_envs: Number of environments.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  # as in Gymnasium

@@ -85,10 +85,6 @@ class ParamGroupState:
     """Adam's state of a parameter group, in the order of the parameters.
 
     The step counts become views of one tensor, so that they are incremented together.
-
-    Args:
-        parameters: The parameters.
-        state: Adam's state by parameter.
     """
 
     def __init__(self, parameters: Sequence[Tensor], state: Any) -> None:

@@ -35,11 +35,7 @@ def supports(module: TD3) -> bool:
 
 
 class AutogradUpdate:
-    """Update rule with the losses and the gradients of the module, bit for bit.
-
-    Args:
-        module: A module that `supports` accepts.
-    """
+    """Update rule with the losses and the gradients of a module that `supports` accepts, bit for bit."""
 
     def __init__(self, module: TD3) -> None:
         self.module = module
@@ -61,14 +57,7 @@ class AutogradUpdate:
 
 
 class GradientStep:
-    """Backward pass and optimizer step of one network, whose parameters and hooks are looked up once per epoch.
-
-    Args:
-        module: The agent.
-        network: The network whose parameters get gradients.
-        optimizer: Optimizer of the network.
-        lr: Its learning rate.
-    """
+    """Backward pass and optimizer step of one network, whose parameters and hooks are looked up once per epoch."""
 
     def __init__(self, module: TD3, network: nn.Module, optimizer: LightningOptimizer, lr: Schedule) -> None:
         self.module, self.optimizer, self.lr = module, optimizer, lr

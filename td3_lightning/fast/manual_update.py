@@ -100,12 +100,7 @@ class ManualUpdate:
 
 
 class GradientPasses:
-    """Forward and backward passes that write the gradients of the critic and actor loss into buffers.
-
-    Args:
-        module: Module with the networks.
-        batch_size: Transitions in a batch.
-    """
+    """Forward and backward passes that write the gradients of the critic and actor loss into buffers."""
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size

@@ -129,12 +129,7 @@ class BFloat16Linear(LinearKernel):
 class BatchedMLP:
     """N multilayer perceptrons with a ReLU after all layers but the last, and their gradients.
 
-    A layer norm may stand before a ReLU if N is 1.
-
-    Args:
-        layers: The parameters.
-        batch_size: Rows of every input.
-        bf16: Whether products between wide layers are computed in bfloat16.
+    A layer norm may precede a ReLU if N is 1. With `bf16`, products between wide layers are computed in bfloat16.
     """
 
     def __init__(self, layers: Layers, batch_size: int, bf16: bool = False) -> None:

@@ -69,9 +69,6 @@ class Batches:
 
     The state is empty, because the data module saves the replay. The Trainer resumes in the middle of an epoch only if
     the loader has a `state_dict`.
-
-    Args:
-        replay: Buffer to sample from.
     """
 
     replay: "Replay | MixedReplay"

@@ -146,9 +146,6 @@ class SumTree:
 
     A sum is always computed from all of its children, in float64 and in their order. So it depends only on the
     numbers, not on earlier changes, and rounding errors do not accumulate.
-
-    Args:
-        size: Number of leaves.
     """
 
     def __init__(self, size: int) -> None:

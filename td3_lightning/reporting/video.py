@@ -89,11 +89,7 @@ def as_frame(rendered: Any) -> Frame:
 
 
 class Camera(gym.Wrapper):
-    """Record a frame after every step of the environment, also inside a repeated action.
-
-    Args:
-        env: Environment with the render mode "rgb_array".
-    """
+    """Record a frame, in the render mode "rgb_array", after every step, also inside a repeated action."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)

@@ -61,11 +61,7 @@ def leaves(space: Mapping[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tup
 
 
 def leaf_numbers(space: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers (n, size) of n values of a part that is neither a dict nor a tuple.
-
-    Args:
-        space: Description of the part.
-        values: Numbers (n, *shape).
+    """Return the numbers (n, size) of n values (n, *shape) of a part that is neither a dict nor a tuple.
 
     Raises:
         ValueError: A discrete number is out of its range.

@@ -84,11 +84,7 @@ class UpdateLog:
 
 
 class Upkeep:
-    """Call what each update and each step require besides themselves.
-
-    Args:
-        noise: Exploration noise, whose schedule is logged.
-    """
+    """Call what each update and each step require besides themselves. The schedule of the noise is logged."""
 
     def __init__(self, noise: Schedule) -> None:
         self._noise, self._last = noise, LastAgent()
