@@ -13,11 +13,16 @@ from typing import Any
 os.environ.update(MPLBACKEND="Agg", SDL_VIDEODRIVER="dummy", SDL_AUDIODRIVER="dummy")
 os.environ.pop("PYTHONUNBUFFERED", None)  # without it, as on most machines, output waits in a buffer
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+
+from td3_lightning.cli.deferred_compiler import defer_compiler
+
+defer_compiler()  # as the command line does, which saves 2 s of CPU time in a process
+
+import lightning as L  # noqa: E402
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 torch.set_num_threads(1)
@@ -26,6 +31,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 
 
 CONSTANTS: dict[ModuleType, dict[str, Any]] = {}  # of each module of the package, when it was first seen
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the files with tests of more than 10 s first, so that two workers end at the same time."""
+    items.sort(key=lambda item: item.path.stem not in ("test_crash", "test_nodes", "test_resume", "test_sweep"))
 
 
 def pytest_collection_finish() -> None:

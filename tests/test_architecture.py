@@ -49,23 +49,14 @@ TRAIN = """
 import lightning as L
 from td3_lightning import TD3, Collector, ReplayData
 
-L.seed_everything(0, verbose=False)
 data = ReplayData("Pendulum-v1", batch_size=8, steps_per_epoch=20, eval_episodes=1)
 module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8])
 before = module.actor.state_dict()["layers.0.weight"].clone()
-trainer = L.Trainer(
-    max_epochs=1,
-    accelerator="cpu",
-    callbacks=[Collector(warmup_steps=10)],
-    enable_checkpointing=False,
-    enable_progress_bar=False,
-    logger=False,
-)
+unused = dict.fromkeys(["enable_checkpointing", "enable_progress_bar", "logger"], False)
+trainer = L.Trainer(max_epochs=1, accelerator="cpu", callbacks=[Collector(warmup_steps=10)], **unused)
 trainer.fit(module, datamodule=data)
-assert module.updates == 20, module.updates
+assert module.updates == 20 and "eval/return_mean" in trainer.callback_metrics, trainer.callback_metrics
 assert not module.actor.state_dict()["layers.0.weight"].equal(before)
-assert "eval/return_mean" in trainer.callback_metrics, trainer.callback_metrics
-print("trained")
 """
 
 
@@ -268,11 +259,9 @@ def test_every_private_lightning_name_is_found(source: str, names: set[str]) -> 
 def test_agent_trains_without_optional_packages(tmp_path: Path) -> None:
     removed = ["fast", "checkpointing", "interop", "reporting", "cli", "__main__.py"]
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__", *removed))
-    assert not [name for name in removed if (tmp_path / PACKAGE.name / name).exists()]
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.run([sys.executable, "-c", TRAIN], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert "trained" in process.stdout
 
 
 def test_suite_outside_of_tests_fast_does_not_import_fast() -> None:

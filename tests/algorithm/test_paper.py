@@ -535,6 +535,7 @@ def trained(updates: int, variant: str, dtype: torch.dtype) -> tuple[TD3, list[T
     return begun, weights_of(module, settings["layer_norm"])
 
 
+@functools.cache
 def furthest(updates: int, variant: str, dtype: torch.dtype, wrong: str = "") -> float:
     """The largest difference in any weight between the module and the reference."""
     begun, ours = trained(updates, variant, dtype)

@@ -29,6 +29,8 @@ RUN_BY_BOTH = {  # code of algorithm/ that the fast update calls, too
 # Train the copy of the package in the working directory after each edit. Forks share the imports.
 TRAIN = """
 import gc, json, os, pathlib, sys
+from td3_lightning.cli.deferred_compiler import defer_compiler
+defer_compiler()
 import gymnasium.envs.classic_control, torch.profiler
 import lightning as L
 

@@ -23,6 +23,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import conftest  # noqa: F401  # no screen, one thread
 import recorded
+from processes import program
 from run_comparison import Stops, differences, events, rows, values
 from td3_lightning import TD3, TD7, Collector, Dataset, Linear, ReplayData
 from td3_lightning.checkpointing.interruption import StopOnSignal
@@ -221,7 +222,7 @@ def ask() -> Iterator[Callable[..., int]]:
     """Return a function that makes a request of another process, and returns the exit status."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, __file__], env=environment, **pipes) as server:
+    with subprocess.Popen(program(__file__), env=environment, **pipes) as server:
 
         def request(*words: str | int | None) -> int:
             print(json.dumps(words), file=server.stdin, flush=True)

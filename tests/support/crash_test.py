@@ -202,7 +202,8 @@ def run_all(count: int, signals: int, settings: int, seed: int, root: Path) -> d
     for name, own in CALLBACKS.items():
         worlds[name]["trainer"] = {**COMMON["trainer"], "callbacks": own}
     for index, (name, world) in enumerate(worlds.items()):
-        results[name] = World(name, world, root, chance).run_with_faults(kinds[index :: len(worlds)])
+        if faults := kinds[index :: len(worlds)]:
+            results[name] = World(name, world, root, chance).run_with_faults(faults)
     drawn = Counter[str]()
     for index in range(settings):
         world = draw(chance, worlds[chance.choice(["LunarLander", "Pendulum"])])
