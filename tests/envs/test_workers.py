@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -127,20 +128,29 @@ def test_failing_worker_is_one_sentence(
     assert not [str(each.message) for each in recwarn if "Worker" in str(each.message)]
 
 
-def test_worker_ends_with_its_parent() -> None:
-    reading, writing = os.pipe()
-    if not (parent := os.fork()):
-        try:
-            envs = TrainingVectorEnv(Workers(Obedient, [0], "Toy"))
-            os.write(writing, str(envs.vector.processes[0].pid).encode())
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(writing)
-    pid = int(os.read(reading, 20))
-    os.close(reading)
-    os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
+PARENT = """
+import numpy as np
+from functools import partial
+from td3_lightning.envs.vector_env import TrainingVectorEnv
+from td3_lightning.envs.workers import Workers
+from toys import Obedient
+
+if __name__ == "__main__":
+    envs = TrainingVectorEnv(Workers(Obedient, [0], "Toy"))
+    envs.reset()
+    print(envs.vector.processes[0].pid, flush=True)
+    input()
+"""
+
+
+def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
