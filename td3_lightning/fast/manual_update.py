@@ -100,7 +100,7 @@ class ManualUpdate:
 
 
 class GradientPasses:
-    """Forward and backward passes that write the gradients of the critic and actor loss into buffers."""
+    """Forward and backward passes that write the gradients of both losses into buffers, for batches of one size."""
 
     def __init__(self, module: TD3, batch_size: int) -> None:
         self.module, self.batch_size = module, batch_size

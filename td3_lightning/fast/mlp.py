@@ -129,7 +129,8 @@ class BFloat16Linear(LinearKernel):
 class BatchedMLP:
     """N multilayer perceptrons with a ReLU after all layers but the last, and their gradients.
 
-    A layer norm may precede a ReLU if N is 1. With `bf16`, products between wide layers are computed in bfloat16.
+    Each input has `batch_size` rows. A layer norm may precede a ReLU if N is 1. With `bf16`, products between wide
+    layers are computed in bfloat16.
     """
 
     def __init__(self, layers: Layers, batch_size: int, bf16: bool = False) -> None:
