@@ -146,7 +146,7 @@ def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
         expected, fix = f"numbers of shape ({width},) or (n, {width})", "Use one row per observation."
         raise UsageError(f"{name} must be {expected}, got shape {rows.shape} of {rows.dtype}. {fix}")
     with np.errstate(over="ignore"):
-        is_finite = np.isfinite(rows.astype(np.float32))
+        is_finite = np.isfinite(rows.astype(np.float32, copy=False))
     if not is_finite.all():
         raise refuse(name, "finite in float32", float(rows[~is_finite][0]), "Use the last finite observation, or stop.")
     is_known = rows.dtype.isnative and rows.dtype.itemsize <= 8  # torch has neither big-endian numbers nor longdouble

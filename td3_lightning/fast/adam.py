@@ -52,7 +52,7 @@ class FastAdam:
         counted = isinstance(self.optimizer, LightningOptimizer)
         if counted:
             self.optimizer._on_before_step()  # type: ignore[union-attr]  # Lightning 2.6: counts the steps
-        with torch.no_grad():
+        with torch.inference_mode():
             for options, group in zip(self.adam.param_groups, self.groups, strict=True):
                 group.step(options)
         if counted:

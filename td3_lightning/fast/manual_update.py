@@ -75,7 +75,7 @@ class ManualUpdate:
     def update_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a step of the critics; return the loss and the Q-values (N, batch) before the step."""
         passes, noise = self._passes(batch), self.module.draw_target_noise(batch.action)
-        with torch.no_grad():
+        with torch.inference_mode():
             loss, q = passes.critics(batch, noise)
         _set_gradients(self.critic_parameters, passes.critic_gradients)
         self.module.prepare_step(self.critic_optimizer, self.module.settings.critic_lr)
@@ -85,7 +85,7 @@ class ManualUpdate:
     def update_actor(self, batch: Batch) -> Tensor:
         """Take a step of the actor; return the loss before the step."""
         passes = self._passes(batch)
-        with torch.no_grad():
+        with torch.inference_mode():
             loss = passes.actor(batch)
         _set_gradients(self.actor_parameters, passes.actor_gradients)
         self.module.prepare_step(self.actor_optimizer, self.module.settings.actor_lr)
