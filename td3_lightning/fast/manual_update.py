@@ -57,14 +57,17 @@ class ManualUpdate:
     """Update rule with the gradients of `GradientPasses`, and the steps of `FastAdam` if it supports the optimizer.
 
     Args:
-        module: A module that `supports` accepts; its networks are not replaced while the rule is used.
+        module: A module that `supports` accepts; its trained networks are not replaced while the rule is used.
     """
 
     def __init__(self, module: TD3) -> None:
         self.module = module
         self.critic_parameters: list[Tensor] = list(module.critics.parameters())
         self.actor_parameters: list[Tensor] = list(module.actor.parameters())
-        self.passes: GradientPasses | None = None  # for the size of the last batch
+        self.networks: tuple[nn.Module, ...] = ()
+        self.weights: list[Tensor] = []  # of the networks
+        self.passes: GradientPasses | None = None
+        self.places: tuple[int, ...] = ()  # size of the batch of the passes, and addresses of the weights
         optimizers = cast(list[LightningOptimizer], module.optimizers())
         self.actor_optimizer, self.critic_optimizer = optimizers[ACTOR], optimizers[CRITICS]
         self.actor_step, self.critic_step = (
@@ -75,7 +78,7 @@ class ManualUpdate:
     def update_critics(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a step of the critics; return the loss and the Q-values (N, batch) before the step."""
         passes, noise = self._passes(batch), self.module.draw_target_noise(batch.action)
-        with torch.inference_mode():
+        with torch.no_grad():
             loss, q = passes.critics(batch, noise)
         _set_gradients(self.critic_parameters, passes.critic_gradients)
         self.module.prepare_step(self.critic_optimizer, self.module.settings.critic_lr)
@@ -85,7 +88,7 @@ class ManualUpdate:
     def update_actor(self, batch: Batch) -> Tensor:
         """Take a step of the actor; return the loss before the step."""
         passes = self._passes(batch)
-        with torch.inference_mode():
+        with torch.no_grad():
             loss = passes.actor(batch)
         _set_gradients(self.actor_parameters, passes.actor_gradients)
         self.module.prepare_step(self.actor_optimizer, self.module.settings.actor_lr)
@@ -93,9 +96,14 @@ class ManualUpdate:
         return loss
 
     def _passes(self, batch: Batch) -> GradientPasses:
-        """Return the passes for the size of a batch."""
-        if self.passes is None or self.passes.batch_size != len(batch.reward):
-            self.passes = GradientPasses(self.module, len(batch.reward))
+        """Return the passes for the size of a batch, made again after `weight.data = ...` or a new target network."""
+        module = self.module
+        networks = module.actor, module.actor_target, module.critics, module.critics_target
+        if networks != self.networks:
+            self.networks, self.weights = networks, [weight for each in networks for weight in each.parameters()]
+        places = len(batch.reward), *map(Tensor.data_ptr, self.weights)
+        if self.passes is None or self.places != places:
+            self.passes, self.places = GradientPasses(module, len(batch.reward)), places
         return self.passes
 
 

@@ -45,10 +45,6 @@ class LinearKernel:
         self.fuses = relu and divides_evenly and layer.weight.dtype == torch.float32
         self.inputs = layer.weight.new_empty(0)  # of the last forward pass
 
-    def new_outputs(self, batch_size: int) -> Tensor:
-        """Allocate outputs (N, batch, fan_out)."""
-        return self.weight.new_empty(len(self.weight), batch_size, self.weight.shape[2])
-
     def with_weights(self, layer: Layer) -> LinearKernel:
         """Return a kernel for other parameters of these shapes, or of fewer layers, that shares the buffers."""
         other = copy.copy(self)
@@ -140,7 +136,7 @@ class BatchedMLP:
             (BFloat16Linear if bf16 and min(layer.weight.shape[1:]) >= WIDE else LinearKernel)(layer, batch_size, relu)
             for layer, relu in zip(layers, relus, strict=True)
         ]
-        self.pre_activations = [kernel.new_outputs(batch_size) for kernel in self.kernels]
+        self.pre_activations = [each.bias.new_empty(len(each.bias), batch_size, each.bias.shape[2]) for each in layers]
         self.outputs = list(self.pre_activations)  # the same tensors without layer norm
         self.norm_stats: list[list[Tensor]] = [[] for _ in layers]  # mean and reciprocal deviation of each row
         self.grad_outputs = [torch.empty_like(outputs) for outputs in self.outputs[:-1]]

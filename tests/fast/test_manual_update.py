@@ -1,8 +1,10 @@
 """The gradients by hand against autograd's, and when autograd works instead."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from td3_lightning import TD3, Actor, Batch, Collector, Critics, ReplayData
+from td3_lightning.algorithm import update_rules
 from td3_lightning.algorithm.ensemble import EnsembleReLU
-from td3_lightning.fast.manual_update import GradientPasses, supports
+from td3_lightning.fast.manual_update import GradientPasses, ManualUpdate, supports
 from td3_lightning.fast.mlp import (
     LANES,
     BFloat16Linear,
@@ -153,7 +156,7 @@ def test_a_relu_hides_no_nan(
     inputs, weight, bias = (torch.randn(members, *shape) for shape in ((7, 5), (5, fan_out), (1, fan_out)))
     bias[-1, 0, -1] = torch.nan
     product = kind(Layer(weight, bias, []), 7, relu=True)
-    found, wanted = product.forward(inputs, product.new_outputs(7)), (inputs @ weight + bias).relu()
+    found, wanted = product.forward(inputs, torch.empty(members, 7, fan_out)), (inputs @ weight + bias).relu()
     assert wanted.isnan().sum() == 7
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02, equal_nan=True)
 
@@ -260,6 +263,32 @@ NETWORKS = [
 @pytest.mark.parametrize("changed", NETWORKS)
 def test_other_networks_of_a_subclass_use_autograd(changed: str) -> None:
     assert not supports(type("Other", (Rebuilt,), {"changed": changed})(4, LOW, HIGH, hidden_dims=(33, 17)))
+
+
+class MovedTargets(TD3):
+    """Update the targets as many scripts do: in other memory, or in another network."""
+
+    def update_targets(self) -> None:
+        for online, target in zip(self.critics.parameters(), self.critics_target.parameters(), strict=True):
+            target.data = 0.5 * online.data + 0.5 * target.data
+        self.actor_target = copy.deepcopy(self.actor)
+        for weight in self.critics.parameters():
+            weight.data = weight.data.clamp(-0.3, 0.3)
+
+
+def test_weights_that_a_user_moves_are_used(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained() -> TD3:
+        L.seed_everything(1)
+        data = ReplayData("Pendulum-v1", steps_per_epoch=20, batch_size=4, capacity=100, eval_episodes=1)
+        agent = MovedTargets(data.obs_dim, data.action_low, data.action_high, hidden_dims=[16], critic_lr=0.01)
+        make_trainer(callbacks=[Collector(warmup_steps=20)]).fit(agent, datamodule=data)
+        return agent
+
+    ours = trained()
+    assert isinstance(ours.update_rule, ManualUpdate)
+    monkeypatch.setattr(update_rules, "_factories", [])
+    for weight, expected in zip(ours.parameters(), trained().parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_anomaly_detection_uses_autograd() -> None:
