@@ -20,7 +20,7 @@ from td3_lightning.errors import (
     require_int,
     require_ints,
 )
-from td3_lightning.schedules import Constant, Schedule, as_schedule, varies
+from td3_lightning.schedules import Constant, as_schedule
 from td3_lightning.serialization.primitives import to_primitives
 
 Settings = TypeVar("Settings", bound="TD3Settings")
@@ -99,16 +99,6 @@ class TD3Settings:
     def shares_encoder(self) -> bool:
         """Whether the actor receives the critics' features."""
         return self.encoder is not None and self.encoder.shared
-
-    @property
-    def target_interval(self) -> int:
-        """Critic updates per update of the targets."""
-        return self.policy_freq if self.target_update_freq is None else self.target_update_freq
-
-    @property
-    def varying(self) -> dict[str, Schedule]:
-        """The schedules that are not constant, by the names of their settings."""
-        return {name: value for name, value in vars(self).items() if varies(value)}
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the settings as plain Python values, as a checkpoint holds them."""

@@ -95,7 +95,7 @@ class TD3(Learner):
         logs = {"critic_loss": critic_loss, "q_mean": q.mean(), **self._td_error}
         if self.updates % self.settings.policy_freq == 0:
             logs["actor_loss"] = rule.update_actor(batch)
-        if self.updates % self.settings.target_interval == 0:
+        if self.updates % (self.settings.target_update_freq or self.settings.policy_freq) == 0:
             self.update_targets()
         return logs
 

@@ -61,7 +61,7 @@ def sweep(args: Sequence[str]) -> None:
     if options.space is None:
         ends = [flags({"seed_everything": seed}) for seed in (min(options.seeds), max(options.seeds))]
         plan = _plan(options, words, files, ends)
-        _run(partial(run_seeds, plan, options.seeds), plan, options)
+        _run(partial(run_seeds, plan, options.seeds), options)
         return
     space = Space(read_space(options.space))
     for name in space.dimensions:
@@ -69,10 +69,10 @@ def sweep(args: Sequence[str]) -> None:
             raise UsageError(f"{name} must be either in the space or a flag, got both. Remove the flag.")
     given = {name: getattr(options, name) for name in SEARCH_OPTIONS if getattr(options, name) is not None}
     plan = _plan(options, words, files, [flags(each) for each in space.corners()])
-    _run(partial(run_study, plan, Search(space, **given)), plan, options)
+    _run(partial(run_study, plan, Search(space, **given)), options)
 
 
-def _run(run: Callable[..., None], plan: Plan, options: argparse.Namespace) -> None:
+def _run(run: Callable[..., None], options: argparse.Namespace) -> None:
     """Run a sweep on this machine or on a cluster."""
     if options.engine == "local":
         run(LocalProcess)

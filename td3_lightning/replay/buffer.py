@@ -161,7 +161,11 @@ class Replay(IterableDataset[Batch]):
         """Sample a batch with replacement, uniformly or in proportion to the priorities."""
         windows, reward, discount, steps = self._transitions(self._draw())
         obs, action = windows[:, 0, : self.obs_dim], windows[:, 0, self.obs_dim : -2]
-        next_obs = self._after(windows, steps)[:, : self.obs_dim]
+        if self.n_step == 1:
+            following = windows[:, 1]
+        else:
+            following = windows.reshape(-1, windows.shape[-1]).take(self._window_starts + steps, axis=0)
+        next_obs = following[:, : self.obs_dim]
         return Batch(*map(torch.from_numpy, (obs, action, reward, discount, next_obs)))
 
     def _transitions(self, starts: Tensor) -> tuple[Array, Array, Array, NDArray[np.intp]]:
@@ -174,12 +178,6 @@ class Replay(IterableDataset[Batch]):
         reward, steps = self._sum_rewards(windows[..., -2], windows[..., -1])
         end = windows[..., -1].reshape(-1).take(self._window_starts + (steps - 1))
         return windows, reward, self._powers[steps] * (end != TERMINATED), steps
-
-    def _after(self, windows: Array, steps: NDArray[np.intp]) -> Array:
-        """Return the row (batch, row) that is `steps` after the first one of each window."""
-        if self.n_step == 1:
-            return windows[:, 1]
-        return windows.reshape(-1, windows.shape[-1]).take(self._window_starts + steps, axis=0)
 
     def _sum_rewards(self, rewards: Array, ends: Array) -> tuple[Array, NDArray[np.intp]]:
         """Return discounted sums (batch,) of rewards (batch, n_step + 1) up to an episode's end, and their lengths."""

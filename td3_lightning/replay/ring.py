@@ -177,7 +177,8 @@ class Ring:
             old = max(missing.start - first, 0)  # rows that were overwritten later
             rows = rows[old : old + len(missing)]
             if len(rows) and first + old == missing.start:
-                self._put(missing.start, rows.numpy())
+                before_end, after_start = self.parts(missing[: len(rows)])
+                before_end[:], after_start[:] = rows[: len(before_end)], rows[len(before_end) :]
                 missing = missing[len(rows) :]
         if missing:
             raise UsageError(
@@ -187,10 +188,6 @@ class Ring:
         self.rows[self.length :] = self.rows[: self.n_step]
         self.written, self.running, self.pending = state["written"], bool(state["running"]), state["pending"]
         self._rebuild_index(state["transitions"])
-
-    def _put(self, first: int, rows: Rows) -> None:
-        before_end, after_start = self.parts(range(first, first + len(rows)))
-        before_end[:], after_start[:] = rows[: len(before_end)], rows[len(before_end) :]
 
     def _rebuild_index(self, transitions: int) -> None:
         """Index every row that starts a transition: all except pending rows and last observations of episodes."""

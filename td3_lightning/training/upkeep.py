@@ -77,7 +77,7 @@ class UpdateLog:
         start, seconds = self._clock
         self.start(module)
         speed = (module.clock - start) / max(self._clock[1] - seconds, 1e-9)
-        values = {name: value.item() for name, value in self.losses.items()}
+        values = {name: float(value) for name, value in self.losses.items()}
         for name, schedule in schedules.items():
             values[name.split(".")[-1].removeprefix("exploration_")] = schedule(module.env_steps)
         log_values(trainer, module, values | {f"{module.clock_name.removeprefix('env_')}_per_second": speed})
@@ -178,7 +178,7 @@ class Upkeep:
 
         Moments of the observations would depend on when the run was stopped.
         """
-        losses = {"losses": {name: loss.cpu() for name, loss in self.log.losses.items()}}
+        losses = {"losses": {name: torch.as_tensor(loss).cpu() for name, loss in self.log.losses.items()}}
         rows = self.unseen.rows
         return {**losses, "observations": torch.from_numpy(np.concatenate(rows))} if rows else losses
 
@@ -207,7 +207,7 @@ def flush_denormals(optimizer: Optimizer) -> None:
 
 def varying_settings(module: TD3, data: ReplayData, noise: Schedule) -> dict[str, Schedule]:
     """Return the schedules of a run that are not constant, by the names of their settings."""
-    schedules = {f"model.{name}": schedule for name, schedule in module.settings.varying.items()}
+    schedules = {f"model.{name}": schedule for name, schedule in vars(module.settings).items()}
     replay = data.replay
     schedules |= {"data.n_step": replay.n_step_schedule, "data.gamma": replay.gamma_schedule}
     schedules |= {"data.updates_per_step": data.updates_per_step, "collector.exploration_noise": noise}

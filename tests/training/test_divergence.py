@@ -82,3 +82,19 @@ def test_optimizer_state_is_checked_before_save(make_trainer: Any, tmp_path: Pat
     with pytest.raises(LearnerError, match=r"exp_avg of actor\.layers\.0\.bias is not finite after update 6"):
         trainer.save_checkpoint(tmp_path / "x.ckpt")
     assert not (tmp_path / "x.ckpt").exists()
+
+
+class WithCost(TD3):
+    """Return a plain number beside the losses."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        return {**super().training_step(batch, batch_idx), "cost": 0.5}
+
+
+def test_a_number_beside_the_losses_is_logged_and_saved(make_trainer: Callable[..., L.Trainer], tmp_path: Path) -> None:
+    data = ReplayData("toys/Counter-v0", steps_per_epoch=EPOCH, batch_size=4, capacity=100, eval_episodes=1)
+    module = WithCost(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+    trainer = make_trainer(callbacks=[collector := Collector(10)], log_every_n_steps=1)
+    trainer.fit(module, datamodule=data)
+    trainer.save_checkpoint(tmp_path / "with_cost.ckpt")
+    assert collector.state_dict()["ranks"][0]["losses"]["cost"] == 0.5
