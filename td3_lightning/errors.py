@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 # Errors of PyYAML besides its YAMLError, for a text such as 2025-31-12 or "!!bool x".
 OTHER_YAML_ERRORS = (ValueError, LookupError, AttributeError, RecursionError)
+FEW = 1_000  # numbers up to which Python checks an array faster than NumPy, or little slower
 
 
 class UsageError(ValueError):
@@ -145,6 +146,8 @@ def require_rows(name: str, value: Any, width: int) -> NDArray[Any]:
     if not 1 <= rows.ndim <= 2 or rows.shape[-1] != width or rows.dtype.kind not in "biuf":
         expected, fix = f"numbers of shape ({width},) or (n, {width})", "Use one row per observation."
         raise UsageError(f"{name} must be {expected}, got shape {rows.shape} of {rows.dtype}. {fix}")
+    if rows.dtype == np.float32 and rows.size < FEW and all(map(math.isfinite, rows.ravel().tolist())):
+        return rows  # the observation of a step, in half the time
     with np.errstate(over="ignore"):
         is_finite = np.isfinite(rows.astype(np.float32, copy=False))
     if not is_finite.all():

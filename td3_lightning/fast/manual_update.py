@@ -8,6 +8,7 @@ are skipped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any, cast
 
 import torch
@@ -178,8 +179,7 @@ class GradientPasses:
         actor = self.module.actor_target
         action = actor.centre + actor.scale * torch.tanh(self.actor_target.forward(batch.next_obs.unsqueeze(0)))
         inputs = self._critic_inputs(batch.next_obs, self.module.smooth_target_action(action[0], noise))
-        minima = [critics.forward(inputs).amin(dim=0) for critics in self.critic_targets]
-        next_q = minima[0] if len(minima) == 1 else torch.stack(minima).amin(dim=0)
+        next_q = reduce(torch.minimum, [critics.forward(inputs).amin(dim=0) for critics in self.critic_targets])
         return batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * next_q
 
     def _critic_inputs(self, obs: Tensor, action: Tensor) -> Tensor:
