@@ -175,7 +175,7 @@ class Ring:
         missing = range(max(end - self.length, 0), end)
         for first, rows in state["rows"]:
             old = max(missing.start - first, 0)  # rows that were overwritten later
-            rows = rows[old : old + len(missing)]
+            rows = rows[old : old + len(missing)].numpy()
             if len(rows) and first + old == missing.start:
                 before_end, after_start = self.parts(missing[: len(rows)])
                 before_end[:], after_start[:] = rows[: len(before_end)], rows[len(before_end) :]
