@@ -87,7 +87,6 @@ def as_schedule(
     value: float | Schedule | Mapping[str, Any],
     least: float | None = None,
     most: float | None = None,
-    above: float | None = None,
     fix: str = "",
 ) -> Schedule:
     """Convert a number, or a mapping with `class_path` and `init_args`, to a schedule with values in an interval.
@@ -96,13 +95,13 @@ def as_schedule(
         name: Name of the setting in errors.
         value: Schedule, number or mapping. `Constant` and `Linear` are returned unchanged; the values of other
             schedules are checked when they are used.
-        least, most, above, fix: Interval of the values, and advice for one outside of it, as in `require_float`.
+        least, most, fix: Interval of the values, and advice for one outside of it, as in `require_float`.
 
     Raises:
         UsageError: The value is no schedule, or its first value, or the end of a `Linear`, is out of range.
     """
     schedule = _schedule(value, name)
-    limits: dict[str, Any] = {"least": least, "most": most, "above": above, "fix": fix}
+    limits: dict[str, Any] = {"least": least, "most": most, "fix": fix}
     require_float(name, schedule(0), **limits)
     if type(schedule) is Linear:
         require_float(f"the end of {name}", schedule.end, **limits)

@@ -36,12 +36,13 @@ class EvaluationMetrics:
             self.values.setdefault(name, []).append(float(value))
 
     def compute(self, stage: str) -> dict[str, Tensor]:
-        """Return the means by the names under which they are logged, such as `eval/return_mean`.
+        """Return the means by the names under which they are logged, such as `eval/return_mean`; discard the episodes.
 
         A name that some episodes do not report also has `eval/NAME_reported`, the number of those that do. The episodes
         of a process may report other names than those of another one, so all are exchanged at once.
         """
-        ranks, flags = zip(*gather_from_ranks(lambda: (self.values, self.flags)), strict=True)
+        ended, self.values = self.values, {}
+        ranks, flags = zip(*gather_from_ranks(lambda: (ended, self.flags)), strict=True)
         self.flags = list(dict.fromkeys(name for rank in flags for name in rank))
         episodes = sum(len(rank.get("return", ())) for rank in ranks)
         logs: dict[str, Tensor] = {}

@@ -47,9 +47,9 @@ class Learner(Agent):
         raise NotImplementedError
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the name of the agent, and that of its class if it changes the policy."""
+        """Add the name of the agent, the policy's types of layers, and the class's name if it changes the policy."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["algorithm"] = self.algorithm
+        checkpoint |= {"algorithm": self.algorithm, "policy_layers": self._policy_layers()}
         kind = type(self)
         own = next(base for base in kind.__mro__ if base.__module__.split(".")[0] == __name__.split(".")[0])
         if any(getattr(kind, name) is not getattr(own, name) for name in ("build_networks", "forward", "act")):
@@ -65,7 +65,14 @@ class Learner(Agent):
                 f"The checkpoint of a {owner} must be loaded by that class, which changes the policy, got "
                 f"{type(self).__name__}. Use {owner}.load_from_checkpoint, or a Trainer with {owner}."
             )
+        own = self._policy_layers()
+        if (layers := checkpoint.get("policy_layers", own)) != own:
+            fix = "Load it with the class that replaced layers, or replace them before."
+            raise refuse("The checkpoint's policy", f"of the layers {', '.join(own)}", layers, fix)
         super().check_checkpoint(checkpoint)
+
+    def _policy_layers(self) -> list[str]:
+        return [type(layer).__name__ for module in self.policy_modules() for layer in module.modules()]
 
     def compute_gradients(self, loss: Tensor, network: nn.Module) -> None:
         """Compute the loss's gradients in the network's own parameters only, averaged over all processes."""
@@ -124,8 +131,15 @@ class Learner(Agent):
                 if shapes - {weight.shape}:  # torch checks no shape, and fused Adam writes beyond the smaller tensor
                     fix = "Use a checkpoint that a run has saved."
                     raise refuse("The optimizer's state", f"of shape {tuple(weight.shape)}", shapes, fix)
-        for place, network in ((ACTOR, self.actor), (CRITICS, self.critics)):
+        networks = (ACTOR, self.actor, self.settings.actor_lr), (CRITICS, self.critics, self.settings.critic_lr)
+        for place, network, lr in networks:
             groups = [group for each in self.trainer.optimizers[place : place + 1] for group in each.param_groups]
+            other = [group["lr"] for group in groups if self.is_new and group["lr"] != lr(0)]
+            if other or self.trainer.lr_scheduler_configs:
+                rank_zero_warn(
+                    "Each update sets the learning rates of model.actor_lr and model.critic_lr, and replaces those of "
+                    f"configure_optimizers ({other or 'a scheduler'}). Use these settings, for example with Linear."
+                )
             if set(network.parameters()).isdisjoint(weight for group in groups for weight in group["params"]):
                 raise UsageError(
                     "configure_optimizers must return the optimizer of the actor, then that of the critics, got "

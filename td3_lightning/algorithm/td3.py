@@ -175,6 +175,7 @@ class TD3(Learner):
         """Check the optimizers, and choose the update rule again, because another Trainer has other optimizers."""
         super().check_optimizers()
         self._rule_is_current = False
+        find_update_rule(self)  # compares the code with its file before a warm-up, in which the file may change
 
     def on_train_epoch_start(self) -> None:
         """Choose the update rule again: hooks, layers or the precision may have changed."""

@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Timer
+from lightning.pytorch.callbacks.timer import Interval
 from lightning.pytorch.utilities import rank_zero_info
 
 from td3_lightning.algorithm.td3 import TD3
@@ -51,6 +52,8 @@ class StopOnSignal(Callback):
             return
         self.received = None
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for timer in (callback for callback in callbacks if isinstance(callback, Timer)):
+            timer._interval = Interval.epoch  # a resumed run cannot take the rest of an epoch that Lightning has ended
         self._collectors = [callback for callback in callbacks if isinstance(callback, Collector)]
         for collector in self._collectors:
             collector.stops_directly = partial(_can_stop_after_update, trainer)
@@ -78,14 +81,14 @@ class StopOnSignal(Callback):
         """Stop if a signal arrived during the warm-up."""
         # Lightning wraps the SIGTERM handler. Its wrapper exits at the end of an epoch without saving.
         self._install_handlers()
-        self._stop_if_requested(trainer, pl_module)
+        self._stop_if_requested(trainer)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Stop after the Collector's step, unless an evaluation follows, which stops at its first episode."""
         if (self.received is not None or trainer.world_size > 1) and _can_stop_after_update(trainer):
-            self._stop_if_requested(trainer, pl_module)
+            self._stop_if_requested(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Discard the episode that `on_save_checkpoint` counted as started."""
@@ -96,9 +99,9 @@ class StopOnSignal(Callback):
     ) -> None:
         """Stop between the episodes of an evaluation."""
         if not trainer.sanity_checking:
-            self._stop_if_requested(trainer, pl_module)
+            self._stop_if_requested(trainer)
 
-    def _stop_if_requested(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def _stop_if_requested(self, trainer: L.Trainer) -> None:
         if not trainer.strategy.reduce_boolean_decision(self.received is not None, all=False):
             return
         reason = self.received or signal.SIGTERM  # another rank received the signal

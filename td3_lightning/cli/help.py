@@ -22,7 +22,6 @@ from td3_lightning.training.data_module import ReplayData
 
 TRAINER_FLAG = "--help-trainer"
 COLUMN = 40  # of the descriptions
-FLAGS = ("-h", "--help", TRAINER_FLAG)
 FROM_ENVIRONMENT = {"self", "obs_dim", "action_low", "action_high"}
 RUN = {
     "config": ("FILE", "Configuration file, for example pendulum.yaml. Later ones override earlier ones."),
@@ -34,7 +33,7 @@ RUN = {
 }
 TRAINER = {
     "max_epochs": ("100", "Epochs of the run. An epoch is data.steps_per_epoch environment steps."),
-    "max_time": ("null", "Time limit, for example 00:12:00:00 for 12 hours."),
+    "max_time": ("null", "Time limit, checked after each epoch, for example 00:12:00:00 for 12 hours."),
     "accelerator": ("auto", "Device: cpu, gpu or auto."),
     "devices": ("1", "Number of processes or GPUs. Each collects its own experience."),
     "callbacks": ("null", "Further callbacks, for example td3_lightning.StopWhenSolved."),
@@ -152,4 +151,4 @@ def _flags(command: str) -> list[str]:
     """Return the flags of a command. Those of Lightning's Trainer that the help does not list are omitted."""
     settings = [settings_of(command, agent) for agent in ("td3_lightning.TD3", "td3_lightning.TD7")]
     names = dict.fromkeys(name for each in settings for section in each.values() for name in section)
-    return [*(f"--{name}" for name in names), *FLAGS[1:]]
+    return [*(f"--{name}" for name in names), "--help", TRAINER_FLAG]

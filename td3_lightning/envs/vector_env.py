@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from td3_lightning.envs.checked import RestorableEnv
@@ -42,8 +42,6 @@ class EnvList(VectorEnv):
 
     Gymnasium's `SyncVectorEnv` does the same, but takes 20 us longer per step.
     """
-
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  # as in Gymnasium
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int) -> None:
         self.num_envs, self.envs = num_envs, list[RestorableEnv]()

@@ -37,6 +37,7 @@ def is_plain(network: Any, settings: TD3Settings) -> bool:
         and all(None not in layer._parameters.values() for layer in network.layers)
         and all(getattr(layer, "eps", EPSILON) == EPSILON for layer in network.layers)
         and not any(map(has_hooks, network.modules()))
+        and not any(callable(value) for each in network.modules() for value in vars(each).values())  # replaced methods
     )
 
 

@@ -45,6 +45,7 @@ def supports(module: TD3) -> bool:
         and _autocast_dtype() in (None, torch.bfloat16)
         and torch.get_float32_matmul_precision() == "highest"
         and module.settings.bc_weight is None
+        and module.settings.critic_loss in ("mse", "huber")
         and world_size() == 1
         and not torch.is_anomaly_enabled()  # it examines the graph of autograd
         and all(_are_trained(network.parameters()) for network in trained)

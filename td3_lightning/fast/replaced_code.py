@@ -14,8 +14,6 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from td3_lightning.algorithm import losses
-
 STEPS = {  # methods of an agent that `autograd_update.py` replaces
     "update_critics": "1e249a44720ba9f1",
     "update_actor": "e181fe547e01e4ce",
@@ -53,7 +51,8 @@ FORWARD = {  # functions that those methods call
 def forward_functions() -> dict[str, Any]:
     """Return the functions of FORWARD, as `algorithm/` finds them when it runs."""
     found = {name: resolve_name(f"td3_lightning.algorithm.{name}") for name in FORWARD if ":" in name}
-    return found | {"squared_error": losses.CRITIC_LOSSES["mse"], "huber": losses.CRITIC_LOSSES["huber"]}
+    losses = resolve_name("td3_lightning.algorithm.td3:CRITIC_LOSSES")
+    return found | {"squared_error": losses.get("mse"), "huber": losses.get("huber")}
 
 
 def runs_replaced_steps(agent: Any) -> bool:

@@ -61,7 +61,7 @@ class Priorities:
         drawn, self._drawn = self._drawn, None
         if drawn is None or drawn.shape != tuple(td_error.shape):
             raise UsageError(
-                "update_priorities must be called once after each sampled batch, with one TD error per transition, got "
+                "update must be called once after each sampled batch, with one TD error per transition, got "
                 f"shape {tuple(td_error.shape)}. Use the TD errors of the last batch."
             )
         errors = td_error.detach().float().cpu().numpy()
@@ -126,7 +126,7 @@ class Priorities:
         self._clear()
         self.max_priority = MIN_PRIORITY
         self.synchronize()
-        power = self.alpha / state.get("alpha", self.alpha)  # of an older checkpoint, alpha is unknown
+        power = self.alpha / state.get("alpha", self.alpha)  # an empty state has none
         self.max_priority = float(_raised(np.array(state.get("largest", MIN_PRIORITY)), power))
         for env, values in enumerate(state.get("rings", [])):
             starts = self._starts(env)

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.envs.vector_env import Step
+from td3_lightning.errors import UsageError
 from td3_lightning.schedules import Schedule
 from td3_lightning.training.collection import Collection, Exploration
 from td3_lightning.training.data_module import ReplayData
@@ -57,11 +58,13 @@ class Collector(Callback):
         self.last_return = float("nan")
         self.upkeep.start_over()
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         """Check that the parts of the run fit together, and start over for another agent."""
         self.collection.setup(trainer)
         if self.upkeep.setup(trainer, stage, self):
             self._start_over()
+        if stage == "fit":  # a subclass may override the agent's hook without calling it
+            TD3.setup(pl_module, stage)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Start the episodes and fill the replay buffer to `warmup_steps`, unless a checkpoint restored both.
@@ -99,7 +102,7 @@ class Collector(Callback):
         TD3.on_train_epoch_start(pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Begin the next step in mode overlapped, and update the agent's statistics of observations and rewards."""
+        """Begin the next step in mode overlapped, and update the agent's statistics of observations."""
         TD3.on_train_batch_start(pl_module, batch, batch_idx)  # as above
         data: ReplayData = trainer.datamodule  # type: ignore[attr-defined]  # as above
         if data.is_overlapped and not data.envs.is_stepping:
@@ -124,10 +127,20 @@ class Collector(Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Stop a diverged run before it overwrites a good checkpoint, and refuse a save within an update."""
         self.upkeep.before_save(trainer, pl_module)
+        TD3.on_save_checkpoint(pl_module, checkpoint)  # as in setup
         checkpoint["threads"] = torch.get_num_threads()
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Warn if a run is resumed with another number of threads, which sum in another order."""
+        """Warn if a run is resumed with another number of threads, which sum in another order.
+
+        Raises:
+            UsageError: The agent has not restored its clocks.
+        """
+        if pl_module.updates != checkpoint["clocks"]["updates"]:
+            raise UsageError(
+                f"on_load_checkpoint of {type(pl_module).__name__} must call super().on_load_checkpoint(checkpoint), "
+                "which restores the state of the agent. Add the call."
+            )
         threads, saved = torch.get_num_threads(), checkpoint.get("threads")
         if trainer.state.fn == "fit" and isinstance(saved, int) and saved != threads:
             rank_zero_warn(

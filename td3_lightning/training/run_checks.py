@@ -43,10 +43,9 @@ def check_callbacks(callbacks: Sequence[Callback], collector: Callback) -> None:
     for callback in callbacks:
         check_callback(callback)
         # A number of the environment may have no value in an evaluation. A misspelled metric ends the run.
-        if isinstance(callback, EarlyStopping) and not get_close_matches(
-            callback.monitor.removeprefix("eval/"), EVALUATION_METRICS, cutoff=0.8
-        ):
-            callback.strict = False
+        if isinstance(callback, EarlyStopping) and callback.monitor.startswith("eval/"):
+            close = get_close_matches(callback.monitor.removeprefix("eval/"), EVALUATION_METRICS, cutoff=0.7)
+            callback.strict = callback.strict and bool(close)
     evaluating = [each for each in callbacks if isinstance(each, AveragedWeights | PolicyCheckpoint | StopWhenSolved)]
     if len(evaluating) > 1:
         both = " and ".join(type(each).__name__ for each in evaluating)

@@ -163,10 +163,11 @@ class Upkeep:
 
         Raises:
             LearnerError: A weight or an optimizer state is not finite.
-            UsageError: An update is running, whose state cannot be saved, and no exception has ended it.
+            UsageError: An update is running, or an exception has ended it, whose state cannot be saved.
         """
         updates: Any = trainer.fit_loop.epoch_loop.batch_progress
-        if not trainer.interrupted and updates.current.ready > updates.current.processed:
+        begun = updates.current.started if trainer.interrupted else updates.current.ready
+        if begun > updates.current.processed:
             raise UsageError(
                 f"A checkpoint must be saved between two updates, got a save within update {updates.total.ready:,}. "
                 "Use on_train_batch_end."

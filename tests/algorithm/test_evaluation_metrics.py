@@ -16,11 +16,12 @@ def of_episodes(*reports: dict[str, float]) -> EvaluationMetrics:
 def test_processes_with_other_names_are_joined_in_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment may report a number only in some episodes, such as `lap_finished`."""
     ranks = [of_episodes({"return": 1.0, "lap": 1.0}), of_episodes({"length": 5.0, "return": 3.0})]
+    held = [(rank.values, rank.flags) for rank in ranks]
     exchanges = []
 
     def gather(make: object) -> list[tuple[dict[str, list[float]], list[str]]]:
         exchanges.append(make)
-        return [(rank.values, rank.flags) for rank in ranks]
+        return held
 
     monkeypatch.setattr(evaluation_metrics, "gather_from_ranks", gather)
     logs = [{name: float(value) for name, value in rank.compute("eval").items()} for rank in ranks]

@@ -85,6 +85,23 @@ def trained(kind: type[TD3], make_trainer: Any, path: Path) -> TD3:
     return agent
 
 
+class Replaced(TD3):
+    """An agent of a user that replaces a layer after the networks were built."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.actor.layers[1] = torch.nn.ELU()
+
+
+def test_replaced_layer_is_not_lost(make_trainer: Any, tmp_path: Path) -> None:
+    path, obs = tmp_path / "a.ckpt", np.ones(3, np.float32)
+    agent = trained(Replaced, make_trainer, path)
+    np.testing.assert_array_equal(Replaced.load_from_checkpoint(path).act(obs), agent.act(obs))
+    for load in (TD3.load_from_checkpoint, Policy.load):
+        with refused("The checkpoint's policy", "ELU", fix="Load it with the class that replaced layers"):
+            load(path)
+
+
 @pytest.mark.parametrize("kind", [Halved, OtherActor])
 def test_other_policy_is_loaded_by_its_class_only(kind: type[TD3], make_trainer: Any, tmp_path: Path) -> None:
     path, obs = tmp_path / "a.ckpt", np.ones(3, np.float32)

@@ -204,6 +204,29 @@ def test_other_optimizers_follow_schedules_in_all_param_groups(make_trainer: Any
     assert rates == [[2e-3], [0, 0]]
 
 
+class OwnRates(TD3):
+    """An agent of a user whose critics have another learning rate, which each update would replace."""
+
+    def configure_optimizers(self) -> Any:
+        return self.new_adam(self.actor, self.settings.actor_lr), torch.optim.Adam(self.critics.parameters(), lr=0.1)
+
+
+class Scheduled(TD3):
+    """An agent of a user with one of PyTorch's schedulers."""
+
+    def configure_optimizers(self) -> Any:
+        optimizers = super().configure_optimizers()
+        return list(optimizers), [torch.optim.lr_scheduler.ExponentialLR(each, 0.5) for each in optimizers]
+
+
+@pytest.mark.parametrize(("kind", "got"), [(OwnRates, "0.1"), (Scheduled, "a scheduler")])
+def test_learning_rates_beside_the_settings_are_warned_of(kind: type[TD3], got: str, make_trainer: Any) -> None:
+    data = new_data()
+    module = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4])
+    with pytest.warns(UserWarning, match=f"learning rates of model.actor_lr and .*{got}"):
+        fit(data, module, make_trainer)
+
+
 class OneOptimizer(TD3):
     """An agent with one optimizer for all networks."""
 

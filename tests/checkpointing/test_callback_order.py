@@ -2,12 +2,13 @@
 
 import re
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, Timer, TQDMProgressBar
 
 from run_comparison import Stops, differences, rows
 from td3_lightning import TD3, AveragedWeights, Collector, ReplayData, checkpointing
@@ -62,6 +63,16 @@ def fit(folder: Path, *others: Callback, callbacks: list[Callback] | None = None
     )
     module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(8,))
     trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+
+
+def test_time_limit_ends_a_run_after_an_epoch(tmp_path: Path) -> None:
+    fit(tmp_path / "whole")
+    fit(tmp_path / "stopped", Timer(timedelta(microseconds=1)))
+    assert read_checkpoint(tmp_path / "stopped" / "checkpoints" / "last.ckpt")["clocks"]["updates"] == 12
+    fit(tmp_path / "stopped")
+    last = [tmp_path / name / "checkpoints" / "last.ckpt" for name in ("whole", "stopped")]
+    assert [name for name in differences(*last) if "BestCheckpoint" not in name] == []
+    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
 
 
 @pytest.mark.parametrize(

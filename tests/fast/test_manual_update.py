@@ -202,6 +202,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "hooked before": lambda layers: layers[0].register_forward_pre_hook(lambda layer, inputs: (2 * inputs[0],)),
     "another epsilon": lambda layers: setattr(layers[1], "eps", 1.0),
     "frozen": lambda layers: layers[3].requires_grad_(False),
+    "a replaced method": lambda layers: setattr(layers[0], "extra_repr", str),
     "its gradient changed": lambda layers: layers[0].weight.register_hook(torch.zeros_like),
     "its gradient read": lambda layers: layers[0].bias.register_post_accumulate_grad_hook(lambda weight: None),
     "its backward pass heard": lambda layers: layers[0].register_full_backward_hook(lambda layer, below, above: None),
@@ -339,8 +340,23 @@ def test_several_processes_use_autograd(monkeypatch: pytest.MonkeyPatch) -> None
 def test_settings_that_manual_gradients_do_not_support() -> None:
     assert supports(new_module(layer_norm=True, critic_loss="huber"))
     assert not supports(new_module(bc_weight=0.4))
+    module = new_module()
+    module.settings.critic_loss = "l1"  # type: ignore[assignment]  # a loss that a user has added to losses.py
+    assert not supports(module)
     with torch.autocast("cpu", torch.float16):
         assert not supports(new_module())
+
+
+def test_replaced_loss_uses_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert supports(new_module())
+    monkeypatch.setattr("td3_lightning.algorithm.td3.CRITIC_LOSSES", {"mse": lambda error: (error.abs().mean(), {})})
+    assert not supports(new_module())
+
+
+def test_critic_with_another_value_for_the_actor_uses_autograd() -> None:
+    module = new_module()
+    module.critics.q1 = lambda features, action: module.critics(features, action).amin(dim=0)
+    assert not supports(module)
 
 
 def test_reduced_matmul_precision_uses_autograd() -> None:

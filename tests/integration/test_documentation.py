@@ -178,7 +178,7 @@ def run_benchmark(name: str, words: list[str]) -> None:
     elif name == "benchmarks.car_frames":
         assert importlib.import_module(name).main([*words, "--windows", "1", "--seconds", "0.1"]) == 0
     else:
-        assert name.removeprefix("benchmarks.") in {"latency", "profile", "score_per_hour", "speed", "update"}
+        assert name.removeprefix("benchmarks.") in {"latency", "score_per_hour", "speed", "update"}
         _require_fast(name)
         here = [sys.executable if word.endswith("/python") else word for word in words]
         importlib.import_module(name).parse(here)
@@ -186,7 +186,7 @@ def run_benchmark(name: str, words: list[str]) -> None:
 
 def _require_fast(text: str) -> None:
     """Skip the rest of a page in a copy without the optional package, if a block or a benchmark imports it."""
-    if "td3_lightning.fast" in text or text == "benchmarks.profile":
+    if "td3_lightning.fast" in text:
         pytest.importorskip("td3_lightning.fast")
 
 

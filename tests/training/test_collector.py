@@ -11,7 +11,7 @@ import torch
 
 from one_sentence import refused
 from td3_lightning import TD3, Collector, Linear, ReplayData
-from td3_lightning.errors import EnvError
+from td3_lightning.errors import EnvError, UsageError
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.reporting.metrics_csv import read_metrics
 from toys import Counter
@@ -213,6 +213,58 @@ def test_save_within_an_update_needs_no_other_callback(hook: str, make_trainer: 
     data = new_data(steps_per_epoch=5)
     with refused("A checkpoint", "a save within update 1"):
         make_trainer(callbacks=[Collector(warmup_steps=8), saves]).fit(new_module(data), datamodule=data)
+
+
+def test_interrupted_update_is_not_saved(make_trainer: Any, tmp_path: Any) -> None:
+    data, path = new_data(steps_per_epoch=5), tmp_path / "user.ckpt"
+    module = new_module(data)
+    module.actor_loss = lambda batch: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    saves = L.Callback()
+    saves.on_exception = lambda trainer, *_: trainer.save_checkpoint(path)  # type: ignore[method-assign]
+    with refused("A checkpoint", "a save within update 2"):
+        make_trainer(callbacks=[Collector(warmup_steps=8), saves]).fit(module, datamodule=data)
+    assert not path.exists()
+
+
+class OwnHooks(TD3):
+    """An agent of a user with Lightning's hooks, which do nothing in a LightningModule."""
+
+    def setup(self, stage: str) -> None:
+        """Do something else."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mine"] = 1
+
+    def on_validation_epoch_start(self) -> None:
+        """Do something else."""
+
+
+class OwnLoad(OwnHooks):
+    """The same with the hook that restores the clocks."""
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        assert checkpoint["mine"] == 1
+
+
+def test_hooks_of_a_subclass_that_do_not_call_the_agents(make_trainer: Any, tmp_path: Path) -> None:
+    def run(kind: type[TD3], epochs: int, ckpt_path: Path | None = None) -> Any:
+        L.seed_everything(2, verbose=False)
+        data = new_data("Seeded", steps_per_epoch=5)
+        module = kind(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,))
+        trainer = make_trainer(max_epochs=epochs, precision="64-true", callbacks=[Collector(8)])
+        trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        return trainer
+
+    whole, part, path = run(OwnHooks, 2), run(OwnHooks, 1), tmp_path / "own.ckpt"
+    part.save_checkpoint(path)
+    resumed = run(OwnHooks, 2, path)
+    weights = zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+    assert resumed.model.updates == 10
+    (episode,) = whole.datamodule.val_dataloader()
+    assert whole.callback_metrics["eval/return_mean"] == episode.play(whole.model.act)["return"]  # not the mean of both
+    with pytest.raises(UsageError, match=r"on_load_checkpoint of OwnLoad must call super\(\)"):
+        run(OwnLoad, 2, path)
 
 
 def test_resumed_rank_keeps_its_own_env_steps(make_trainer: Any, tmp_path: Any) -> None:

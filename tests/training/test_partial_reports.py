@@ -81,6 +81,12 @@ def test_resumed_run_knows_the_booleans(make_trainer: Any, tmp_path: Path) -> No
     assert metrics.seen == [{"eval/success": 0, "eval/success_reported": 0}]
 
 
+@pytest.mark.parametrize("monitor", ["eval/return", "val_loss", "train/critic_loss"])
+def test_early_stopping_refuses_a_metric_without_values(monitor: str, make_trainer: Any) -> None:
+    with pytest.raises(RuntimeError, match=f"conditioned on metric `{monitor}` which is not available"):
+        fit(make_trainer, ["1111"], EarlyStopping(monitor))
+
+
 @pytest.mark.parametrize("first", ["0000", "1000"])
 def test_run_goes_on_when_a_monitor_has_no_value(first: str, make_trainer: Any, tmp_path: Path) -> None:
     best = BestCheckpoint("eval/time", dirpath=str(tmp_path))
