@@ -26,7 +26,7 @@ INTRODUCTION = """# Published runs
 [The results pages](../../docs/results/index.md) have the protocol and the tables of these runs. The files of a task are
 
 ```
-<task>/config.yaml            the configuration, with every setting of this version
+<task>/config.yaml            the configuration
 <task>/best.ckpt              the best checkpoint, without its replay buffer
 <task>/curve.png              training and evaluation return
 <task>/*.gif                  an episode
@@ -112,8 +112,8 @@ def readme(rows: Sequence[dict[str, str]]) -> str:
 
 
 def without_checkpoint(folder: Path) -> list[str]:
-    """Return the tasks in a folder that have a configuration and no checkpoint."""
-    tasks = (path.parent for path in folder.glob("*/config.yaml"))
+    """Return the tasks in a folder that have metrics and no checkpoint."""
+    tasks = (path.parent for path in folder.glob("*/seeds"))
     return sorted(task.name for task in tasks if not (task / "best.ckpt").exists())
 
 
