@@ -66,13 +66,15 @@ class Learner(Agent):
                 f"{type(self).__name__}. Use {owner}.load_from_checkpoint, or a Trainer with {owner}."
             )
         own = self._policy_layers()
-        if (layers := checkpoint.get("policy_layers", own)) != own:
+        layers = checkpoint.get("policy_layers", own)
+        if layers != own and not (isinstance(layers, list) and len(layers) != len(own)):  # another depth loads nothing
             fix = "Load it with the class that replaced layers, or replace them before."
             raise refuse("The checkpoint's policy", f"of the layers {', '.join(own)}", layers, fix)
         super().check_checkpoint(checkpoint)
 
     def _policy_layers(self) -> list[str]:
-        return [type(layer).__name__ for module in self.policy_modules() for layer in module.modules()]
+        """Return the types of all layers of the policy after the normalizer, which a setting may remove."""
+        return [type(layer).__name__ for module in self.policy_modules()[1:] for layer in module.modules()]
 
     def compute_gradients(self, loss: Tensor, network: nn.Module) -> None:
         """Compute the loss's gradients in the network's own parameters only, averaged over all processes."""
