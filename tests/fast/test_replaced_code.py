@@ -26,22 +26,24 @@ RUN_BY_BOTH = {  # code of algorithm/ that the fast update calls, too
     *("draw_target_noise", "smooth_target_action", "scheduled", "prepare_step", "shares_encoder", "average_gradients"),
     *("world_size", "_is_initialized", "has_hooks"),
 }
-# Train the copy of the package in the working directory after each edit. Forks share the imports.
+# Train the copy of the package in the working directory after each edit, which is undone in the file after the warm-up.
+# Forks share the imports.
 TRAIN = """
 import gc, json, os, pathlib, sys
 from td3_lightning.cli.deferred_compiler import defer_compiler
 defer_compiler()
 import gymnasium.envs.classic_control, torch.profiler
 import lightning as L
+from lightning.pytorch.callbacks import LambdaCallback
 
-def train(agent_class):
+def train(agent_class, undo):
     from td3_lightning import TD3, TD7, Collector, ReplayData
     L.seed_everything(0, verbose=False)
     agent_class, settings = (TD7, {"zs_dim": 4, "target_update_freq": 2}) if agent_class == "TD7" else (TD3, {})
     data = ReplayData("Pendulum-v1", batch_size=4, steps_per_epoch=8, eval_episodes=1)
     agent = agent_class(data.obs_dim, data.action_low, data.action_high, hidden_dims=[8], **settings)
     unused = dict.fromkeys(["enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger"], False)
-    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=[Collector(4)], limit_val_batches=0, **unused)
+    trainer = L.Trainer(accelerator="cpu", max_epochs=1, callbacks=[Collector(4), undo], limit_val_batches=0, **unused)
     trainer.fit(agent, datamodule=data)
     print("rule", type(agent.update_rule).__name__)
     print("weights", *[float(weight.double().sum()) for weight in agent.parameters()])
@@ -57,7 +59,7 @@ for number, (agent_class, file, before, after) in enumerate(json.load(sys.stdin)
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.dont_write_bytecode = True
-        train(agent_class)
+        train(agent_class, LambdaCallback(on_train_start=lambda *_: path.write_text(original)))
         sys.stdout.flush()
         os._exit(0)  # without the end of the interpreter, which takes seconds
     os.wait()
