@@ -46,15 +46,8 @@ class BestCheckpoint(ModelCheckpoint):
         self._in_own_folder = same_folder(Path(str(trainer.ckpt_path)).parent, self.dirpath)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the path of the best checkpoint, and adjust it if the run's folder was moved.
-
-        An earlier version may have kept several checkpoints. Their files stay.
-        """
+        """Restore the path of the best checkpoint, and adjust it if the run's folder was moved."""
         super().load_state_dict(self._moved(state_dict) if self._in_own_folder else state_dict)
-        ranked = sorted(self.best_k_models.items(), key=lambda entry: entry[1], reverse=self.mode == "max")
-        self.best_k_models = dict(ranked[:1])
-        if ranked:  # a better checkpoint replaces it
-            self.kth_best_model_path, self.kth_value = ranked[0]
         self.current_score = state_dict["current_score"]  # Lightning saves it but does not restore it
 
     def _moved(self, state: dict[str, Any]) -> dict[str, Any]:

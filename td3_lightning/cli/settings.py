@@ -14,14 +14,7 @@ from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.algorithm.td7 import TD7
 from td3_lightning.errors import OTHER_YAML_ERRORS, UsageError, one_line, shown
 from td3_lightning.reporting.run_dir import config_of
-from td3_lightning.serialization.stored_settings import (
-    Named,
-    NotNamedError,
-    check_claims,
-    check_names,
-    plain,
-    without_removed,
-)
+from td3_lightning.serialization.stored_settings import Named, NotNamedError, check_claims, check_names, plain
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 
@@ -37,7 +30,7 @@ KEY = "model.class_path"
 # Settings that a resumed run takes from its checkpoint, without those that an earlier version had. Not included:
 # hardware, end of the run, callbacks and loggers.
 KEPT: dict[str, Sequence[str] | None] = {
-    "model": None,  # all
+    "model": None,  # all but REMOVED
     "data": tuple(inspect.signature(ReplayData).parameters),
     "collector": tuple(inspect.signature(Collector).parameters),
     "checkpoint": ("monitor", "mode"),
@@ -46,6 +39,7 @@ KEPT: dict[str, Sequence[str] | None] = {
         *("limit_train_batches", "limit_val_batches", "log_every_n_steps"),
     ),
 }
+REMOVED = ("gradients", "critic_hidden_dims", "critic_encoder", "normalize_rewards")  # of agents in published runs
 
 
 def agent_path(name: Any) -> str:
@@ -92,7 +86,6 @@ def saved_settings(
     named = _named_in(files, typed)
     try:
         settings = kept(plain(checkpoint.get("config", {}), "config"))
-        settings["model"] = without_removed(settings.get("model", {}))
         if command != "fit":
             settings = _kept_by_others(settings)
         check_kept(settings, named)
@@ -177,7 +170,9 @@ def kept(config: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(section, Mapping):
             raise UsageError(f"The checkpoint is refused: its {key} must be a mapping, got {shown(section)}.")
         names = KEPT[key]
-        held[key] = {name: value for name, value in section.items() if names is None or name in names}
+        held[key] = {
+            each: value for each, value in section.items() if each not in REMOVED and each in (names or section)
+        }
     return held | {key: config[key] for key in ("seed_everything",) if config.get(key) is not None}
 
 

@@ -109,9 +109,9 @@ class RestorableEnv(gym.Wrapper):
             What is different, or an empty text if all results are bit-identical, and the last observation. After a
             difference, the environment starts a new episode.
         """
-        state, self.saved = self.saved or {}, None
-        difference = self.difference(state) if "seed" in state else "its actions are unknown"
-        self.first_seed, self.episodes = state.get("first_seed", 0), state.get("episodes", 1)
+        state: Any = self.saved
+        difference = self.difference(state)
+        self.first_seed, self.episodes, self.saved = state["first_seed"], state["episodes"], None
         if difference:
             self.reset()
         return difference, np.array(self.obs)
@@ -128,7 +128,7 @@ class RestorableEnv(gym.Wrapper):
             What is different, or an empty text if all results are bit-identical.
         """
         before, previous = generator_states(), state.get("previous")
-        saved = state.get("generators", before)
+        saved = state["generators"]
         episodes = [each for each in (previous, state) if each and "seed" in each]
         wrong = next((each for each in episodes if not self._repeats(each, each is previous)), None)
         after = generator_states()

@@ -252,7 +252,7 @@ class Replay(IterableDataset[Batch]):
         for ring, held in zip(self.rings, state["rings"], strict=True):
             ring.load_state_dict(held)
         self.steps_stored = state["steps_stored"]
-        self.steps_before = state.get("steps_before", 0)  # older checkpoints do not have it
+        self.steps_before = state["steps_before"]
         self.generator.set_state(state["generator"])
         if self.priorities is not None:
             self.priorities.load_state_dict(state.get("priorities", {}))  # uniform sampling saves none

@@ -28,14 +28,6 @@ AGENTS = ("TD3", "TD7")  # other classes of this package may write files when th
 MAX_STACK = 1_000  # observations that a wrapper stacks
 PATHS = ("best_model_path", "kth_best_model_path", "last_model_path")  # in the state of a ModelCheckpoint
 
-# Settings of earlier versions of an agent, with the values that an agent without them equals.
-REMOVED: dict[str, tuple[Any, ...]] = {
-    "gradients": ("manual", "autograd", "compiled"),
-    "critic_hidden_dims": (None,),
-    "critic_encoder": (None,),
-    "normalize_rewards": (False,),
-}
-
 # A dotted name, a path, a URL, or text that a YAML parser would read as something other than text.
 SUSPICIOUS = re.compile(r"[:/\\~\[\]{}\x00-\x1f\x7f]|\.\S|^\.|\.$|^[\s!&*%@`\"'#|>?,-]")
 NUMERIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|([\d-]+[T ])?\d+(:\d\d)+", re.IGNORECASE)
@@ -76,21 +68,6 @@ def plain(value: Any, name: str) -> Any:
         f"{name} must be made of numbers, strings, lists and mappings to be saved, got {shown(value)}. Use a list "
         "instead, or ignore the argument in save_hyperparameters."
     )
-
-
-def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an agent without those of earlier versions.
-
-    Raises:
-        UsageError: This version does not have the agent, because one of them has another value.
-    """
-    for name in REMOVED.keys() & settings.keys():
-        if settings[name] not in REMOVED[name]:
-            raise UsageError(
-                f"The checkpoint must have {name} {REMOVED[name][0]}, got {shown(settings[name])}. Use the version of "
-                "td3_lightning that saved it."
-            )
-    return {name: value for name, value in settings.items() if name not in REMOVED}
 
 
 def check_names(value: Any, setting: str, named: Named) -> None:
@@ -150,7 +127,7 @@ def stored_arguments(kind: type, checkpoint: Mapping[str, Any], given: Iterable[
     Raises:
         UsageError: One names a class that is not imported, or is larger than the checkpoint.
     """
-    stored = without_removed(plain(checkpoint["hyper_parameters"], "hyper_parameters"))
+    stored = plain(checkpoint["hyper_parameters"], "hyper_parameters")
     known = set[str]()
     for constructor in (vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)):
         parameters = inspect.signature(constructor).parameters

@@ -107,7 +107,7 @@ class SaveEvaluations(Callback):
         self.clocks: list[int] = []
         self.returns: list[list[float]] = []
         self._running: list[float] = []
-        self._clock_name: str | None = None  # unit of the clocks; older checkpoints do not have it
+        self._clock_name: str | None = None  # unit of the clocks
         self._last = LastAgent()
         self._warnings = WarningCache()
 
@@ -159,11 +159,11 @@ class SaveEvaluations(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all evaluations and the unit of their clocks."""
-        state = {"env_steps": list(self.clocks), "returns": torch.from_numpy(self._padded())}
-        return state if self._clock_name is None else {**state, "clock_name": self._clock_name}
+        returns = torch.from_numpy(self._padded())
+        return {"env_steps": list(self.clocks), "returns": returns, "clock_name": self._clock_name}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore all evaluations."""
         self.clocks = list(state_dict["env_steps"])
         self.returns = torch.as_tensor(state_dict["returns"]).tolist()
-        self._clock_name = state_dict.get("clock_name")
+        self._clock_name = state_dict["clock_name"]

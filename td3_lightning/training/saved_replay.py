@@ -50,12 +50,12 @@ def restore_episodes(
     Args:
         envs: Training environments.
         eval_env: Environment of the evaluations, which has played no episode.
-        state: Saved state, with the entries "envs" and "evaluation" unless an earlier version has saved it.
+        state: Saved state, with the entry "evaluation", and with "envs" unless no environment had begun.
         replay: Replay buffer.
         env_id: Name of the environment in the warning.
     """
     lost = envs.load_state_dict(state["envs"]) if "envs" in state else []
-    difference = eval_env.difference(as_arrays(state.get("evaluation", {})))
+    difference = eval_env.difference(as_arrays(state["evaluation"]))
     for env in lost:
         replay.rings[env].truncate_episode()
     if not lost and not difference:

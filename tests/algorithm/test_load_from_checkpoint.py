@@ -117,16 +117,3 @@ def test_observation_that_is_not_finite_is_refused(wrong: float, tmp_path: Path)
     agent = TD3.load_from_checkpoint(saved(tmp_path))
     with refused("obs", str(wrong)):
         agent.act(np.array([wrong, 0, 0, 0]))
-
-
-def test_settings_of_earlier_versions_load_at_their_defaults(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    checkpoint = torch.load(path, weights_only=True)
-    old = {"gradients": "manual", "critic_hidden_dims": None, "critic_encoder": None, "normalize_rewards": False}
-    checkpoint["hyper_parameters"] |= old
-    torch.save(checkpoint, path)
-    TD3.load_from_checkpoint(path)
-    checkpoint["hyper_parameters"]["critic_hidden_dims"] = [8, 8]
-    torch.save(checkpoint, path)
-    with refused("critic_hidden_dims None", "[8, 8]", "Use the version"):
-        TD3.load_from_checkpoint(path)

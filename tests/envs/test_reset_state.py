@@ -100,14 +100,6 @@ def test_global_generators_continue_after_resume() -> None:
     assert draws[0] == draws[1]
 
 
-def test_state_of_earlier_version_is_restored() -> None:
-    env = played(Seeded, 2, 3)
-    state, rest = env.state(), rest_of(env)
-    old = {name: state[name] for name in ("seed", "first_seed", "episodes", "actions", "obs", "return")}
-    other, difference = restored(Seeded, old)
-    assert (difference, rest_of(other)) == ("", rest)
-
-
 @pytest.mark.parametrize("workers", [False, True])
 @pytest.mark.parametrize("kind", [Seeded, Heavy, Global])
 def test_each_of_several_environments_is_compared(kind: Any, workers: bool) -> None:

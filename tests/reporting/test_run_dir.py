@@ -115,28 +115,6 @@ def test_resume_keeps_precision_and_intervals(capsys):
     run("test", "--ckpt_path", last)
 
 
-def test_resume_of_an_earlier_version_keeps_one_best(capsys):
-    checkpoint = torch.load(LAST, weights_only=True)
-    (key,) = (key for key in checkpoint["callbacks"] if key.startswith("BestCheckpoint"))
-    state = checkpoint["callbacks"][key]
-    ((best, score),) = state["best_k_models"].items()
-    other = Path(shutil.copy(best, LAST.with_name("other.ckpt"))).absolute()
-    state["best_k_models"][str(other)] = state["kth_value"] = score - 1
-    state["kth_best_model_path"] = str(other)
-    checkpoint["config"]["checkpoint"]["save_top_k"] = 2
-    torch.save(checkpoint, LAST)
-    Path("here.yaml").write_text(f"{PENDULUM}checkpoint: {{save_top_k: 1}}\n")
-    fit("--ckpt_path", LAST, epochs=3)
-    with RUNS.joinpath("version_0", "metrics.csv").open(newline="") as file:
-        returns = {float(row["eval/return_mean"]): row["env_steps"] for row in csv.DictReader(file)}
-    (kept,) = torch.load(LAST, weights_only=True)["callbacks"][key]["best_k_models"]
-    assert Path(kept).name.startswith(f"steps_{returns[max(returns)]}_")
-    assert Path(kept).exists()
-    assert other.exists()
-    Path("here.yaml").write_text(f"{PENDULUM}checkpoint: {{save_top_k: 2}}\n")
-    assert refusal(capsys, "--ckpt_path", LAST).startswith('There is no setting "checkpoint.save_top_k"')
-
-
 def test_other_model_checkpoint_does_not_write_last(capsys):
     fit("--trainer.callbacks=ModelCheckpoint", epochs=2)
     (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("checkpoint"))
