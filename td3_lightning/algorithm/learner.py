@@ -30,7 +30,6 @@ class Learner(Agent):
 
     settings: TD3Settings
     algorithm = "TD3"  # name of the agent in a checkpoint, which a subclass of the user keeps
-    trained_networks: tuple[str, ...] = ("actor", "critics")  # in the order of `configure_optimizers`
 
     def __init__(self, settings: TD3Settings) -> None:
         super().__init__(settings.obs_dim, settings.action_box())

@@ -58,7 +58,6 @@ class TD7(TD3):
 
     settings: TD7Settings
     algorithm = "TD7"
-    trained_networks = (*TD3.trained_networks, "encoder")
     _embedded: tuple[Tensor, Tensor] | None = None  # observations of the running update, and their embedding
     actor: SALEActor
 

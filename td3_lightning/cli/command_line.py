@@ -21,6 +21,7 @@ from td3_lightning.checkpointing.io import AtomicCheckpointIO
 from td3_lightning.checkpointing.last import LastCheckpoint
 from td3_lightning.cli.commands import COMMANDS
 from td3_lightning.cli.error_messages import explain_parser_error
+from td3_lightning.cli.help import RUN
 from td3_lightning.cli.precedence import Precedence, runs_folder
 from td3_lightning.cli.save_config import SaveConfig
 from td3_lightning.cli.settings import DEFAULT, KEY
@@ -90,18 +91,14 @@ class CommandLine(LightningCLI):
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the settings of the run."""
-        of_name = "Folder in lightning_logs; by default the name of the first --config."
-        parser.add_argument("--name", type=str, default="default", help=of_name)
-        parser.add_argument("--seed_everything", type=Seed, default=0, help="Seed of all random numbers.")
-        parser.add_argument(
-            "--ckpt_path", type=str | None, help="Checkpoint: a path, last (newest run of --name), or last:NAME."
-        )
+        parser.add_argument("--name", type=str, default="default", help=RUN["name"][1])
+        parser.add_argument("--seed_everything", type=Seed, default=0, help=RUN["seed_everything"][1])
+        parser.add_argument("--ckpt_path", type=str | None, help=RUN["ckpt_path"][1])
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the settings of the objects in the order of `--help`. Lightning would add the Trainer first."""
         parser.add_lightning_class_args(self.sources.agent_class, "model")
-        known = "TD3, TD7 or a subclass; it decides which settings the model has. Short: --model TD7."
-        parser.add_argument(f"--{KEY}", type=str, default=DEFAULT, help=f"Agent: {known}")
+        parser.add_argument(f"--{KEY}", type=str, default=DEFAULT, help=RUN["model"][1])
         parser.add_lightning_class_args(ReplayData, "data")
         parser.add_lightning_class_args(Collector, "collector")
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")

@@ -62,9 +62,8 @@ class Precedence:
         self.run_dir: Path | None = None
         self._path = self._find_checkpoint()
         if self._path is not None:
-            version = file_version(self._path)
-            self.checkpoint = read_checkpoint(self._path)
-            self.already_read = (version, self.checkpoint)
+            self.already_read = file_version(self._path), read_checkpoint(self._path)
+            self.checkpoint = self.already_read[1]
         self.agent = self._agent()
 
     @property

@@ -29,13 +29,8 @@ PACKAGES = (  # tasks that newcomers try without their package: begin of the nam
     ("Fetch|Hand|Adroit|PointMaze|AntMaze", "gymnasium_robotics", "robotics"),
     ("dm_control/", "shimmy", "robotics"),
 )
-EXTRAS = {  # packages that may be missing, and the extra that installs them
-    "pybullet_envs_gymnasium": "bullet",
-    "pybullet": "bullet",
-    "mujoco": "mujoco",
-    "gymnasium_robotics": "robotics",
-    "shimmy": "robotics",
-}
+# Packages that may be missing, and the extra that installs them.
+EXTRAS = {package: extra for _, package, extra in PACKAGES} | {"pybullet": "bullet", "mujoco": "mujoco"}
 
 
 def make_wrapped(source: EnvId, settings: Mapping[str, Any], wrappers: Iterable[Wrapper]) -> gym.Env:

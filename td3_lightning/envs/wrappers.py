@@ -116,11 +116,6 @@ class PyBulletWarmReset(gym.Wrapper):
             self._is_warm = True
         return self.env.reset(seed=seed, options=options)
 
-    def close(self) -> None:
-        """Close the environment. The next reset loads the robot again and needs another warm-up."""
-        self._is_warm = False
-        self.env.close()
-
 
 def stack_frames(env: gym.Env, stack: int, height: int, width: int) -> gym.Env:
     """Stack the last frames into one vector of bytes. At a reset, the first frame fills the stack.

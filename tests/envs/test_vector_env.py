@@ -86,9 +86,6 @@ def test_symmetric_bounds_clip_to_action_space() -> None:
     assert [given.tolist() for _, given in Counter.log] == [[1.25, 0.0], [-0.5, 1.0], [0.25, 0.75]]
 
 
-# Settled
-
-
 # TrainingVectorEnv
 
 
