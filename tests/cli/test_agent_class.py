@@ -132,11 +132,6 @@ def test_a_checkpoint_of_td3_is_not_a_td7(capsys: pytest.CaptureFixture[str]) ->
         TD7.load_from_checkpoint(path)
 
 
-def test_export_and_import_are_for_td3(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["export", "--ckpt_path", str(LAST)], ["import", "--config", "td7.yaml"]):
-        assert error_of([*words, "--files", "x"], capsys).startswith(f"{words[0]} requires TD3, got TD7. Use ")
-
-
 def test_load_from_checkpoint() -> None:
     module = TD7.load_from_checkpoint(LAST)
     assert type(module) is TD7

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from benchmarks import robust_laps, score_per_hour
-from benchmarks.laps import main, read_evaluations, summarize
+from benchmarks.laps import read_evaluations, summarize
 from benchmarks.reference import complete, first_hash, read_index, readme
 from benchmarks.settings_hash import config_of, settings_hash
 from benchmarks.time_to_score import read
@@ -181,23 +181,6 @@ def test_table_of_the_ablation_follows_from_the_metrics() -> None:
         *_, last = values = [value for step, value in returns.items() if step <= 100_000]
         first = next(step for step, value in returns.items() if value >= 4_000)
         assert f" | {sum(values[-5:]) / 5:,.1f} | {last:,.1f} | {first:,} | " in page, path
-
-
-def test_run_without_a_lap_is_summarized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = tmp_path / "metrics.csv"
-    names = "env_steps,eval/return_mean,eval/frames,eval/tiles,eval/tiles_total"
-    metrics.write_text(f"{names}\n2000,10.5,1000,30,322\n2250,,,,\n4500,920.0,800,322,322\n7000,90.0,1000,300,322\n")
-    assert main([str(metrics)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split(" | ")[1:] == [
-        *("920.0", "800", "4,500", "4,500", "4,500"),
-        *("1 of 3", "1", "90.0 |"),
-    ]
-    assert summarize(read_evaluations(metrics)[:1])[3:6] == ["never", "never", "0 of 1"]
-
-
-def test_mean_of_frames_is_rounded() -> None:
-    evaluation = {"env_steps": "9", "eval/return_mean": "1", "eval/frames": "756.07"}
-    assert summarize([evaluation | {"eval/tiles": "3.5", "eval/tiles_total": "5"}])[1] == "756"
 
 
 def test_returns_per_hour_follow_from_the_evaluations() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reset_toys import Global, GlobalTorch, Heavy, Hidden, OwnModule, SeedsGlobal
-from td3_lightning import ReplayData, UsageError
+from td3_lightning import ReplayData
 from td3_lightning.cli.app import main
 from td3_lightning.reporting.env_report import properties
 from toys import Counter, InPlace, Restless, Seeded, Spaces
@@ -95,8 +95,3 @@ def test_command_fails_if_a_resume_differs(capsys: pytest.CaptureFixture[str]) -
     assert "video         note  record is not possible: render_modes of reset_toys/Heavy-v0 must" in captured.out
     assert main(["check-env", "--data.env_id=toys/Counter-v0", "--episodes=1"]) == 2
     assert capsys.readouterr().err.startswith("episodes must be")
-
-
-def test_invalid_environment_is_refused() -> None:
-    with pytest.raises(UsageError, match="must have finite bounds"):
-        report(Spaces, action="half bounded")

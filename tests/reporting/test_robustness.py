@@ -84,18 +84,6 @@ def test_interval_is_that_of_the_mean() -> None:
     assert np.isnan(Measurement(LEVELS[0], [{"return": 1.0}]).interval)
 
 
-def test_report_has_all_episodes_and_a_picture(tmp_path: Path) -> None:
-    table, picture = write_report(measured(episodes=3), tmp_path / "new", "Target")
-    rows = list(csv.DictReader(table.read_text().splitlines()))
-    assert list(rows[0]) == ["observation_noise", "action_noise", "exact", "return", "length"]
-    assert [(row["observation_noise"], row["action_noise"]) for row in rows[::3]] == [
-        ("0.0", "0.0"),
-        ("0.1", "0.0"),
-        ("0.0", "0.1"),
-    ]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.fixture
 def checkpoint(last: Path) -> str:  # noqa: F811
     """Return the checkpoint of a short run."""
