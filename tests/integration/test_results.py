@@ -183,13 +183,14 @@ def test_table_of_the_ablation_follows_from_the_metrics() -> None:
         assert f" | {sum(values[-5:]) / 5:,.1f} | {last:,.1f} | {first:,} | " in page, path
 
 
-def test_returns_per_hour_follow_from_the_evaluations() -> None:
-    folder = DOCS.parent / "benchmarks" / "results" / "score_per_hour" / "halfcheetah"
-    files = sorted(folder.glob("*/evaluations.jsonl"))
+@pytest.mark.parametrize(
+    ("results", "agents", "minutes"), [("score_per_hour", 4, [10, 15, 20]), ("score_per_hour_family_26", 3, [5, 8, 12])]
+)
+def test_returns_per_hour_follow_from_the_evaluations(results: str, agents: int, minutes: list[float]) -> None:
+    files = sorted((DOCS.parent / "benchmarks" / "results" / results / "halfcheetah").glob("*/evaluations.jsonl"))
     runs = {name: [read(path) for path in group] for name, group in groupby(files, lambda path: path.parent.name[:-3])}
-    page = (DOCS / "results" / "score_per_hour.md").read_text()
-    assert len(runs) == 4
-    assert score_per_hour.table(runs, [10, 15, 20]) in page
+    assert len(runs) == agents
+    assert score_per_hour.table(runs, minutes) in (DOCS / "results" / "score_per_hour.md").read_text()
 
 
 def test_index_follows_from_the_metrics() -> None:
