@@ -217,6 +217,22 @@ def test_functions_are_short() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "packages"),
+    [
+        ("import td3_lightning.cli.app", {"cli"}),
+        ("from td3_lightning.cli import app", {"cli"}),
+        ("from td3_lightning import TD3", {"__init__"}),
+        ("from ..cli import app", {"cli"}),
+        ("from . import ring", set()),
+        ("def f():\n    from td3_lightning.checkpointing import io", {"checkpointing"}),
+        ("if TYPE_CHECKING:\n    from td3_lightning.training import collector", {"training"}),
+    ],
+)
+def test_every_form_of_import_is_found(source: str, packages: set[str]) -> None:
+    assert imported_packages(ast.parse(source), PACKAGE / "replay" / "buffer.py") == packages
+
+
+@pytest.mark.parametrize(
     ("source", "names"),
     [
         ("from lightning.pytorch.loops import _Loop", {"_Loop"}),

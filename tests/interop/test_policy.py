@@ -86,6 +86,12 @@ def test_policy_acts_as_the_agent(agent: TD3, policy_path: Path) -> None:
     assert policy.obs_dim == 3
 
 
+def test_observation_of_another_shape_is_refused(policy_path: Path) -> None:
+    for obs, got in ((np.zeros(4), "shape (4,) of float64"), ("x", "shape ()")):
+        with refused("obs", got, "one row per observation"):
+            Policy.load(str(policy_path))(obs)
+
+
 def test_deployed_policy_of_a_td7_checkpoint_acts(tmp_path: Path) -> None:
     deployed, trained = new_agent(TD7, zs_dim=6), new_agent(TD7, zs_dim=6)
     policy = Policy.load(save(deployed, tmp_path / "a.ckpt", trained_policy=trained.policy_state()))
