@@ -184,7 +184,7 @@ def test_table_of_the_ablation_follows_from_the_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "agents", "minutes"), [("score_per_hour", 4, [10, 15, 20]), ("score_per_hour_family_26", 3, [5, 8, 12])]
+    ("results", "agents", "minutes"), [("score_per_hour", 4, [10, 15, 20]), ("score_per_hour_family_26", 4, [5, 8, 12])]
 )
 def test_returns_per_hour_follow_from_the_evaluations(results: str, agents: int, minutes: list[float]) -> None:
     files = sorted((DOCS.parent / "benchmarks" / "results" / results / "halfcheetah").glob("*/evaluations.jsonl"))
