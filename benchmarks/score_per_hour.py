@@ -73,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     points = {name: [read(results(options, name, seed)) for seed in options.seeds] for name in agents}
     print(table(points, options.minutes))
     draw(points, TASKS[options.task].env_id, Path(options.output, options.task, "curve.png"))
+    budget = max(options.minutes) * 60
+    if failed := [f"{name}_{seed}" for name, seed in runs if not ended(options, name, seed, budget)]:
+        sys.exit(f"Every run must end, got a failure of {', '.join(failed)}. Read output.txt in {options.output}.")
     return 0
 
 
@@ -95,7 +98,7 @@ def train(options: argparse.Namespace, command: list[str], name: str, seed: int)
     """Train once, unless this run has ended before."""
     path = results(options, name, seed).absolute()
     budget = max(options.minutes) * 60
-    if (points := read(path)) and points[-1]["seconds"] >= budget:
+    if ended(options, name, seed, budget):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -109,6 +112,12 @@ def train(options: argparse.Namespace, command: list[str], name: str, seed: int)
             stdout=output,
             stderr=output,
         )
+
+
+def ended(options: argparse.Namespace, name: str, seed: int, budget: float) -> bool:
+    """Return whether a run trained for its seconds of CPU time."""
+    points = read(results(options, name, seed))
+    return bool(points) and points[-1]["seconds"] >= budget
 
 
 def table(runs: dict[str, list[Points]], minutes: Sequence[float]) -> str:

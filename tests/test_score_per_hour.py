@@ -57,6 +57,12 @@ def test_kept_runs_give_the_table_and_the_picture(tmp_path: Path, capsys: pytest
     assert (tmp_path / "lander" / "curve.png").stat().st_size > 10_000
 
 
+def test_failed_run_is_named(tmp_path: Path) -> None:
+    flags = ["--agents", "crossq", "--minutes", "2", "--seeds", "1", "--output", str(tmp_path)]
+    with pytest.raises(SystemExit, match="a failure of crossq_1"):
+        main([*flags, "--baselines-python", "/bin/false"])
+
+
 def test_variant_trains_with_its_flags_until_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = "small=td3 --data.env_id Pendulum-v1 --collector.warmup_steps 500 --model.hidden_dims [8]"
     options = parse(["--agents", "--variant", variant, "--output", str(tmp_path)])
