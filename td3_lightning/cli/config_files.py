@@ -23,11 +23,11 @@ class ConfigFile:
     path: Path
     content: dict[str, Any]
 
-    def get(self, key: str) -> Any:
-        """Return a setting by its dotted name, None if the file does not have it."""
-        section, _, name = key.partition(".")
-        held = self.content.get(section)
-        return self.content.get(key, held.get(name) if name and isinstance(held, dict) else None if name else held)
+    def find(self, key: str) -> list[Any]:
+        """Return the value of a dotted name in a list, which is empty if the file does not have it."""
+        section, _, name = key.rpartition(".")
+        places = ((self.content, key), (self.content.get(section), name))
+        return [place[own] for place, own in places if isinstance(place, dict) and own in place][:1]
 
 
 def read_config(name: str) -> ConfigFile:

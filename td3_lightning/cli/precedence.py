@@ -107,7 +107,8 @@ class Precedence:
     def _value(self, key: str) -> Any:
         """Return an early setting: of the flag, else of the last file that has it."""
         typed = vars(self._early)[key]
-        return typed if typed is not None else next(filter(None, (file.get(key) for file in self.files[::-1])), None)
+        found = [value for file in self.files for value in file.find(key)]
+        return typed if typed is not None else found[-1] if found else None
 
     def _agent(self) -> str:
         """Return the agent that the user names, else that of the checkpoint, else TD3."""

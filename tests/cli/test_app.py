@@ -237,6 +237,16 @@ def test_file_with_checkpoint_of_the_previous_stage(last, capsys):
     assert "The run was complete after" in capsys.readouterr().out
 
 
+def test_later_file_switches_off_the_stage_and_the_checkpoint(last, capsys):
+    Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + f"ckpt_path: {last}\n")
+    Path("later.yaml").write_text("data: {empty_replay: false}\n")
+    Path("new.yaml").write_text("ckpt_path: null\n")
+    for file, expected in ("later.yaml", (False, str(last))), ("new.yaml", (True, None)):
+        stop("fit", "--config", "stage.yaml", "--config", file, "--print_config")
+        printed = yaml.safe_load(capsys.readouterr().out)
+        assert (printed["data"]["empty_replay"], printed["ckpt_path"]) == expected
+
+
 def test_stage_starts_from_the_newest_run_of_a_name(last, capsys):
     Path("stage.yaml").write_text(PENDULUM.replace("}", ", empty_replay: true}") + "ckpt_path: last:first\n")
     stage = ["fit", "--config", "stage.yaml", *SMALL, "--trainer.max_epochs=2"]
