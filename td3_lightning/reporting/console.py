@@ -23,16 +23,10 @@ def make_streams_tolerant() -> None:
             stream.reconfigure(errors="replace")
 
 
-def printable(text: str) -> str:
-    """Replace the characters of a text that stdout cannot encode with "?"."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
-
-
 def echo(*words: Any, **kwargs: Any) -> None:
     """Print and flush. Discard the output after the reader of a pipe, for example `head`, has closed it."""
     try:
-        print(*(printable(str(word)) for word in words), **kwargs, flush=True)
+        print(*words, **kwargs, flush=True)
     except OSError:
         discard(sys.stdout)
 
@@ -64,7 +58,7 @@ def discard(stream: TextIO) -> None:
 
 def show(table: Table) -> None:
     """Print a table. Draw its borders in ASCII if the encoding of the terminal lacks box characters."""
-    print(printable(table_text(table)), end="")
+    print(table_text(table), end="")
 
 
 def table_text(table: Table, width: int | None = None) -> str:

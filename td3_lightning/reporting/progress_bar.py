@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
-from td3_lightning.reporting.console import echo, printable
+from td3_lightning.reporting.console import echo
 from td3_lightning.training.collector import Collector
 
 MIN_BAR = 10  # columns
@@ -152,7 +152,7 @@ class Progress(ProgressBar):
             self._bar = Tqdm(
                 total=self._total,
                 initial=done,
-                desc=_fitting(printable(text)),
+                desc=_fitting(text),
                 disable=None,
                 file=sys.stdout,
                 dynamic_ncols=True,
@@ -162,7 +162,7 @@ class Progress(ProgressBar):
         if self._total is not None:
             self._bar.total = max(self._total, done)  # tqdm shows no bar beyond the total
         self._bar.n, self._last_draw = done, time.monotonic()
-        self._bar.set_description_str(_fitting(printable(text)))
+        self._bar.set_description_str(_fitting(text))
 
     def _draw_run(self, prefix: str = "") -> None:
         """Draw the bar of `fit`, the most important numbers first. A narrow terminal leaves out the end."""

@@ -4,9 +4,7 @@ import io
 import subprocess
 import sys
 
-import pytest
-
-from td3_lightning.reporting.console import make_streams_tolerant, printable
+from td3_lightning.reporting.console import make_streams_tolerant
 from tests.cli.test_app import FIT, PENDULUM, PROGRAM, SMALL, environment, folder  # noqa: F401  # the fixture
 
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -66,22 +64,6 @@ def test_closed_streams_do_not_end_a_run(folder):  # noqa: F811
     done = subprocess.run(["sh", "-c", f"{command} >&- 2>&-"], env=environment(), timeout=120, check=False)
     assert done.returncode == 0
     assert (folder / "lightning_logs" / "here" / "version_0" / "checkpoints" / "last.ckpt").is_file()
-
-
-@pytest.mark.parametrize(
-    ("encoding", "text", "expected"),
-    [
-        ("ascii", "1.00 ± 0.5 é", "1.00 ? 0.5 ?"),
-        ("latin-1", "1.00 ± 0.5 █", "1.00 ± 0.5 ?"),
-        ("utf-8", "1.00 ± 0.5 \udcff", "1.00 ± 0.5 ?"),
-        ("utf-16", "±", "±"),
-    ],
-)
-def test_unencodable_characters_are_replaced(encoding, text, expected, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-    assert printable(text) == expected
-    monkeypatch.setattr(sys, "stdout", None)
-    assert printable(text) == text.replace("\udcff", "?")
 
 
 def test_strict_streams_become_tolerant_and_others_stay(monkeypatch):
