@@ -72,7 +72,7 @@ def draw_seed_curves(
     """
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    means = {}  # lines by their labels
+    means, bands = {}, []  # lines by their labels, and intervals
     for (name, curves), (style, color) in zip(groups.items(), cycle(product(STYLES, COLORS)), strict=False):
         for points in curves:
             axes.plot(*points.T, color=color, lw=0.8, alpha=0.35)
@@ -81,8 +81,11 @@ def draw_seed_curves(
             fix = "Use --group for each part of the training."
             raise UsageError(f"The runs of {name} must have {clock} in common, got none. {fix}")
         (means[f"{column_of(name)}, mean of {len(curves)}"],) = axes.plot(steps, mean, style, color=color, lw=2)
-        axes.fill_between(steps, mean - margin, mean + margin, color=color, alpha=0.2, lw=0)
-    axes.set(xlabel=clock, ylabel=metric)
+        bands.append((steps, mean - margin, mean + margin, color))
+    limits = axes.get_ylim()  # of the curves, because the interval of two or three runs can be many times as wide
+    for steps, low, high, color in bands:
+        axes.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
+    axes.set(xlabel=clock, ylabel=metric, ylim=limits)
     axes.set_title(column_of(title))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)

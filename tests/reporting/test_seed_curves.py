@@ -89,6 +89,7 @@ def test_picture_has_runs_mean_and_reference(tmp_path: Path) -> None:
     (axes,) = draw_seed_curves({"runs": runs, "reference": reference}, "eval/return_mean", "$").axes
     assert len(axes.lines) == 5  # three curves and two means
     assert len({line.get_color() for line in axes.lines}) == 2
+    assert axes.get_ylim()[1] < 6  # of the curves; the interval of two runs is 25 wide
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["runs, mean of 2", "reference, mean of 1"]
     (tmp_path / "metrics.csv").write_text(CSV)
     output = tmp_path / "new" / "curves.png"
