@@ -7,9 +7,9 @@
 
 Each run is a process with one thread. It stops after the last of `--minutes` of CPU time, which counts imports and
 training, but not evaluations. Every minute of CPU time, or as soon as an agent can be evaluated after it, the policy
-plays 10 episodes with seeds that no run trains or selects on. The table has the mean return of the last evaluation
-before each time, and curve.png has all of them. The agents take turns seed by seed. A repeated command keeps the runs
-that have ended.
+plays 10 episodes with seeds that no run trains or selects on. The table has the mean return of the last evaluation,
+at most a second after each time, and curve.png has all of them. The agents take turns seed by seed. A repeated command
+keeps the runs that have ended.
 """
 
 import argparse
@@ -141,10 +141,13 @@ def draw(runs: dict[str, list[Points]], title: str, path: Path) -> None:
 
 
 def last_return(points: Points, seconds: float) -> float | None:
-    """Return the return of the last evaluation before a time, or None if the run has no evaluation at or after it."""
+    """Return the return of the last evaluation until a time, or None if the run has no evaluation at or after it.
+
+    A second later counts too, because some agents are evaluated one step after each minute.
+    """
     if not points or points[-1]["seconds"] < seconds:
         return None
-    before = [point["return"] for point in points if point["seconds"] <= seconds]
+    before = [point["return"] for point in points if point["seconds"] <= seconds + 1]
     return before[-1] if before else None
 
 

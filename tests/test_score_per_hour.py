@@ -37,6 +37,7 @@ def test_clock_excludes_evaluations_and_blocks_around_them(tmp_path: Path, monke
 def test_table_has_the_last_evaluation_before_a_time() -> None:
     points = [{"frames": 1.0, "seconds": seconds, "return": seconds + 1} for seconds in (60.0, 890.0, 905.0)]
     assert last_return(points, 900.0) == 891.0
+    assert last_return(points, 904.0) == 906.0  # a second later
     assert last_return(points, 1800.0) is None
     assert cell([1.0, None, 3000.0]) == "1,500 (1, -, 3,000)"
 

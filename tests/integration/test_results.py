@@ -184,10 +184,15 @@ def test_table_of_the_ablation_follows_from_the_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "agents", "minutes"), [("score_per_hour", 4, [10, 15, 20]), ("score_per_hour_family_26", 4, [5, 8, 12])]
+    ("results", "agents", "minutes"),
+    [
+        ("score_per_hour/halfcheetah", 4, [10, 15, 20]),
+        ("score_per_hour_family_26/halfcheetah", 4, [5, 8, 12]),
+        ("score_per_hour_30/walker2d", 2, [10, 15, 20, 30]),
+    ],
 )
 def test_returns_per_hour_follow_from_the_evaluations(results: str, agents: int, minutes: list[float]) -> None:
-    files = sorted((DOCS.parent / "benchmarks" / "results" / results / "halfcheetah").glob("*/evaluations.jsonl"))
+    files = sorted((DOCS.parent / "benchmarks" / "results" / results).glob("*/evaluations.jsonl"))
     runs = {name: [read(path) for path in group] for name, group in groupby(files, lambda path: path.parent.name[:-3])}
     assert len(runs) == agents
     assert score_per_hour.table(runs, minutes) in (DOCS / "results" / "score_per_hour.md").read_text()
