@@ -73,8 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     points = {name: [read(results(options, name, seed)) for seed in options.seeds] for name in agents}
     print(table(points, options.minutes))
     draw(points, TASKS[options.task].env_id, Path(options.output, options.task, "curve.png"))
-    budget = max(options.minutes) * 60
-    if failed := [f"{name}_{seed}" for name, seed in runs if not ended(options, name, seed, budget)]:
+    if failed := [f"{name}_{seed}" for name, seed in runs if not ended(options, name, seed)]:
         sys.exit(f"Every run must end, got a failure of {', '.join(failed)}. Read output.txt in {options.output}.")
     return 0
 
@@ -96,10 +95,10 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
 
 def train(options: argparse.Namespace, command: list[str], name: str, seed: int) -> None:
     """Train once, unless this run has ended before."""
+    if ended(options, name, seed):
+        return
     path = results(options, name, seed).absolute()
     budget = max(options.minutes) * 60
-    if ended(options, name, seed, budget):
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     record_conditions(path, options.jobs)
@@ -114,10 +113,10 @@ def train(options: argparse.Namespace, command: list[str], name: str, seed: int)
         )
 
 
-def ended(options: argparse.Namespace, name: str, seed: int, budget: float) -> bool:
-    """Return whether a run trained for its seconds of CPU time."""
+def ended(options: argparse.Namespace, name: str, seed: int) -> bool:
+    """Return whether a run trained for the whole CPU time."""
     points = read(results(options, name, seed))
-    return bool(points) and points[-1]["seconds"] >= budget
+    return bool(points) and points[-1]["seconds"] >= max(options.minutes) * 60
 
 
 def table(runs: dict[str, list[Points]], minutes: Sequence[float]) -> str:
