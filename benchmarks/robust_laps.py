@@ -1,7 +1,7 @@
 """python -m benchmarks.robust_laps FOLDER: summarize runs of car.yaml and their laps with noise.
 
-FOLDER has seeds/<seed>.csv.gz, the metrics of each run, and robustness/<seed>.csv, the episodes.csv of the command
-`robustness` for the policy that the run selected.
+FOLDER has seeds/<seed>.csv.gz, the metrics of each run, and robustness/<seed>*.csv, the episodes.csv of one or more
+commands `robustness` for the policy that the run selected.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from pathlib import Path
 from benchmarks.laps import Evaluation, read_evaluations, row
 
 MIN_LAPS, MAX_FRAMES = 0.98, 810  # of an evaluation that passes: share of whole laps, and frames on average
+LAST = 5  # evaluations of a run that show how reliable its policies are
 LEVELS = (("0.0", "0.0"), ("0.001", "0.01"), ("0.01", "0.03"))  # std of observation noise and of action noise
 HEADER = (
     "seed",
     "selected after",
     *("without noise", "1e-3 / 0.01", "1e-2 / 0.03"),
-    "laps of the last 10 evaluations",
-    "of the last 10 evaluations, those with whole laps only",
+    f"whole laps of the last {LAST} evaluations",
     f"first evaluation with {MIN_LAPS:.0%} whole laps and under {MAX_FRAMES} frames, after",
 )
 
@@ -33,7 +33,8 @@ def main(args: Sequence[str] | None = None) -> int:
     print(row(["---"] * len(HEADER)))
     for path in sorted((folder / "seeds").glob("*.csv.gz")):
         seed = path.name.removesuffix(".csv.gz")
-        print(row([seed, *summarize(read_evaluations(path), read_laps(folder / "robustness" / f"{seed}.csv"))]))
+        laps = [lap for each in sorted((folder / "robustness").glob(f"{seed}*.csv")) for lap in read_laps(each)]
+        print(row([seed, *summarize(read_evaluations(path), laps)]))
     return 0
 
 
@@ -46,20 +47,20 @@ def read_laps(path: Path) -> list[Evaluation]:
 def summarize(evaluations: Sequence[Evaluation], laps: Sequence[Evaluation]) -> list[str]:
     """Return the cells of HEADER after the seed."""
     selected = max(evaluations, key=lambda each: float(each["eval/lap_return"]))
-    last = [float(each["eval/lap"]) for each in evaluations[-10:]]
+    last = [float(each["eval/lap"]) for each in evaluations[-LAST:]]
     passed = [each for each in evaluations if passes(each)]
     return [
         f"{int(selected['env_steps']):,}",
         *(laps_at(level, laps) for level in LEVELS),
         f"{100 * sum(last) / len(last):.1f}%",
-        str(last.count(1.0)),
         f"{int(passed[0]['env_steps']):,}" if passed else "never",
     ]
 
 
 def passes(evaluation: Evaluation) -> bool:
-    """Return whether an evaluation has enough whole laps and few enough frames."""
-    return float(evaluation["eval/lap"]) >= MIN_LAPS and float(evaluation["eval/frames"]) < MAX_FRAMES
+    """Return whether an evaluation has enough whole laps, with few enough frames in their mean."""
+    laps, value = float(evaluation["eval/lap"]), float(evaluation["eval/lap_return"])
+    return laps >= MIN_LAPS and 10 * (1000 - value / laps) < MAX_FRAMES  # a lap returns 1000 - frames / 10
 
 
 def laps_at(level: tuple[str, str], laps: Sequence[Evaluation]) -> str:

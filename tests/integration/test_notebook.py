@@ -20,7 +20,7 @@ def test_notebook_trains_tests_and_records(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(ROOT / "docs" / "notebooks" / "car.ipynb", as_version=4)
     noise = "robustness --observation_noise=[0] --action_noise=[0] --ckpt_path"
-    short = {"EPOCHS = 14": "EPOCHS = 1", "LAPS = 20": "LAPS = 1", "robustness --ckpt_path": noise}
+    short = {"EPOCHS = 10": "EPOCHS = 1", "LAPS = 20": "LAPS = 1", "robustness --ckpt_path": noise}
     for old, new in {**short, "fit --config car.yaml": SHORT}.items():
         assert sum(old in cell.source for cell in notebook.cells) == 1
         for cell in notebook.cells:
