@@ -1,6 +1,6 @@
 """python -m benchmarks.robust_laps FOLDER: summarize runs of car.yaml and their laps with noise.
 
-FOLDER has seeds/<seed>.csv.gz, the metrics of each run, and robustness/<seed>*.csv, the episodes.csv of one or more
+FOLDER has seeds/<seed>.csv.gz, the metrics of each run, and robustness/<seed>.csv and <seed>_*.csv, the episodes.csv of
 commands `robustness` for the policy that the run selected.
 """
 
@@ -33,7 +33,7 @@ def main(args: Sequence[str] | None = None) -> int:
     print(row(["---"] * len(HEADER)))
     for path in sorted((folder / "seeds").glob("*.csv.gz")):
         seed = path.name.removesuffix(".csv.gz")
-        laps = [lap for each in sorted((folder / "robustness").glob(f"{seed}*.csv")) for lap in read_laps(each)]
+        laps = [lap for each in sorted((folder / "robustness").glob(f"{seed}[._]*")) for lap in read_laps(each)]
         print(row([seed, *summarize(read_evaluations(path), laps)]))
     return 0
 
