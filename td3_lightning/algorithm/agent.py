@@ -55,6 +55,7 @@ class Agent(L.LightningModule):
         self.act_generator = new_generator("noise of act")
         self._exploration_noise: Schedule | None = None
         self.evaluation = EvaluationMetrics()
+        self.is_copied = False  # the policy is a `PolicyCheckpoint`'s, and the critics are those of another one
 
     @property
     def clock(self) -> int:
@@ -135,7 +136,8 @@ class Agent(L.LightningModule):
 
     def validation_step(self, episode: Any, batch_idx: int) -> dict[str, float]:
         """Play an `envs.episode.Episode` without exploration noise and return its numbers."""
-        report: dict[str, float] = episode.play(self.act)
+        with torch.autocast(self.device.type, enabled=False):  # as in the Collector and in `test`
+            report: dict[str, float] = episode.play(self.act)
         self.evaluation.update(report)
         return report
 
@@ -238,6 +240,7 @@ class Agent(L.LightningModule):
                 checkpoint["state_dict"] = checkpoint["current_model_state"]
         for name in CLOCKS:
             setattr(self, name, checkpoint["clocks"][name])
+        self.is_copied = "trained_policy" in checkpoint and "deployed_policy" not in checkpoint
         stored = checkpoint.get("exploration_noise")
         self.exploration_noise = from_config(Schedule, stored)  # type: ignore[type-abstract]
         self.observation_parts = self.observation_parts or checkpoint.get("observation_parts")

@@ -38,6 +38,8 @@ class RestorableEnv(gym.Wrapper):
         super().__init__(env)
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self._shape = env.observation_space.shape
+        is_float = np.issubdtype(env.observation_space.dtype, np.floating)
+        self._kinds = "biuf" if is_float else "biu"  # workers would truncate floats in a space of integers
         self.name = name_of(env)  # first words of an error message
         self.seed: int | None = None  # seed of the running episode
         self.steps = 0  # steps in the running episode
@@ -154,7 +156,7 @@ class RestorableEnv(gym.Wrapper):
         except Exception as error:  # a ragged list, or a tensor on a GPU
             raise self._failure(error) from error
         kind = values.dtype.kind
-        if values.shape != self._shape or kind not in "biuf":
+        if values.shape != self._shape or kind not in self._kinds:
             got, space = f"shape {values.shape} and type {values.dtype}", self.observation_space
             raise self._fault(f"returned an observation of {got}, expected {space} from its observation_space,")
         if kind == "f" and not _is_small(values) and not np.abs(values).max() <= MAX_FLOAT32:

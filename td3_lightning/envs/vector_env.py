@@ -124,7 +124,7 @@ class TrainingVectorEnv:
         Each environment has its own seed, which also depends on the number of steps before.
 
         Args:
-            steps_before: Steps of all environments that the replay buffer has stored.
+            steps_before: Steps of all environments before this reset, also in earlier stages.
             seed: Seed of the run; by default, that of the last `seed_everything`.
         """
         first = steps_before * self.num_envs

@@ -53,7 +53,10 @@ def discounted_returns(episode: RecordedEpisode, gamma: float, last: float) -> N
 
 
 def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Path) -> Iterator[Path]:
-    """Play episodes with the seeds of `test`, and yield the paths of values.png, actions.png and a car's track.png."""
+    """Play episodes with the seeds of `test`, and yield the paths of values.png, actions.png and a car's track.png.
+
+    There is no values.png if the policy is a copy, because the critics belong to another policy.
+    """
     folder.mkdir(parents=True, exist_ok=True)  # fails before the episodes
     recorder = LineRecorder(data.make_env())
     try:
@@ -61,10 +64,10 @@ def write_policy_plots(module: TD3, data: ReplayData, episodes: int, folder: Pat
         recorded = [recorder.play(module.act, seed) for seed in seeds]
     finally:
         recorder.close()
-    pictures: dict[str, Callable[[], Figure]] = {
-        "values.png": lambda: draw_values(module, data, recorded),
-        "actions.png": lambda: draw_actions(recorded, data),
-    }
+    pictures: dict[str, Callable[[], Figure]] = {}
+    if not module.is_copied:
+        pictures["values.png"] = lambda: draw_values(module, data, recorded)
+    pictures["actions.png"] = lambda: draw_actions(recorded, data)
     if recorder.line:
         pictures["track.png"] = lambda: draw_track(recorder.unwrapped, recorder.line)
     for name, draw in pictures.items():

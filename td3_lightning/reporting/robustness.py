@@ -16,6 +16,7 @@ from rich.table import Table
 from td3_lightning.envs.episode import Episode, Policy
 from td3_lightning.envs.make import Wrapper, wrapper_class
 from td3_lightning.envs.noise import MAX_STD, ActionNoise, Noise, ObservationNoise
+from td3_lightning.envs.wrappers import with_flat_observations
 from td3_lightning.errors import UsageError, require_float
 from td3_lightning.reporting.metrics_csv import write_rows
 from td3_lightning.reporting.pictures import write_picture
@@ -92,7 +93,7 @@ def measure(policy: Policy, data: ReplayData, levels: Sequence[Level], seeds: Se
                 noisy.wrappers.append(wrapper)
             elif kind in missing:
                 noisy.wrappers.append(missing.pop(kind))
-        noisy.wrappers += missing.values()
+        noisy.wrappers += [with_flat_observations, *missing.values()]  # noise requires numbers, not a dict of them
         env = noisy.make_env()
         try:
             yield Measurement(level, [Episode(env, seed).play(policy) for seed in seeds])

@@ -189,7 +189,8 @@ class ReplayData(L.LightningDataModule):
         """Reset every training environment and mark the running episodes as truncated."""
         for ring in self.replay.rings:
             ring.truncate_episode()
-        self.envs.reset(self.replay.steps_stored, self._seed)
+        earlier = max(self.replay.steps_before, 0)  # of the stages before; below 0 with an earlier agent's rows
+        self.envs.reset(earlier + self.replay.steps_stored, self._seed)
 
     @property
     def envs(self) -> TrainingVectorEnv:

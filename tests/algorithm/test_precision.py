@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from td3_lightning import TD3, TD7, Batch
+from td3_lightning import TD3, TD7, Batch, Collector, ReplayData
 from td3_lightning.algorithm.sale import avg_l1_norm
 
 SCALE = 2.0**16  # of the loss, as in the first steps of a GradScaler; larger than every float16
@@ -31,6 +31,23 @@ def test_scaled_gradients_of_float16_networks_are_finite(kind: type[TD3], bc_wei
         gradients = torch.autograd.grad(SCALE * loss, list(network.parameters()), allow_unused=True)
         assert all(gradient is None or torch.isfinite(gradient).all() for gradient in gradients), name
         assert any(gradient is not None and gradient.any() for gradient in gradients), name
+
+
+def test_evaluations_act_in_float32(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Collector and the command `test` do, so a policy is selected by the actions that it will have."""
+    autocasts = []
+    act = TD3.act
+
+    def noted(self: TD3, obs: Any) -> Any:
+        autocasts.append(torch.is_autocast_enabled("cpu"))
+        return act(self, obs)
+
+    monkeypatch.setattr(TD3, "act", noted)
+    data = ReplayData("Pendulum-v1", eval_episodes=1, steps_per_epoch=5, batch_size=4)
+    module = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=[4])
+    make_trainer(callbacks=[Collector(10)], max_epochs=1, precision="bf16-mixed").fit(module, datamodule=data)
+    assert len(autocasts) >= 200
+    assert not any(autocasts)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -15,7 +15,7 @@ import torch
 from td3_lightning import TD3, Collector, ReplayData
 from td3_lightning.checkpointing.interruption import SaveOnFailure, StopOnSignal
 from td3_lightning.checkpointing.last import LastCheckpoint
-from td3_lightning.envs.checked import episode_seed
+from td3_lightning.envs.checked import RestorableEnv, episode_seed
 from td3_lightning.envs.episode import Episode
 from td3_lightning.envs.vector_env import EnvList, TrainingVectorEnv
 from td3_lightning.errors import EnvError
@@ -261,6 +261,14 @@ class FaultySeeded(Faulty, Seeded):
 
 
 gym.register("FaultySeeded-v0", FaultySeeded, disable_env_checker=True)
+
+
+def test_floats_in_a_space_of_integers_are_refused() -> None:
+    """Gymnasium's shared memory would truncate them in workers, and only there."""
+    env = Counter()
+    env.observation_space = gym.spaces.Box(-9, 9, (3,), np.int32)
+    with pytest.raises(EnvError, match=r"of shape \(3,\) and type float32, expected Box\(.*int32\)"):
+        RestorableEnv(env).reset(seed=1)
 
 
 @pytest.mark.parametrize(("episode", "step"), [(1, 0), (2, 3)])

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation
 
 from td3_lightning import ActionNoise, ObservationNoise, ReplayData
@@ -76,6 +76,27 @@ def test_noise_is_measured_where_the_wrappers_have_it() -> None:
     list(measure(lambda obs: seen.append(obs.copy()) or obs[:1], data, [Level(0.1, 0.0)], [1]))
     for earlier, later in pairwise(seen):
         assert earlier[1] == later[0] != later[1]
+
+
+class Parts(gym.ObservationWrapper[Any, Any, Any]):
+    """Return a dict of two observations."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = Dict(first=Target.observation_space, second=Target.observation_space)
+
+    def observation(self, obs: Any) -> Any:
+        return {"first": obs, "second": 2 * obs}
+
+
+def test_dict_observations_get_noise_in_each_number() -> None:
+    seen: list[Any] = []
+    data = ReplayData(Target, wrappers=[Parts])
+    list(measure(lambda obs: seen.append(obs) or obs[:1], data, [Level(0.1, 0.0)], [1]))
+    first, second = np.array(seen).T
+    assert first.std() == pytest.approx(0.1, rel=0.5)
+    assert second.std() == pytest.approx(0.2, rel=0.5)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.6
 
 
 def test_interval_is_that_of_the_mean() -> None:

@@ -23,6 +23,7 @@ from td3_lightning import (
     UsageError,
 )
 from td3_lightning.envs.vector_env import Step
+from td3_lightning.reporting.policy_plots import write_policy_plots
 from td3_lightning.training.policy_checkpoint import Assessment
 from tests.training.test_collector import Kept as KeptLog
 
@@ -297,6 +298,25 @@ def test_new_stage_forgets_the_best_return(make_trainer: Any, tmp_path: Path) ->
     second = make_trainer(callbacks=[Collector(10), checkpoint, begin], max_epochs=4)
     second.fit(new_module(data), datamodule=data, ckpt_path=tmp_path / "run.ckpt")
     assert began == [(-math.inf, 0)]
+
+
+def test_new_stage_plays_other_episodes(make_trainer: Any, tmp_path: Path) -> None:
+    seeds: list[int] = []
+    begin = LambdaCallback(on_train_start=lambda trainer, _: seeds.append(trainer.datamodule.envs.envs[0].first_seed))
+    trainer, _, _ = fit(make_trainer, begin)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    data = new_data(empty_replay=True)
+    second = make_trainer(callbacks=[Collector(10), PolicyCheckpoint(early_episodes=2), begin], max_epochs=4)
+    second.fit(new_module(data), datamodule=data, ckpt_path=tmp_path / "run.ckpt")
+    assert len(set(seeds)) == 2
+
+
+def test_values_of_a_copied_policy_are_not_drawn(make_trainer: Any, tmp_path: Path) -> None:
+    """The critics are those of the current policy, and may have another encoder or normalizer."""
+    trainer, _, _ = fit(make_trainer)
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    module = TD3.load_from_checkpoint(tmp_path / "run.ckpt")
+    assert [path.name for path in write_policy_plots(module, new_data(), 1, tmp_path)] == ["actions.png"]
 
 
 @pytest.mark.parametrize("shared", [True, False])
