@@ -19,7 +19,7 @@ from torch import distributed
 from td3_lightning.cli.command_line import CommandLine
 from td3_lightning.cli.commands import COMMANDS, OTHER_COMMANDS, command_error
 from td3_lightning.cli.error_messages import exit_code, explain_parser_error, user_message
-from td3_lightning.cli.help import command_help, print_completion, program_help
+from td3_lightning.cli.help import command_help, program_help
 from td3_lightning.errors import ExitOnSignal, UsageError
 from td3_lightning.reporting.console import discard_unwritable, echo, make_streams_tolerant
 from td3_lightning.tuning.node import SWEEP
@@ -85,9 +85,7 @@ def _run(words: Sequence[str]) -> int:
     if message := command_error(words):
         raise UsageError(message)
     try:
-        if words[0].split("=")[0] == "--print_completion":
-            print_completion(words)
-        elif words[0] not in OTHER_COMMANDS and not {"-h", "--help"}.isdisjoint(words):
+        if words[0] not in OTHER_COMMANDS and not {"-h", "--help"}.isdisjoint(words):
             for line in command_help(words[0], words[1:]) if words[0] in COMMANDS else program_help():
                 echo(line)
         elif words[0] in OTHER_COMMANDS:

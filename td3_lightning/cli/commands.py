@@ -21,7 +21,7 @@ def command_error(words: Sequence[str]) -> str | None:
     if not words:
         return f"td3-lightning requires a command, got none. Use one of {', '.join(known)}, or --help."
     word = words[0].split("=")[0]
-    if word in (*known, "-h", "--help", "--version", "--print_completion"):
+    if word in (*known, "-h", "--help", "--version"):
         return None
     close = get_close_matches(word.lower(), [*known, "--help", "--version"], n=1)
     hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}, or --help."

@@ -1,7 +1,4 @@
-"""Help, with one line for each setting of this package, and the script that completes them in bash and zsh.
-
-`--help-trainer` lists the arguments of Lightning's Trainer, too.
-"""
+"""Help, with one line for each setting of this package. `--help-trainer` lists those of Lightning's Trainer, too."""
 
 import inspect
 import re
@@ -12,11 +9,9 @@ from typing import Any
 
 from td3_lightning.checkpointing.best import BestCheckpoint
 from td3_lightning.cli.commands import COMMANDS, OTHER_COMMANDS
-from td3_lightning.cli.config_files import shipped_configs
 from td3_lightning.cli.precedence import parse_early_flags
 from td3_lightning.cli.settings import DEFAULT, KEY, agent_class, agent_path
 from td3_lightning.cli.trainer import Trainer
-from td3_lightning.errors import UsageError
 from td3_lightning.training.collector import Collector
 from td3_lightning.training.data_module import ReplayData
 
@@ -47,23 +42,6 @@ TEXTS = {
     "curves": "Draw the learning curves of several runs.",
     "sweep": "Train with several seeds, or search for settings.",
 }
-
-
-COMPLETION_FLAG = "--print_completion"
-SHELLS = {"bash": "", "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"}
-SCRIPT = """_td3_lightning() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" words="{commands}"
-  case "${{COMP_WORDS[COMP_CWORD-1]}}" in
-    -c|--config) COMPREPLY=($(compgen -W "{configs}" -- "$word")); return ;;
-  esac
-  if [ "$COMP_CWORD" -gt 1 ]; then
-    case "${{COMP_WORDS[1]}}" in
-{cases}
-    esac
-  fi
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
-}}
-complete -o bashdefault -o default -F _td3_lightning td3-lightning"""
 
 
 def program_help() -> Iterator[str]:
@@ -126,29 +104,3 @@ def _default(parameter: inspect.Parameter) -> str:
         return "(required)"
     default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
     return str(default).lower() if isinstance(default, bool) else "null" if default is None else str(default)
-
-
-def print_completion(words: Sequence[str]) -> None:
-    """Print the completion script for the shell that words such as ["--print_completion", "bash"] name."""
-    shell = " ".join(words).replace("=", " ", 1).removeprefix(COMPLETION_FLAG).strip()
-    if shell not in SHELLS:
-        raise UsageError(
-            f"{COMPLETION_FLAG} must be one of {', '.join(SHELLS)}, got {shell or 'none'}. Use {COMPLETION_FLAG} bash."
-        )
-    from td3_lightning.cli.curves import make_parser as curves_parser
-    from td3_lightning.cli.sweep import make_parser as sweep_parser
-
-    flags = {command: _flags(command) for command in COMMANDS}
-    for command, parser in {"curves": curves_parser(), "sweep": sweep_parser()}.items():
-        own = parser.format_usage().replace("[", " ").replace("]", " ").split()
-        flags[command] = sorted({word for word in own if word.startswith("--")}) + flags["fit"] * (command == "sweep")
-    cases = "\n".join(f'      {command}) words="{" ".join(words)}" ;;' for command, words in flags.items())
-    commands = " ".join((*COMMANDS, *OTHER_COMMANDS, "--help", "--version", COMPLETION_FLAG))
-    print(SHELLS[shell] + SCRIPT.format(commands=commands, configs=" ".join(shipped_configs()), cases=cases))
-
-
-def _flags(command: str) -> list[str]:
-    """Return the flags of a command. Those of Lightning's Trainer that the help does not list are omitted."""
-    settings = [settings_of(command, agent) for agent in ("td3_lightning.TD3", "td3_lightning.TD7")]
-    names = dict.fromkeys(name for each in settings for section in each.values() for name in section)
-    return [*(f"--{name}" for name in names), "--help", TRAINER_FLAG]
