@@ -64,7 +64,7 @@ class Agent(L.LightningModule):
 
     @property
     def is_new(self) -> bool:
-        """Whether no step and no update was taken. Callbacks then discard the state of an earlier agent."""
+        """Whether no step and no update was taken."""
         return not self.env_steps and not self.updates
 
     # The policy.

@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning_utilities.core.rank_zero import WarningCache
 from torch import Tensor
 
-from td3_lightning.algorithm.agent import Agent
 from td3_lightning.algorithm.distributed import select_rank
 from td3_lightning.atomic_files import make_folder, remove_temp_files
 from td3_lightning.checkpointing.replay_segments import CheckpointRotation, Segments
@@ -23,7 +22,6 @@ from td3_lightning.serialization.checkpoint_file import replays_in
 from td3_lightning.serialization.segment_files import FOLDER, names_in
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
-from td3_lightning.training.last_agent import LastAgent
 from td3_lightning.training.saved_replay import SavedReplay
 
 VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"  # Lightning's name of the counters of evaluation episodes
@@ -46,7 +44,6 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
         super().__init__(dirpath, "last", enable_version_counter=False)
         self._warnings = WarningCache()
         self._continues = False  # the folder belongs to this run
-        self._last = LastAgent()
         self._ends_in_evaluation = False  # the run stopped early during its last evaluation
         self._named: set[str] = set()  # segment files that the checkpoint being saved refers to
         self._saved_at = 0  # trainer.global_step at the last save
@@ -54,8 +51,6 @@ class LastCheckpoint(LockingCallback, ModelCheckpoint):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Prepare to write in the checkpoint folder."""
         super().setup(trainer, pl_module, stage)
-        if stage == "fit" and isinstance(pl_module, Agent) and self._last.has_changed(pl_module):
-            self._continues = False  # the callback may have served another agent, whose folder it keeps
         folder = Path(str(self.dirpath))
         self._rotation = CheckpointRotation(folder)
         self._segments = Segments(folder / FOLDER, trainer.global_rank)

@@ -50,19 +50,14 @@ class Collector(Callback):
         self.upkeep = Upkeep(self.exploration.noise)
         self.stopping = False  # ends the warm-up and an assessment early, so that the run can be saved and stopped
         self.stops_directly: Callable[[], bool] | None = None  # whether a stop follows the current update directly
-        self._start_over()
-
-    def _start_over(self) -> None:
         self.updates_ahead = 0.0  # updates done minus updates due for the environment steps so far
         self.env_steps: int | None = None  # of this rank; a checkpoint's clock is that of rank 0
         self.last_return = float("nan")
-        self.upkeep.start_over()
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Check that the parts of the run fit together, and start over for another agent."""
+        """Check that the parts of the run fit together."""
         self.collection.setup(trainer)
-        if self.upkeep.setup(trainer, stage, self):
-            self._start_over()
+        self.upkeep.setup(trainer, stage, self)
         if stage == "fit":  # a subclass may override the agent's hook without calling it
             TD3.setup(pl_module, stage)
 

@@ -15,7 +15,6 @@ from td3_lightning.atomic_files import atomic_write
 from td3_lightning.envs.episode import Episode
 from td3_lightning.errors import require_float, require_int
 from td3_lightning.training.data_module import EVAL_SEED, TEST_SEED, ReplayData
-from td3_lightning.training.last_agent import LastAgent
 
 
 class StopWhenSolved(Callback):
@@ -36,17 +35,8 @@ class StopWhenSolved(Callback):
         super().__init__()
         self.threshold = require_float("threshold", threshold)
         self.window = require_int("window", window, least=1)
-        self._last = LastAgent()
-        self._start_over()
-
-    def _start_over(self) -> None:
         self.played = -1  # before the first training episode
         self.returns: list[float] = []  # the last ones, at most `window`
-
-    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Start over for another agent."""
-        if stage == "fit" and self._last.has_changed(pl_module):
-            self._start_over()
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Begin with the next training episode if the agent has trained without this callback."""
@@ -108,13 +98,7 @@ class SaveEvaluations(Callback):
         self.returns: list[list[float]] = []
         self._running: list[float] = []
         self._clock_name: str | None = None  # unit of the clocks
-        self._last = LastAgent()
         self._warnings = WarningCache()
-
-    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Start over for another agent."""
-        if stage == "fit" and self._last.has_changed(pl_module):
-            self.clocks, self.returns = [], []
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Drop the evaluations of an earlier stage that counted updates instead of environment steps, or vice versa."""

@@ -16,7 +16,6 @@ from td3_lightning.algorithm.agent import Agent
 from td3_lightning.envs.vector_env import Step, TrainingVectorEnv
 from td3_lightning.errors import require_float, require_int
 from td3_lightning.training.data_module import ReplayData
-from td3_lightning.training.last_agent import LastAgent
 
 
 @dataclass
@@ -105,21 +104,11 @@ class PolicyCheckpoint(Callback):
         self.switch_after = require_int("switch_after", switch_after, least=0)
         self.reset_weight = require_float("reset_weight", reset_weight, least=0, most=1)
         self._evaluating = False
-        self._last = LastAgent()
-        self._start_over()
-
-    def _start_over(self) -> None:
         self.best_return = -math.inf  # minimum return of the copied policy
         self.assessments = 0  # complete ones and those that ended early
         self.is_late = False
         self.assessment: Assessment | None = None  # the one in progress
         self._policy: dict[str, Tensor] = {}  # the copied policy, or the current one during an evaluation
-
-    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        """Start over for another agent or data module."""
-        data = getattr(trainer, "datamodule", None)
-        if stage == "fit" and self._last.has_changed(pl_module, data):
-            self._start_over()
 
     def begin(self, updates: int, envs: TrainingVectorEnv) -> None:
         """Begin an assessment of the policy after some updates, or continue the one that is in progress."""

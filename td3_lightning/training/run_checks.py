@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from td3_lightning.algorithm.td3 import TD3
 from td3_lightning.errors import UsageError, refuse
 from td3_lightning.schedules import Schedule
+from td3_lightning.training.callback_owner import check_owner
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.evaluation import StopWhenSolved
 from td3_lightning.training.policy_checkpoint import PolicyCheckpoint
@@ -54,6 +55,18 @@ def check_callbacks(callbacks: Sequence[Callback], collector: Callback) -> None:
         raise UsageError(
             "AveragedWeights must precede the Collector in the callbacks, got the reverse. Change their order."
         )
+
+
+def check_owners(callbacks: Sequence[Callback], module: TD3, data: ReplayData) -> None:
+    """Raise `UsageError` if a callback with a state, such as EarlyStopping, has served another agent.
+
+    The best return of a `PolicyCheckpoint` belongs to a task, too.
+    """
+    for callback in callbacks:
+        if isinstance(callback, PolicyCheckpoint):
+            check_owner(callback, module, data)
+        elif type(callback).state_dict is not Callback.state_dict:
+            check_owner(callback, module)
 
 
 def check_callback(callback: Callback) -> None:

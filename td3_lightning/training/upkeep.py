@@ -18,7 +18,6 @@ from td3_lightning.schedules import Schedule, varies
 from td3_lightning.training import run_checks
 from td3_lightning.training.data_module import ReplayData
 from td3_lightning.training.divergence import check_losses, check_weights
-from td3_lightning.training.last_agent import LastAgent
 
 FLUSH_INTERVAL = 50  # updates
 RESET_INTERVAL = 250  # updates; that of the authors' TD7
@@ -87,32 +86,27 @@ class Upkeep:
     """Call what each update and each step require besides themselves. The schedule of the noise is logged."""
 
     def __init__(self, noise: Schedule) -> None:
-        self._noise, self._last = noise, LastAgent()
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Forget the losses and the statistics of another agent."""
+        self._noise = noise
         self.unseen, self.log = UnseenObservations(), UpdateLog()
 
-    def setup(self, trainer: L.Trainer, stage: str, collector: Any) -> bool:
-        """Check that the parts of a run fit together. Return whether this is the fit of another agent.
+    def setup(self, trainer: L.Trainer, stage: str, collector: Any) -> None:
+        """Check that the parts of a run fit together.
 
         Raises:
             UsageError: They do not.
         """
         run_checks.check_launcher(trainer)
         if stage != "fit" and not isinstance(trainer.datamodule, ReplayData):  # type: ignore[attr-defined]
-            return False
+            return
         module, data = run_checks.module_and_data(trainer)
         if stage != "fit":
-            return False
+            return
         run_checks.check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]
-        is_other = self._last.has_changed(module)
+        run_checks.check_owners(trainer.callbacks, module, data)  # type: ignore[attr-defined]
         run_checks.check_agent(module, data)
         run_checks.check_collection(collector, data, trainer)
         if data.offline:
             run_checks.check_offline(trainer, varying_settings(module, data, self._noise))
-        return is_other
 
     def begin(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Add the dataset to the statistics, once, and measure the speed from now on."""

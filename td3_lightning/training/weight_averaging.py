@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from td3_lightning.errors import require_float
-from td3_lightning.training.last_agent import LastAgent
+from td3_lightning.training.callback_owner import check_owner
 
 
 class AveragedWeights(WeightAveraging):
@@ -33,14 +33,13 @@ class AveragedWeights(WeightAveraging):
         mean = get_ema_multi_avg_fn(decay**self.UPDATE_INTERVAL)  # type: ignore[no-untyped-call]
         super().__init__(use_buffers=False, multi_avg_fn=mean)  # buffers are copied, because integers have no average
         self._swapped = False  # the agent has the average, and this callback the trained weights
-        self._last = LastAgent()
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Create the average."""
         if stage == "fit":
-            if not self._last.has_changed(pl_module) and self._swapped:
+            check_owner(self, pl_module)
+            if self._swapped:
                 self._swap(pl_module)
-            self._swapped = False
         trainer.precision_plugin.convert_module(pl_module)  # so that the average has the same type
         self._device = trainer.strategy.root_device  # Lightning 2.6 uses the module's, which is still the CPU
         super().setup(trainer, pl_module, stage)
@@ -67,7 +66,8 @@ class AveragedWeights(WeightAveraging):
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Swap the trained weights back after a failed evaluation."""
-        self.on_validation_epoch_end(trainer, pl_module)
+        if trainer.validating or trainer.sanity_checking:  # the agent keeps the average of its last fit
+            self.on_validation_epoch_end(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keep the trained weights, unlike Lightning, because the last checkpoint is saved later."""

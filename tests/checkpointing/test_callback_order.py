@@ -1,6 +1,5 @@
 """Order of a run's callbacks, and Lightning's counters that exact resume depends on."""
 
-import re
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -144,7 +143,7 @@ def test_used_callbacks_keep_checkpoints_of_another_agent(tmp_path: Path) -> Non
     fit(tmp_path / "first", callbacks=callbacks)
     last = tmp_path / "first" / "checkpoints" / "last.ckpt"
     before = last.read_bytes()
-    with pytest.raises(UsageError, match=re.escape(str(last.parent))):
+    with pytest.raises(UsageError, match="must have the TD3 of its first fit"):
         fit(tmp_path / "second", callbacks=callbacks)
     assert last.read_bytes() == before
 

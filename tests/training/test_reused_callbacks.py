@@ -1,4 +1,4 @@
-"""Check that callbacks of an earlier run do not change the run of a new agent."""
+"""Check that callbacks continue with their agent, and are refused for another one."""
 
 import copy
 from pathlib import Path
@@ -8,11 +8,10 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 import toys  # noqa: F401  # registers them
-from td3_lightning import TD3, Collector, PolicyCheckpoint, ReplayData
-from td3_lightning.checkpointing.last import LastCheckpoint
+from td3_lightning import TD3, AveragedWeights, Collector, PolicyCheckpoint, ReplayData, UsageError
 from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 
 SETTINGS = {"normalize_observations": True}
@@ -23,8 +22,7 @@ def run(callbacks: list[Callback], make_trainer: Any, module: TD3 | None = None)
     L.seed_everything(7, verbose=False)
     data = ReplayData("toys/Seeded-v0", steps_per_epoch=21, batch_size=4, capacity=500, eval_episodes=2)
     agent = module or TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **SETTINGS)
-    saves = any(isinstance(each, LastCheckpoint) for each in callbacks)
-    make_trainer(callbacks=callbacks, enable_checkpointing=saves).fit(agent, datamodule=data)
+    make_trainer(callbacks=callbacks).fit(agent, datamodule=data)
     return agent
 
 
@@ -32,21 +30,34 @@ def collector(**kwargs: Any) -> Collector:
     return Collector(10, random_steps=0, exploration_noise=0.0, **kwargs)  # no noise: its generator continues
 
 
-@pytest.mark.parametrize("others", [(), (PolicyCheckpoint,), (SaveEvaluations, lambda: StopWhenSolved(1e9, 2))])
-def test_new_agent_is_trained_as_by_new_callbacks(others: Any, make_trainer: Any) -> None:
-    collect = {} if PolicyCheckpoint in others else {"collect": "episode"}
-    used = [collector(**collect), *(make() for make in others)]
-    fresh = [collector(**collect), *(make() for make in others)]
+MAKERS = {
+    "PolicyCheckpoint": PolicyCheckpoint,
+    "SaveEvaluations": SaveEvaluations,
+    "StopWhenSolved": lambda: StopWhenSolved(1e9, 2),
+    "AveragedWeights": AveragedWeights,
+    "EarlyStopping": lambda: EarlyStopping("eval/return_mean"),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_callback_of_another_agent_is_refused(name: str, make_trainer: Any) -> None:
+    used = MAKERS[name]()
+    run([used, collector()], make_trainer)
+    data = ReplayData("toys/Seeded-v0")
+    agent = TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **SETTINGS)
+    before = copy.deepcopy(agent.state_dict())
+    with pytest.raises(UsageError, match=f"{name} must have the TD3.* of its first fit, .* Use a new {name}."):
+        run([used, collector()], make_trainer, agent)
+    for weight, value in before.items():
+        torch.testing.assert_close(agent.state_dict()[weight], value, rtol=0, atol=0)
+    run([MAKERS[name](), collector()], make_trainer, agent)
+
+
+def test_collector_of_another_agent_is_refused(make_trainer: Any) -> None:
+    used = [collector()]
     run(used, make_trainer)
-    states = [(run(callbacks, make_trainer), [each.state_dict() for each in callbacks]) for callbacks in (used, fresh)]
-    for name, value in states[0][0].state_dict().items():
-        torch.testing.assert_close(value, states[1][0].state_dict()[name], rtol=0, atol=0)
-    for one, other in zip(*(saved for _, saved in states), strict=True):
-        for state in (one, other):
-            state.pop("clock_name", None)
-            for rank in state.get("ranks", []):
-                del rank["rng"]
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(UsageError, match="Use a new Collector"):
+        run(used, make_trainer)
 
 
 def test_callbacks_continue_with_the_same_agent(make_trainer: Any) -> None:
@@ -80,13 +91,9 @@ def test_earlier_episodes_of_an_agent_are_not_evaluated(resumed: bool, make_trai
     assert len(solved.returns) == solved.played - before
 
 
-@pytest.mark.parametrize("loaded", [False, True])
-def test_policy_checkpoint_starts_over_with_other_data(loaded: bool, make_trainer: Any, tmp_path: Path) -> None:
-    """The best return of another task, or of another agent, must not keep its policy."""
-    used = [collector(), PolicyCheckpoint()]
-    agent = run(used, make_trainer)
-    agent.trainer.save_checkpoint(tmp_path / "a.ckpt")
-    used[1].best_return = 1e9
-    run(used, make_trainer, TD3.load_from_checkpoint(tmp_path / "a.ckpt") if loaded else agent)
-    assert used[1].best_return < 1e9
-    assert copy.deepcopy(used[1]).best_return == used[1].best_return
+def test_policy_checkpoint_of_another_task_is_refused(make_trainer: Any) -> None:
+    """The best return of another task must not keep its policy."""
+    used = PolicyCheckpoint()
+    agent = run([collector(), used], make_trainer)
+    with pytest.raises(UsageError, match="PolicyCheckpoint must have the TD3 and ReplayData of its first fit"):
+        run([collector(), used], make_trainer, agent)
