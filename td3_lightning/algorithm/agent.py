@@ -14,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from td3_lightning.algorithm.distributed import gather_from_ranks, select_rank, stack_over_ranks, world_size
 from td3_lightning.algorithm.evaluation_metrics import EvaluationMetrics
 from td3_lightning.algorithm.exploration import as_noise, with_noise
-from td3_lightning.errors import UsageError, refuse, shown
+from td3_lightning.errors import UsageError, shown
 from td3_lightning.schedules import Constant, Schedule
 from td3_lightning.seeding import new_generator
 from td3_lightning.serialization.checkpoint_file import CLOCKS, FORMAT, read_checkpoint
 from td3_lightning.serialization.configurable import from_config
-from td3_lightning.serialization.observation_parts import flat_rows, has_size
+from td3_lightning.serialization.observation_parts import flat_rows
 from td3_lightning.serialization.primitives import to_primitives
 from td3_lightning.serialization.stored_settings import contain_paths, stored_arguments
 
@@ -251,11 +251,8 @@ class Agent(L.LightningModule):
                 generator.set_state(state.cpu())
 
     def check_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise `UsageError` for the checkpoint of an agent with other action bounds or malformed observations."""
-        held, parts = checkpoint["hyper_parameters"], checkpoint.get("observation_parts")
-        if parts is not None and not has_size(parts, self.obs_dim):
-            expected = f"a description of observations of {self.obs_dim} numbers"
-            raise refuse("observation_parts", expected, parts, "Use a checkpoint that a run has saved.")
+        """Raise `UsageError` for the checkpoint of an agent with other action bounds."""
+        held = checkpoint["hyper_parameters"]
         for name in ("action_low", "action_high"):
             own = list(getattr(self.settings, name))
             if list(held[name]) != own:

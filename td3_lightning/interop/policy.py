@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.errors import UsageError, import_extra, one_line
-from td3_lightning.serialization.observation_parts import flat_rows, has_size
+from td3_lightning.serialization.observation_parts import flat_rows
 
 Act = Callable[[NDArray[Any]], NDArray[np.float32]]
 
@@ -95,9 +95,7 @@ def _from_onnx(kind: type[Policy], path: Path) -> Policy:
     try:
         act = OnnxAct(path.read_bytes())
         metadata = {key: json.loads(text) for key, text in act.session.get_modelmeta().custom_metadata_map.items()}
-        obs_dim, parts = int(act.session.get_inputs()[0].shape[1]), metadata.get("observation_parts")
-        if parts is not None and not has_size(parts, obs_dim):
-            raise ValueError(f"observation_parts without {obs_dim} numbers")
+        obs_dim = int(act.session.get_inputs()[0].shape[1])
     except UsageError:
         raise
     except Exception as error:  # the exceptions of onnxruntime have no common base class

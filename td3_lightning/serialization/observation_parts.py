@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from td3_lightning.errors import UsageError, require_rows, shown
 
 KINDS = ("Dict", "Tuple", "Box", "MultiBinary", "Discrete", "MultiDiscrete")
-MAX_AXES = 32  # of an array
 FIX = "Use an observation of the policy's environment."
 
 
@@ -32,23 +31,6 @@ def describe_space(space: Any) -> dict[str, Any]:
         nvec, start = (np.asarray(each).reshape(-1).tolist() for each in (space.nvec, space.start))
         return {"type": kind, "shape": list(space.shape), "nvec": nvec, "start": start}
     return {"type": kind, "shape": list(space.shape)}
-
-
-def has_size(space: Any, obs_dim: int) -> bool:
-    """Return whether a value from an untrusted file describes a space of flat observations (obs_dim,)."""
-    try:
-        return sum(_size(part, obs_dim) for _, part in leaves(space)) == obs_dim
-    except Exception:  # a malformed value may raise anything
-        return False
-
-
-def _size(part: Mapping[str, Any], most: int) -> int:
-    """Return the numbers of a part, of at most `most`; the product of many large integers would take hours."""
-    is_discrete = part["type"] in ("Discrete", "MultiDiscrete")
-    factors: list[int] = [part["n"]] if part["type"] == "Discrete" else part["nvec" if is_discrete else "shape"]
-    if not all(isinstance(each, int) and 0 <= each <= most for each in factors):
-        raise ValueError("a size is malformed")
-    return sum(factors) if is_discrete else prod(factors[:MAX_AXES])
 
 
 def leaves(space: Mapping[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
