@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from td3_lightning.errors import UsageError, one_line
-from td3_lightning.serialization.segment_files import FOLDER, UnfitError, check_rows
+from td3_lightning.serialization.segment_files import UnfitError
 
 FileVersion = tuple[int, ...]
 FORMAT = 1  # of the checkpoints that this version saves
@@ -107,28 +107,13 @@ def refusal(unfit: UnfitError, path: Path) -> UsageError:
         unfit: The file and the reason.
         path: The checkpoint. The error suggests another checkpoint of its folder.
     """
-    folder = path if os.path.isdir(path) else path.parent
-    found = folder.glob("*.ckpt") if os.path.isdir(folder) else ()  # Path.is_dir raises if the folder cannot be read
+    found = (path if os.path.isdir(path) else path.parent).glob("*.ckpt")
     others = [other for other in found if os.path.isfile(other) and other != path]
-    others.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    # Prefer a checkpoint from which a run can be resumed.
-    for replay, condition in ((True, ""), (False, "; to train on, add --data.empty_replay true")):
-        for other in others:
-            if _is_complete(other, replay):
-                fix = f"Use the newest complete checkpoint there, {other}{condition}."
-                return UsageError(f"{unfit.path} {unfit}. {fix}")
-    return UsageError(f"{unfit.path} {unfit}. Use the path of a .ckpt file that a run has saved.")
-
-
-def _is_complete(path: Path, replay: bool) -> bool:
-    """Return whether a checkpoint can be read and, if `replay` is true, has its replay."""
-    try:
-        replays = list(replays_in(_read(path)))
-        for state in replays if replay else ():
-            check_rows(state, path.parent / FOLDER)
-    except UnfitError:
-        return False
-    return bool(replays) or not replay
+    if not others:
+        return UsageError(f"{unfit.path} {unfit}. Use the path of a .ckpt file that a run has saved.")
+    # Prefer one from which a run can be resumed, then the newest one.
+    other = max(others, key=lambda file: (file.stem.startswith("last"), file.stat().st_mtime))
+    return UsageError(f"{unfit.path} {unfit}. Use another checkpoint, such as {other}.")
 
 
 def replays_in(checkpoint: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -53,13 +53,6 @@ def with_rows(state: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**state, "rings": [{**r, "rows": chain(read(r.get("segments", [])), r["rows"])} for r in state["rings"]]}
 
 
-def check_rows(state: Mapping[str, Any], folder: Path) -> None:
-    """Read all segment files of a replay state; raise `UnfitError` if one is missing or has changed."""
-    for ring in with_rows(state, folder)["rings"]:
-        for _ in ring["rows"]:
-            pass
-
-
 def _read_segment(folder: Path, segment: Mapping[str, Any], width: int) -> Tensor:
     """Read the rows (n, width) of one file that the checkpoint refers to."""
     name, size = segment["name"], segment["rows"] * width * 4

@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import Callback
 
 import faulty_disk
 import toys  # noqa: F401
+from segment_rows import check_rows
 from td3_lightning import TD3, Collector, Replay, ReplayData, UsageError
 from td3_lightning.checkpointing import replay_segments as segments
 from td3_lightning.checkpointing.best import BestCheckpoint
@@ -31,7 +32,7 @@ from td3_lightning.checkpointing.replay_segments import CheckpointRotation, Segm
 from td3_lightning.errors import ExitOnSignal
 from td3_lightning.reporting.logger import RunLogger
 from td3_lightning.serialization.checkpoint_file import read_checkpoint, replays_in
-from td3_lightning.serialization.segment_files import FOLDER, NAME, UnfitError, check_rows, names_in, with_rows
+from td3_lightning.serialization.segment_files import FOLDER, NAME, UnfitError, names_in, with_rows
 from tests.replay.test_buffer import ACTION_DIM, OBS_DIM, World
 
 ROW = 4 * (OBS_DIM + ACTION_DIM + 2)
@@ -333,7 +334,7 @@ def test_damaged_file_is_named_and_previous_one_resumes(make_trainer: Any, tmp_p
     path = tmp_path / "replay" / min(late)
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(
-        UsageError, match=rf"{path} is damaged.*newest complete checkpoint there, {tmp_path}/last-1.ckpt\.$"
+        UsageError, match=rf"{path} is damaged.*Use another checkpoint, such as {tmp_path}/last-1.ckpt\.$"
     ):
         fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last.ckpt")
     module, _ = fit(make_trainer, tmp_path, 3, ckpt_path=tmp_path / "last-1.ckpt")

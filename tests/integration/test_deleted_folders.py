@@ -9,8 +9,8 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 
+from segment_rows import check_rows
 from td3_lightning.cli.app import main
-from td3_lightning.serialization.segment_files import check_rows
 from tests.cli.test_app import SMALL, folder, run  # noqa: F401  # the fixture
 
 RUN = Path("lightning_logs", "here", "version_0")
