@@ -1,7 +1,7 @@
 """Reading of Minari datasets (https://minari.farama.org).
 
-A dataset is untrusted input. Minari makes the environment that a dataset without spaces names, which runs code, and its
-iterator follows any number of links. So the spaces are compared as JSON, and the arrays are read with h5py.
+Minari makes the environment that a dataset without spaces names, which runs code, and its iterator reads all infos. So
+the spaces are compared as JSON, and the arrays are read with h5py.
 """
 
 import contextlib
@@ -23,7 +23,6 @@ from td3_lightning.serialization.observation_parts import describe_space, leaf_n
 ROOT = "MINARI_DATASETS_PATH"  # environment variable of Minari
 STEP_ARRAYS = ("actions", "rewards", "terminations", "truncations")  # arrays of an episode besides the observations
 BOUNDS = {"low", "high", "dtype"}  # of a Box; observations of another type or with other bounds are accepted
-MAX_RATIO, MIN_BYTES = 100, 10**8  # of the arrays to their file, so that a small file cannot fill the memory
 
 
 def datasets_folder() -> Path:
@@ -48,9 +47,7 @@ def find_dataset(name: str) -> Path | None:
     return None
 
 
-def read_dataset(
-    name: str, folder: Path | None, spaces: Sequence[Space[Any]], actions: Box, capacity: int
-) -> list[RecordedEpisode]:
+def read_dataset(name: str, folder: Path | None, spaces: Sequence[Space[Any]], actions: Box) -> list[RecordedEpisode]:
     """Read all episodes of a dataset.
 
     Args:
@@ -59,11 +56,10 @@ def read_dataset(
         spaces: Spaces of the observations that the dataset may have: flat numbers, then the structure that was
             flattened, if there was one. The keys of a dict may have another order.
         actions: Space of the actions.
-        capacity: Largest number of rows, one per transition and one per episode.
 
     Raises:
-        UsageError: The dataset is missing, empty or damaged, has other spaces or too many rows, or contains a number
-            that is not finite in float32.
+        UsageError: The dataset is missing, empty or damaged, has other spaces, or contains a number that is not
+            finite in float32.
     """
     minari, h5py = import_minari()
     if folder is None:
@@ -77,7 +73,7 @@ def read_dataset(
             raise ValueError(f"format {held['data_format']} of Minari {held['minari_version']}")
         space = _check_spaces(held, spaces, actions)
         path, count = folder / "main_data.hdf5", held["total_episodes"]
-        episodes = list(_read_episodes(h5py, path, count, space, actions, capacity))
+        episodes = list(_read_episodes(h5py, path, count, space, actions))
         _check_actions(episodes, actions)
         return episodes
     except UsageError as error:
@@ -111,31 +107,17 @@ def _without_bounds(text: str) -> Any:
     return json.loads(text, object_hook=lambda each: {name: each[name] for name in each if name not in BOUNDS})
 
 
-def _read_episodes(
-    h5py: Any, path: Path, episodes: int, space: Space[Any], actions: Box, capacity: int
-) -> Iterator[RecordedEpisode]:
-    """Yield the episodes of a file. The sizes are checked before an array is read, because they may be false."""
-    if not path.is_file():  # reading a pipe or a device may never end
-        raise ValueError("no file main_data.hdf5")
-    if episodes < 1:
-        raise ValueError("no episode")
+def _read_episodes(h5py: Any, path: Path, episodes: int, space: Space[Any], actions: Box) -> Iterator[RecordedEpisode]:
+    """Yield the episodes of a file."""
     kinds = {_array_name(part): kind for part, kind in leaves(describe_space(space))}
-    rows, room = 0, MIN_BYTES + MAX_RATIO * path.stat().st_size
     with h5py.File(path, "r") as file:
         for number in range(episodes):
-            arrays = {name: _array_in(file, f"episode_{number}/{name}") for name in (*kinds, *STEP_ARRAYS)}
-            steps = len(arrays["rewards"])
+            own = {name: file[f"episode_{number}/{name}"][()] for name in (*kinds, *STEP_ARRAYS)}
+            steps = len(own["rewards"])
             shapes = [(steps + 1, *kind.get("shape", ())) for kind in kinds.values()]
             shapes += [(steps, *actions.shape), (steps,), (steps,), (steps,)]
-            if [array.shape for array in arrays.values()] != shapes:
+            if [array.shape for array in own.values()] != shapes:
                 raise ValueError(f"other shapes than {shapes} in episode {number}")
-            rows, room = rows + steps + 1, room - sum(array.nbytes for array in arrays.values())
-            if rows > capacity:
-                fix = "Increase it."
-                raise UsageError(f"data.capacity must be at least {rows:,} for data.dataset, got {capacity:,}. {fix}")
-            if room < 0:
-                raise ValueError("more numbers than its size allows")
-            own = {name: array[()] for name, array in arrays.items()}
             _check_finite(own, number)
             obs = np.concatenate([leaf_numbers(kind, own[name]) for name, kind in kinds.items()], axis=1)
             yield from _cut(obs, *(own[name] for name in STEP_ARRAYS))
@@ -144,18 +126,6 @@ def _read_episodes(
 def _array_name(path: Sequence[Any]) -> str:
     """Return the name of the array of a part of the observations, given its keys and indices."""
     return "/".join(["observations", *(name if isinstance(name, str) else f"_index_{name}" for name in path)])
-
-
-def _array_in(file: Any, path: str) -> Any:
-    """Return an array of numbers of a file. A link to another file is not followed. Minari writes none."""
-    held = file
-    for name in path.split("/"):
-        if type(held.get(name, getlink=True)).__name__ != "HardLink":
-            raise ValueError(f"no array {path}")
-        held = held[name]
-    if held.dtype.kind not in "biuf" or held.external or held.is_virtual:
-        raise ValueError(f"no numbers in {path}")
-    return held
 
 
 def _check_finite(arrays: Mapping[str, NDArray[Any]], number: int) -> None:

@@ -21,8 +21,6 @@ from td3_lightning.replay.hindsight import HindsightReplay
 from td3_lightning.replay.pixels import Pixels
 from td3_lightning.seeding import new_generator
 
-MAX_ROWS = 10**8  # of a dataset outside the replay buffer, so that a damaged file does not exhaust the memory
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -91,10 +89,9 @@ class DatasetSource:
         """
         if self.summary:
             return
-        most = replay.capacity if self.counts is None else max(replay.capacity, MAX_ROWS)
         spaces = [space for space in (env.observation_space, structured_space(env)) if space is not None]
         actions: Any = env.action_space
-        episodes = read_dataset(self.name, self._folder, spaces, actions, most)
+        episodes = read_dataset(self.name, self._folder, spaces, actions)
         if self.counts is not None:
             self._rows = _replay_of(episodes, replay, max(self.counts[1], 1))
         elif not replay.num_transitions:

@@ -46,7 +46,7 @@ def write(space: Any) -> Path:
 def read(space: Any, env_space: Any = None) -> list[RecordedEpisode]:
     """Read the dataset for an environment with a space; by default, that of the dataset."""
     env_space = env_space or space
-    return read_dataset("some-v0", find_dataset("some-v0"), [spaces.flatten_space(env_space), env_space], ACTIONS, 20)
+    return read_dataset("some-v0", find_dataset("some-v0"), [spaces.flatten_space(env_space), env_space], ACTIONS)
 
 
 def assert_equal(found: list[RecordedEpisode], expected: list[RecordedEpisode]) -> None:
@@ -136,4 +136,4 @@ def test_structure_needs_an_environment_that_has_it() -> None:
         with pytest.raises(
             UsageError, match=r"^The observations of data\.dataset must be .*the wrappers of the dataset"
         ):
-            read_dataset("some-v0", find_dataset("some-v0"), expected, ACTIONS, 20)
+            read_dataset("some-v0", find_dataset("some-v0"), expected, ACTIONS)

