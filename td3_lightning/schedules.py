@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from td3_lightning.errors import as_float, refuse, require_float, require_int
 from td3_lightning.serialization.configurable import Configurable, from_config
@@ -63,25 +63,6 @@ def varies(value: Any) -> bool:
     return isinstance(value, Schedule) and not isinstance(value, Constant)
 
 
-@Schedule.register  # not a subclass, which configurations and checkpoints could name
-class CheckedSchedule:
-    """Schedule of a user whose values are checked when they are used. A checkpoint contains the schedule itself."""
-
-    def __init__(self, schedule: Schedule, name: str, limits: Mapping[str, Any]) -> None:
-        self.schedule, self.name, self.limits = schedule, name, limits
-
-    def __call__(self, env_steps: int) -> float:
-        """Return the value after `env_steps` environment steps; `UsageError` if it is out of the interval."""
-        return require_float(f"{self.name} after {env_steps:,} env_steps", self.schedule(env_steps), **self.limits)
-
-    def __repr__(self) -> str:
-        return repr(self.schedule)
-
-    def plain(self) -> dict[str, Any]:
-        """Return the schedule as plain data."""
-        return self.schedule.plain()
-
-
 def as_schedule(
     name: str,
     value: float | Schedule | Mapping[str, Any],
@@ -93,21 +74,17 @@ def as_schedule(
 
     Args:
         name: Name of the setting in errors.
-        value: Schedule, number or mapping. `Constant` and `Linear` are returned unchanged; the values of other
-            schedules are checked when they are used.
+        value: Schedule, number or mapping.
         least, most, fix: Interval of the values, and advice for one outside of it, as in `require_float`.
 
     Raises:
         UsageError: The value is no schedule, or its first value, or the end of a `Linear`, is out of range.
     """
     schedule = _schedule(value, name)
-    limits: dict[str, Any] = {"least": least, "most": most, "fix": fix}
-    require_float(name, schedule(0), **limits)
-    if type(schedule) is Linear:
-        require_float(f"the end of {name}", schedule.end, **limits)
-    if type(schedule) in (Constant, Linear):  # all values are between the first and the last
-        return schedule
-    return cast(Schedule, CheckedSchedule(schedule, name, limits))
+    require_float(name, schedule(0), least, most, fix=fix)
+    if isinstance(schedule, Linear):  # all values are between the first and the last
+        require_float(f"the end of {name}", schedule.end, least, most, fix=fix)
+    return schedule
 
 
 def as_int_schedule(
@@ -128,7 +105,7 @@ def as_int_schedule(
 
 def _schedule(value: float | Schedule | Mapping[str, Any], name: str) -> Schedule:
     if isinstance(value, Schedule):
-        return value.schedule if isinstance(value, CheckedSchedule) else value  # the new limits replace its own
+        return value
     if as_float(value) is not None:
         return Constant(require_float(name, value))
     schedule = from_config(Schedule, value)  # type: ignore[type-abstract]

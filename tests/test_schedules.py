@@ -9,7 +9,6 @@ from one_sentence import refused
 from td3_lightning import TD3, Constant, Linear, Trunk, UsageError
 from td3_lightning.algorithm.encoders import as_encoder
 from td3_lightning.schedules import Schedule, as_schedule
-from td3_lightning.serialization.configurable import known_classes
 
 
 @pytest.mark.parametrize(
@@ -82,39 +81,3 @@ def test_schedules_have_a_range(setting: str, schedule: Linear, message: str) ->
     with pytest.raises(UsageError) as caught:
         TD3(3, [-1.0], [1.0], hidden_dims=(4,), **{setting: schedule})  # type: ignore[arg-type]
     assert str(caught.value).startswith(message)
-
-
-class Jump(Schedule):
-    """Schedule of a user that changes once."""
-
-    def __init__(self, later: Any) -> None:
-        self.later = later
-
-    def __call__(self, env_steps: int) -> float:
-        return 1.0 if env_steps < 10 else self.later  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("setting", "later", "message"),
-    [
-        ("actor_lr", -0.4, "actor_lr after 10 env_steps must be at least 0, got -0.4. Use a larger value."),
-        ("critic_lr", float("nan"), "critic_lr after 10 env_steps must be finite, got nan. Use a finite number."),
-    ],
-)
-def test_later_value_out_of_range_is_refused(setting: str, later: Any, message: str) -> None:
-    module = TD3(3, [-1.0], [1.0], hidden_dims=(4,), **{setting: Jump(later)})  # type: ignore[arg-type]
-    schedule = getattr(module.settings, setting)
-    assert module.scheduled(schedule) == 1
-    module.env_steps = 10
-    with pytest.raises(UsageError) as caught:
-        module.scheduled(schedule)
-    assert str(caught.value).startswith(message)
-
-
-def test_checkpoint_contains_the_schedule_without_its_check() -> None:
-    checked = as_schedule("tau", Jump(2.0), most=1)
-    assert checked.plain() == {"class_path": f"{__name__}.Jump", "init_args": {"later": 2.0}}
-    assert repr(checked) == "Jump(later=2.0)"
-    assert isinstance(checked, Schedule)
-    assert "CheckedSchedule" not in str(known_classes(Schedule))  # type: ignore[type-abstract]
-    assert as_schedule("noise", checked)(10) == 2  # with the limits of another setting
