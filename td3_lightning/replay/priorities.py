@@ -119,26 +119,17 @@ class Priorities:
         return {"largest": self.max_priority, "alpha": self.alpha, "rings": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict` after the rings; an empty state gives all transitions the same priority.
-
-        Priorities with another `alpha` are converted.
+        """Restore a state of `state_dict` after the rings; an empty state, or one with another `alpha`, gives all
+        transitions the same priority.
         """
         self._clear()
         self.max_priority = MIN_PRIORITY
         self.synchronize()
-        power = self.alpha / state.get("alpha", self.alpha)  # an empty state has none
-        self.max_priority = float(_raised(np.array(state.get("largest", MIN_PRIORITY)), power))
-        for env, values in enumerate(state.get("rings", [])):
-            starts = self._starts(env)
-            self._tree.set(starts, _raised(values.numpy(), power))
-
-
-def _raised(priorities: NDArray[Any], power: float) -> NDArray[Any]:
-    """Raise priorities to a power, at most to the largest float32 number."""
-    if power == 1:
-        return priorities
-    with np.errstate(over="ignore"):
-        return np.fmin(priorities.astype(np.float64) ** power, MAX_FLOAT32).astype(np.float32)
+        if state.get("alpha") != self.alpha:
+            return
+        self.max_priority = state["largest"]
+        for env, values in enumerate(state["rings"]):
+            self._tree.set(self._starts(env), values.numpy())
 
 
 class SumTree:
