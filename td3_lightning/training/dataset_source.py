@@ -99,13 +99,6 @@ class DatasetSource:
         self._identity = checksum(episodes)
         self._checksum = self._identity if self._rows is None else zlib.crc32(self._rows.rows.numpy().data)
         self._obs = np.concatenate([episode.obs for episode in episodes]).astype(np.float32, copy=False)
-        bounds: Any = env.observation_space
-        low, high = bounds.low - 1e-5 * abs(bounds.low), bounds.high + 1e-5 * abs(bounds.high)
-        if outside := ((self._obs < low) | (self._obs > high)).any(axis=1).mean():  # many environments exceed theirs
-            rank_zero_warn(
-                f"{outside:.1%} of the observations of data.dataset {self.name} are out of the bounds of the "
-                "environment's observation space. Check that the dataset is one of this environment."
-            )
         self.summary = describe(episodes)
 
     def observations_for(self, agent: Agent) -> NDArray[np.float32]:

@@ -233,7 +233,6 @@ def ask() -> Iterator[Callable[..., int]]:
 
 
 @pytest.mark.timeout(900)  # 15 s on a free core
-@pytest.mark.filterwarnings("ignore:.*of the observations of data.dataset")
 def test_resume_in_another_process_is_bit_exact(tmp_path: Path, ask: Callable[..., int]) -> None:
     record(tmp_path)
     assert ask("resume", str(tmp_path)) == 0

@@ -168,13 +168,6 @@ def test_dataset_that_is_added_on_resume_warns(offline: bool, fit: Fit, tmp_path
     assert data.dataset.state_dict() == {}
 
 
-def test_observations_out_of_the_bounds_warn(fit: Fit) -> None:
-    rows = np.concatenate([episode.obs for episode in recorded.episodes()])
-    share = (abs(rows) > [1, 1, 8]).any(axis=1).mean()
-    with pytest.warns(UserWarning, match=rf"^{share:.1%} of the observations of data\.dataset recorded-v0 are out of"):
-        fit()
-
-
 # Settings.
 
 
