@@ -32,7 +32,6 @@ def make_parser() -> argparse.ArgumentParser:
         exit_on_error=False,
     )
     parser.add_argument("runs", nargs="*", type=Path, help="folders of runs, or files such as seeds/33.csv.gz")
-    parser.add_argument("--reference", nargs="+", default=[], type=Path, help="runs to compare with")
     text = "name and runs of another group; may be repeated"
     parser.add_argument("--group", nargs="+", action="append", default=[], metavar=("NAME", "RUN"), help=text)
     parser.add_argument("--metric", default="eval/return_mean", help="column of metrics.csv (default: %(default)s)")
@@ -43,8 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _groups(options: argparse.Namespace) -> dict[str, list[Path]]:
     """Return the runs of each group by its name."""
-    given = [("runs", options.runs), ("reference", options.reference)]
-    groups = {name: paths for name, paths in given if paths}
+    groups = {"runs": options.runs} if options.runs else {}
     for name, *words in options.group:
         if not words or name in groups:
             fix = "Use --group td7 lightning_logs/td7/version_0, for example."

@@ -35,7 +35,7 @@ def test_plot_uses_the_discount_at_the_end_of_training(monkeypatch: pytest.Monke
 
 
 def test_curves_draws_runs_and_prints_the_path(trained: Path, capsys: Any) -> None:  # noqa: F811
-    words = [str(trained), "--reference", str(trained / "metrics.csv"), "--output", "new/both.png"]
+    words = [str(trained), "--group", "reference", str(trained / "metrics.csv"), "--output", "new/both.png"]
     assert main(["curves", *words]) == 0
     assert capsys.readouterr().out == "new/both.png\n"
     assert Path("new/both.png").read_bytes().startswith(b"\x89PNG")
