@@ -30,13 +30,13 @@ class GoalFunction:
 
     Raises:
         NotImplementedError: The function is abstract.
-        EnvError: The function raised another exception.
+        EnvError: The environment has no such function, or it raised another exception.
     """
 
     def __init__(self, env: gym.Env, name: str, space: Any, goals: tuple[Array, Array]) -> None:
-        self._function, self._space = env.get_wrapper_attr(name), space
-        self._takes_batches = False
+        self._space, self._takes_batches = space, False
         try:
+            self._function = env.get_wrapper_attr(name)
             expected = self(*goals)
         except NotImplementedError:
             raise
@@ -79,8 +79,8 @@ class Goals:
             not define terminations, or none depends on the goals.
 
     Raises:
-        UsageError: The environment has no goals, or no function `compute_reward`.
-        EnvError: A function of goals raised an exception.
+        UsageError: The environment has no goals.
+        EnvError: The environment has no function `compute_reward`, or a function of goals raised an exception.
     """
 
     def __init__(self, env: gym.Env, name: str) -> None:
@@ -91,11 +91,6 @@ class Goals:
             raise UsageError(
                 "data.her must have observations in a Dict, with achieved_goal and desired_goal of one shape, got "
                 f"{shown(space or env.observation_space)} of {name}. Remove data.her."
-            )
-        if not env.has_wrapper_attr("compute_reward"):
-            raise UsageError(
-                f"data.her must have an environment with compute_reward(achieved_goal, desired_goal, info), got {name} "
-                "without it. Add it to the environment, or remove data.her."
             )
         ends = dict(zip(parts, np.cumsum([flatdim(part) for part in parts.values()]).tolist(), strict=True))
         self.achieved, self.desired = (slice(ends[key] - flatdim(goals[0]), ends[key]) for key in KEYS)
