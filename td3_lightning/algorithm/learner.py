@@ -96,15 +96,9 @@ class Learner(Agent):
         trainer: Any = self.trainer
         if trainer.strategy.root_device.type == "mps":
             raise UsageError("trainer.accelerator must support float64, got mps. Use cpu.")
-        if trainer.precision == "16-true":
-            raise UsageError(
-                "trainer.precision must represent Adam's eps of 1e-8, got 16-true. Use bf16-mixed or 32-true."
-            )
-        if trainer.precision == "bf16-true":
-            rank_zero_warn(
-                "Precision bf16-true keeps 8 significant bits of each weight: most steps of Adam and of the Polyak "
-                "average round to zero. Use bf16-mixed."
-            )
+        if trainer.precision in ("16-true", "bf16-true"):  # eps is 0, or most steps round to zero
+            fix = "Use bf16-mixed or 32-true."
+            raise refuse("trainer.precision", "precise enough for the steps of Adam", trainer.precision, fix)
         if trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu" and emulates_bfloat16():
             rank_zero_warn(
                 "This CPU has neither AVX512-BF16 nor AMX, and emulates bfloat16 slowly. Use trainer.precision 32-true."
@@ -114,10 +108,6 @@ class Learner(Agent):
                 "model.max_grad_norm requires unscaled gradients, got precision 16-mixed, which scales them. Use "
                 "bf16-mixed or omit max_grad_norm."
             )
-
-    def on_train_start(self) -> None:
-        """Check the optimizers."""
-        self.check_optimizers()
 
     def check_optimizers(self) -> None:
         """Check the optimizers of a subclass, because each update steps those of the actor and the critics by place.

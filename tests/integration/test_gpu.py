@@ -128,7 +128,7 @@ def test_training_equals_training_on_the_cpu(case: str, make_trainer: Any) -> No
 
 
 @requires_gpu
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed", "bf16-true"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("case", ["default", "TD7", "pixels"])
 def test_precisions_train(case: str, precision: str, make_trainer: Any) -> None:
     found, _ = train(make_trainer, case, "cuda", precision)

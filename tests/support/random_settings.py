@@ -61,7 +61,7 @@ OTHERS: dict[str, list[Any]] = {
     "collector.exploration_noise": [linear(0.3, 0.1, 100)],
     "trainer.log_every_n_steps": [1, 7],
     "trainer.min_epochs": [2],
-    "trainer.precision": ["bf16-mixed", "64-true", "bf16-true"],
+    "trainer.precision": ["bf16-mixed", "64-true"],
     "trainer.check_val_every_n_epoch": [2],
     "trainer.num_sanity_val_steps": [-1],
     "trainer.val_check_interval": [0.5],
