@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from td3_lightning.atomic_files import atomic_write
-from td3_lightning.errors import UsageError, one_line
 from td3_lightning.reporting.paths import check_link
 
 Points = NDArray[np.float64]  # (n, 2), clock and value
 CLOCKS = ("env_steps", "updates")  # possible first columns of the file, the x axis of every scalar
-READ_ERRORS = (OSError, EOFError, ValueError, csv.Error, zlib.error)  # of a file that is damaged or no metrics.csv
 
 
 class MetricsFile:
@@ -31,7 +28,7 @@ class MetricsFile:
         path: Path of the file. The file and its folder are created with the first row.
 
     Raises:
-        UsageError: The path is a folder, or the file is not text.
+        UsageError: The path is a symlink to another folder, or no regular file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,14 +38,9 @@ class MetricsFile:
         check_link(path)
         if not path.exists():
             return
-        try:
-            content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            self.columns = next(csv.reader(whole.decode("utf-8-sig").split("\n")), [])
-        except (IsADirectoryError, UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(
-                f"{path} must be the metrics of the run, got {one_line(error)}. Move it to another folder."
-            ) from error
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        self.columns = next(csv.reader(whole.decode("utf-8-sig").split("\n")), [])
         if len(whole) < len(content):
             os.truncate(path, len(whole))
         self.rows = max(whole.count(b"\n") - 1, 0)

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from td3_lightning.errors import UsageError, one_line, refuse
-from td3_lightning.reporting.metrics_csv import READ_ERRORS, Points, axis_of, column_of, read_header, read_metrics
+from td3_lightning.errors import UsageError, refuse
+from td3_lightning.reporting.metrics_csv import Points, axis_of, column_of, read_header, read_metrics
 from td3_lightning.reporting.pictures import write_picture
 
 COLORS = "#2f6db5", "#d95f02", "#1b9e77", "#7b5ea7", "#c2243b", "#8a6d3b", "#666666"
@@ -23,19 +23,14 @@ def read_curves(paths: Sequence[Path], metric: str) -> list[Points]:
     """Read a metric from run folders or metrics files.
 
     Raises:
-        UsageError: A file does not exist, cannot be read, or does not have the metric. Or its clock decreases.
+        UsageError: A file does not exist, or does not have the metric. Or its clock decreases.
     """
     curves = []
     for path in paths:
         file = _metrics_file(path)
         if not file.is_file():
             raise UsageError(f"A run must be a folder with metrics.csv, or such a file, got {path}. Check the path.")
-        try:
-            points = read_metrics(file, [metric])[metric]
-        except READ_ERRORS as error:
-            raise UsageError(
-                f"{file} must be the metrics of a run, got an error: {one_line(error)}. Use a metrics.csv."
-            ) from error
+        points = read_metrics(file, [metric])[metric]
         if not np.isfinite(points[:, 1]).any():
             raise refuse("metric", f"a column with values in {file}", metric, "Use another --metric.")
         if not (np.diff(points[:, 0]) >= 0).all():
