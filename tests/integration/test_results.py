@@ -190,6 +190,7 @@ def test_table_of_the_ablation_follows_from_the_metrics() -> None:
         ("score_per_hour/halfcheetah", 4, [10, 15, 20]),
         ("score_per_hour_family_26/halfcheetah", 4, [5, 8, 12]),
         ("score_per_hour_libraries/halfcheetah", 5, [3, 5, 10]),
+        ("score_per_hour_libraries/ant", 4, [5, 10, 15]),
         ("score_per_hour_batch/halfcheetah", 1, [3, 5, 10]),
         ("score_per_hour_30/walker2d", 2, [10, 15, 20, 30]),
     ],
