@@ -102,11 +102,11 @@ class Upkeep:
         if stage != "fit":
             return
         run_checks.check_callbacks(trainer.callbacks, collector)  # type: ignore[attr-defined]
-        run_checks.check_owners(trainer.callbacks, module, data)  # type: ignore[attr-defined]
         run_checks.check_agent(module, data)
         run_checks.check_collection(collector, data, trainer)
         if data.offline:
             run_checks.check_offline(trainer, varying_settings(module, data, self._noise))
+        run_checks.check_owners(trainer.callbacks, module, data)  # type: ignore[attr-defined]
 
     def begin(self, trainer: L.Trainer, module: TD3, data: ReplayData) -> None:
         """Add the dataset to the statistics, once, and measure the speed from now on."""

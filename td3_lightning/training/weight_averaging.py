@@ -36,10 +36,9 @@ class AveragedWeights(WeightAveraging):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Create the average."""
-        if stage == "fit":
+        if stage == "fit" and self._swapped:
             check_owner(self, pl_module)
-            if self._swapped:
-                self._swap(pl_module)
+            self._swap(pl_module)
         trainer.precision_plugin.convert_module(pl_module)  # so that the average has the same type
         self._device = trainer.strategy.root_device  # Lightning 2.6 uses the module's, which is still the CPU
         super().setup(trainer, pl_module, stage)

@@ -17,10 +17,11 @@ from td3_lightning.training.evaluation import SaveEvaluations, StopWhenSolved
 SETTINGS = {"normalize_observations": True}
 
 
-def run(callbacks: list[Callback], make_trainer: Any, module: TD3 | None = None) -> TD3:
+def run(callbacks: list[Callback], make_trainer: Any, module: TD3 | None = None, priority_alpha: float = 0.0) -> TD3:
     """Train an agent, or a new one."""
     L.seed_everything(7, verbose=False)
-    data = ReplayData("toys/Seeded-v0", steps_per_epoch=21, batch_size=4, capacity=500, eval_episodes=2)
+    settings: Any = {"steps_per_epoch": 21, "batch_size": 4, "capacity": 500, "eval_episodes": 2}
+    data = ReplayData("toys/Seeded-v0", **settings, priority_alpha=priority_alpha)
     agent = module or TD3(data.obs_dim, data.action_low, data.action_high, hidden_dims=(4,), **SETTINGS)
     make_trainer(callbacks=callbacks).fit(agent, datamodule=data)
     return agent
@@ -58,6 +59,15 @@ def test_collector_of_another_agent_is_refused(make_trainer: Any) -> None:
     run(used, make_trainer)
     with pytest.raises(UsageError, match="Use a new Collector"):
         run(used, make_trainer)
+
+
+@pytest.mark.parametrize("name", [None, *MAKERS])
+def test_refused_fit_does_not_use_up_its_callbacks(name: str | None, make_trainer: Any) -> None:
+    callbacks = [MAKERS[name]()] if name else []
+    callbacks.append(collector())
+    with pytest.raises(UsageError, match="critic_loss must be huber"):
+        run(callbacks, make_trainer, priority_alpha=0.4)
+    run(callbacks, make_trainer)
 
 
 def test_callbacks_continue_with_the_same_agent(make_trainer: Any) -> None:
